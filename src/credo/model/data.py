@@ -1,0 +1,150 @@
+"""Data as the model sees them: NumPy arrays with a common leading axis, checked once.
+
+Floats become float64 and text becomes codes where a group asks for it; nothing else is changed. Everything that is
+wrong with a table is said here, before anything is compiled.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from credo.status import CredoError
+
+Inputs = Any  # None, an array, or a pytree of arrays with a common leading axis
+
+
+class Rows(NamedTuple):
+    """A batch handed over as data: what an iterator of minibatches yields."""
+
+    x: Inputs
+    y: Any
+    weights: Any = None
+
+
+class Levels:
+    """The levels of each group column, in the order of their codes. Equal to any other: no compiled code reads it."""
+
+    def __init__(self, levels: Mapping[str, np.ndarray] | None = None):
+        self.levels = dict(levels or {})
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Levels)
+
+    def __hash__(self) -> int:
+        return hash(Levels)
+
+    def encode(self, column: str, values: np.ndarray) -> np.ndarray:
+        """Codes 0 … L − 1 for known levels; each unseen level gets a code of its own from L on."""
+        known = self.levels[column]
+        unseen = np.setdiff1d(values, known)
+        table = np.concatenate([known, unseen]) if unseen.size else known
+        order = np.argsort(table, kind="stable")
+        return order[np.searchsorted(table, values, sorter=order)].astype(np.int64)
+
+
+def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> tuple[Inputs, Levels]:
+    """Check and convert inputs. With ``levels`` (prediction) the group columns are coded by the known levels."""
+    if x is None:
+        return None, levels or Levels()
+    table = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else x
+    missing = [name for name in groups if not (isinstance(table, Mapping) and name in table)]
+    if missing:
+        raise CredoError(
+            f"The model groups by column {missing[0]!r}, which the inputs lack: give x as a DataFrame or a dict of "
+            "columns that has it."
+        )
+    coded, found = {}, {}
+    for name in groups:
+        values = np.asarray(table[name])
+        found[name] = levels.levels[name] if levels is not None else _levels(name, values)
+        coded[name] = Levels(found).encode(name, values)
+    if coded:
+        table = {**table, **coded}
+    converted = jax.tree_util.tree_map_with_path(lambda path, leaf: _column(_path(path), leaf), table)
+    return converted, Levels(found)
+
+
+def outcomes(y):
+    """Check and convert outcomes: an array, or a dict of arrays."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: _column(_path(path, "y"), leaf), y)
+
+
+def num_rows(x: Inputs, y, weights) -> int:
+    """The common length of everything given."""
+    lengths = {
+        name: np.shape(leaf)[0] if np.ndim(leaf) else None
+        for name, tree in (("x", x), ("y", y), ("weights", weights))
+        for name, leaf in [(_path(p, name), a) for p, a in jax.tree_util.tree_leaves_with_path(tree)]
+    }
+    for name, length in lengths.items():
+        if length is None:
+            raise CredoError(f"{name} is a single number: data have one row a datum; give an array.")
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name} has {length}" for name, length in list(lengths.items())[:6])
+        raise CredoError(f"The data differ in length ({shown} rows): give one row a datum in each.")
+    size = next(iter(lengths.values()), 0)
+    if lengths and size == 0:
+        raise CredoError("The data have no rows: give at least one, or call given() without data for the prior alone.")
+    return size
+
+
+def case_weights(weights) -> np.ndarray | None:
+    if weights is None:
+        return None
+    weights = _column("weights", weights)
+    if weights.ndim != 1 or np.any(weights < 0):
+        raise CredoError("The weights must be one non-negative number a row; correct or drop the negative ones.")
+    return weights.astype(np.float64)
+
+
+def _levels(name: str, values: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0 are codes already; anything else is coded by its sorted distinct values."""
+    if np.issubdtype(values.dtype, np.integer) and values.size and values.min() >= 0:
+        return np.arange(values.max() + 1)
+    return np.unique(values)
+
+
+def _column(name: str, leaf) -> np.ndarray:
+    try:
+        values = np.asarray(leaf)
+    except ValueError as error:
+        raise CredoError(f"{name} is ragged (its rows differ in length): give a rectangular array.") from error
+    if values.dtype == object:
+        values = _from_objects(name, values)
+    if values.dtype.kind in "USTM m".replace(" ", ""):
+        raise CredoError(
+            f"{name} holds text or dates (first value {values.ravel()[0]!r}) where numbers belong: encode it, drop it, "
+            "or name it in groups=."
+        )
+    if values.dtype.kind == "b":
+        return values.astype(np.int64)
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if values.dtype.kind != "f":
+        raise CredoError(f"{name} has dtype {values.dtype}, which is not a real number: convert it to float or int.")
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0]) if values.ndim else 0
+        raise CredoError(
+            f"{name} has {int(bad.sum())} NaN or infinite value{'s' if bad.sum() > 1 else ''} (the first in row {row}: "
+            f"{values[row] if values.ndim == 1 else values[tuple(np.argwhere(bad)[0])]}): drop those rows or impute them."
+        )
+    return values.astype(np.float64)
+
+
+def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
+    """A pandas column of mixed objects: numbers if all are numbers, text otherwise; None counts as missing."""
+    missing = np.array([v is None for v in values.ravel()])
+    if missing.any():
+        raise CredoError(f"{name} has {missing.sum()} missing values (None): drop those rows or impute them.")
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError):
+        return values.astype(str)
+
+
+def _path(path, root: str = "x") -> str:
+    parts = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
+    return f"{root}[{parts[0]!r}]" + "".join(f".{part}" for part in parts[1:]) if parts else root

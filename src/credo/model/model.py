@@ -1,0 +1,220 @@
+"""What is believed: a prior over named parameters and a likelihood of one datum."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Distribution, ImproperUniform, constraints
+
+from credo.model.check import check_likelihood
+from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
+from credo.model.prior import Conditional, Prior
+from credo.model.structure import Structure
+from credo.model.target import Target
+from credo.precision import in_double
+from credo.status import CredoError
+
+
+class Model(eqx.Module):
+    """A differentiable Bayesian model.
+
+    ``prior``: a pytree of numpyro distributions; in a dict a callable names the earlier parameters it depends on.
+    ``likelihood(params, x)``: p(y | x, params) as a numpyro distribution with batch_shape (M,), one factor a row.
+    ``derived``: functions of named parameters, reported beside them in draws and summaries.
+    ``groups``: input column -> the group-level parameter it indexes; at prediction an unseen level is drawn from that
+    parameter's conditional prior. The column reaches the likelihood as codes 0 … L − 1.
+
+    >>> import numpy as np, numpyro.distributions as dist
+    >>> model = Model(
+    ...     prior={"w": dist.Normal(0.0, 1.0).expand([2])},
+    ...     likelihood=lambda params, x: dist.Bernoulli(logits=x @ params["w"]),
+    ... )
+    >>> model.given(np.ones((3, 2)), np.array([0, 1, 1])).dim
+    2
+    """
+
+    prior: Prior
+    likelihood: Callable | None = eqx.field(static=True)
+    log_factor: Callable | None = eqx.field(static=True)
+    derived_functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True)
+    group_items: tuple[tuple[str, str], ...] = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True)
+    start: Any
+
+    def __init__(
+        self,
+        prior,
+        likelihood: Callable | None,
+        *,
+        derived: Mapping[str, Callable] | None = None,
+        groups: Mapping[str, str] | None = None,
+    ):
+        self.prior = prior if isinstance(prior, Prior) else Prior(prior)
+        self.likelihood = likelihood
+        self.log_factor = None
+        self.derived_functions = tuple((derived or {}).items())
+        self.group_items = tuple((groups or {}).items())
+        self.structure = Structure.of(self.prior)
+        self.start = None
+        self._check_names()
+
+    @classmethod
+    def from_log_density(
+        cls,
+        log_density: Callable,
+        support: Mapping[str, Any],
+        shape: Mapping[str, tuple[int, ...]] | None = None,
+        *,
+        init: Mapping[str, Any] | None = None,
+        derived: Mapping[str, Callable] | None = None,
+    ) -> "Model":
+        """A model from a bare log density of a dict of constrained parameters, without any Jacobian in it.
+
+        ``log_density(params)``, or ``log_density(params, data)`` with ``.given(data)``.
+        ``support``: name -> numpyro constraint, or a callable of earlier names that returns one.
+        ``shape``: name -> shape in the user's space, () where absent. ``init``: parameters to start from.
+        """
+        shape = dict(shape or {})
+        unknown = [name for name in (*shape, *(init or {})) if name not in support]
+        if unknown:
+            raise CredoError(f"{unknown[0]!r} has a shape or an initial value but no support: name it in support=.")
+        prior = {name: _flat(value, tuple(shape.get(name, ()))) for name, value in support.items()}
+        model = cls(Prior(prior), None, derived=derived)
+        takes_data = len(inspect.signature(log_density).parameters) > 1
+        factor = log_density if takes_data else _WithoutData(log_density)
+        start = None if init is None else {name: np.asarray(init[name], np.float64) for name in init}
+        return eqx.tree_at(
+            lambda m: m.start, _static(model, log_factor=factor), start, is_leaf=lambda leaf: leaf is None
+        )
+
+    @property
+    def derived(self) -> dict[str, Callable]:
+        return dict(self.derived_functions)
+
+    @property
+    def groups(self) -> dict[str, str]:
+        return dict(self.group_items)
+
+    def given(self, x=None, y=None, *, weights=None) -> Target:
+        """The posterior of this model given data: a ``Target``.
+
+        ``x``: None, an array (N, …), a pytree of arrays with a common leading axis, or a DataFrame; it is handed to
+        the likelihood as it is (a DataFrame as a dict of columns). ``y``: (N, …). ``weights``: (N,), each the number
+        of times its datum counts. N comes from the data. Raises CredoError where the data cannot be right.
+        """
+        if self.log_factor is not None:
+            x = jax.tree.map(np.asarray, x)
+            return Target(self, x, None, None, self.structure, 0, 0, None, Levels())
+        x, levels = inputs(x, self.groups)
+        y = None if y is None else outcomes(y)
+        weights = case_weights(weights)
+        size = num_rows(x, y, weights)
+        for column, parameter in self.group_items:
+            (rows, *_) = next(leaf.shape for leaf in self.structure.leaves if leaf.name == parameter)
+            if len(levels.levels[column]) > rows:
+                raise CredoError(
+                    f"Column {column!r} has {len(levels.levels[column])} levels but parameter {parameter!r} has "
+                    f"{rows} rows: expand its prior to {len(levels.levels[column])}."
+                )
+        num_terms, head = (size, None) if y is None else check_likelihood(self, x, y)
+        return Target(self, x, y, weights, self.structure, size, num_terms, head, levels)
+
+    @in_double
+    def sample_prior(self, key, n: int):
+        """``n`` draws of the parameters from the prior, derived quantities included: arrays (n, *shape)."""
+        return jax.vmap(lambda k: self.report(self.prior.sample(k)[0]))(_split(key, n))
+
+    @in_double
+    def sample_prior_predictive(self, key, x, n: int):
+        """``n`` data sets drawn from prior and likelihood at inputs ``x``: (n, M, …)."""
+        if self.likelihood is None:
+            raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
+        likelihood = self.likelihood
+        x, _ = inputs(x, self.groups)
+
+        def draw(k):
+            k_params, k_data = jax.random.split(k)
+            distribution = likelihood(self.prior.sample(k_params)[0], x)
+            return jax.tree.map(lambda d: d.sample(k_data), distribution, is_leaf=_is_distribution)
+
+        return jax.vmap(draw)(_split(key, n))
+
+    def report(self, params) -> dict[str, Any]:
+        """The parameters by leaf name, then the derived quantities."""
+        named = self.prior.leaves(params)
+        source = params if self.prior.names is not None else named
+        return {**named, **{name: _by_name(f, source) for name, f in self.derived_functions}}
+
+    def _check_names(self) -> None:
+        names = [leaf.name for leaf in self.structure.leaves]
+        known = self.prior.names or tuple(names)
+        for name, function in self.derived_functions:
+            if name in names:
+                raise CredoError(f"Derived quantity {name!r} has the name of a parameter: rename it.")
+            unknown = [a for a in inspect.signature(function).parameters if a not in known]
+            if unknown:
+                raise CredoError(f"Derived quantity {name!r} names {unknown[0]!r}, which is no parameter of the prior.")
+        for column, parameter in self.group_items:
+            shapes = {leaf.name: leaf.shape for leaf in self.structure.leaves}
+            if not shapes.get(parameter):
+                raise CredoError(
+                    f"groups maps column {column!r} to {parameter!r}, which is not a parameter with a row a level: "
+                    f"the prior has {', '.join(names)}."
+                )
+
+
+class _WithoutData(eqx.Module):
+    """A log density of parameters alone, called with data that are not there. Equal if the function is."""
+
+    log_density: Callable = eqx.field(static=True)
+
+    def __call__(self, params, data):
+        return self.log_density(params)
+
+
+class _FlatPrior(eqx.Module):
+    """A flat prior on a support that depends on earlier parameters. Equal if support and shape are."""
+
+    support: Callable = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, **earlier):
+        return _improper(self.support(**earlier), self.shape)
+
+
+def _flat(support, shape: tuple[int, ...]):
+    if isinstance(support, constraints.Constraint):
+        return _improper(support, shape)
+    if not callable(support):
+        raise CredoError(f"A support must be a numpyro constraint or a callable that returns one, not {support!r}.")
+    return Conditional(_FlatPrior(support, shape), tuple(inspect.signature(support).parameters))
+
+
+def _improper(support, shape: tuple[int, ...]) -> Distribution:
+    event = len(shape) - support.event_dim
+    if event < 0:
+        raise CredoError(f"A {type(support).__name__.strip('_')} support needs shape with {support.event_dim} axes.")
+    return ImproperUniform(support, shape[:event], shape[event:])
+
+
+def _static(module, **changes):
+    new = object.__new__(type(module))
+    for name in module.__dataclass_fields__:
+        object.__setattr__(new, name, changes.get(name, getattr(module, name)))
+    return new
+
+
+def _split(key, n: int):
+    return jax.random.split(jax.random.key(key) if isinstance(key, int) else key, n)
+
+
+def _by_name(function: Callable, source: Mapping[str, Any]):
+    return jnp.asarray(function(**{name: source[name] for name in inspect.signature(function).parameters}))
+
+
+def _is_distribution(node) -> bool:
+    return isinstance(node, Distribution)

@@ -1,0 +1,183 @@
+"""The narrow waist: an unconstrained position, its log density, and the parts of it that methods need.
+
+Samplers, optimisers and variational fits see a target and never a model. A target is a pytree whose leaves are the
+data and the prior's hyperparameters and whose static part is the user's code, so a function compiled for one target
+serves every other with the same code and shapes.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro.distributions import Distribution
+
+from credo.model.data import Inputs, Levels, Rows
+from credo.model.heads import Head
+from credo.model.structure import Structure
+from credo.precision import double
+from credo.status import CredoError
+
+if TYPE_CHECKING:
+    from credo.model.model import Model
+
+Position = Any  # dict name -> unconstrained array, or a vector of length dim for a flat target
+
+
+class Target(eqx.Module):
+    """The posterior of ``model`` given data, up to its normalising constant.
+
+    ``size`` is N, the number of rows; ``num_terms`` the number of independent factors in the likelihood: N, or 1 for
+    a joint likelihood. Made by ``Model.given``; ``flat()`` gives the same density over vectors.
+    """
+
+    model: "Model"
+    x: Inputs
+    y: Any
+    weights: Float[Array, " N"] | None
+    structure: Structure = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+    num_terms: int = eqx.field(static=True)
+    head: Head | None = eqx.field(static=True)
+    levels: Levels = eqx.field(static=True)
+    is_flat: bool = eqx.field(static=True, default=False)
+
+    # the density ------------------------------------------------------------------------------------------------
+
+    def log_density(self, u: Position, batch=None) -> Float[Array, ""]:
+        """log p(u) + log p(D | u), Jacobian included; an unbiased estimate of it if ``batch`` is a random subset.
+
+        ``batch``: row indices (M,), or ``Rows(x, y, weights)`` handed over as data.
+        """
+        params, log_prior = self._prior(u)
+        terms = self._terms(params, batch)
+        return log_prior if terms is None else log_prior + (self.num_terms / terms.shape[0]) * jnp.sum(terms)
+
+    def log_prior(self, u: Position) -> Float[Array, ""]:
+        """Everything that is not a factor of one datum: log prior of ``u``, Jacobian included."""
+        return self._prior(u)[1]
+
+    def log_likelihood(self, u: Position, batch=None) -> Float[Array, " M"]:
+        """log p(y_i | x_i, u), times the weight of the datum, one a row; (1,) for a joint likelihood."""
+        terms = self._terms(self._prior(u)[0], batch)
+        if terms is None:
+            raise CredoError(
+                "This target has no likelihood apart from its prior (a bare log density, or no data): use a method "
+                "that needs only the log density, or write the model as prior and likelihood."
+            )
+        return terms
+
+    def _prior(self, u: Position):
+        params, log_prior = self.model.prior.constrain(self._tree(u))
+        if self.model.log_factor is not None:
+            log_prior = log_prior + self.model.log_factor(params, self.x)
+        return params, log_prior
+
+    def _terms(self, params, batch) -> Float[Array, " M"] | None:
+        if self.model.likelihood is None or self.y is None:
+            return None
+        x, y, weights = self.rows(batch)
+        terms = log_prob_rows(self.model.likelihood(params, x), y)
+        return terms if weights is None else weights * terms
+
+    def rows(self, batch=None) -> Rows:
+        """The data of a batch."""
+        if batch is None:
+            return Rows(self.x, self.y, self.weights)
+        if self.num_terms != self.size:
+            raise CredoError(
+                "The likelihood is joint (one factor for all rows), so no minibatch of it exists: use full data, or "
+                "return a distribution with one batch element a row."
+            )
+        if isinstance(batch, Rows):
+            return batch
+        return jax.tree.map(lambda leaf: leaf[batch], Rows(self.x, self.y, self.weights))
+
+    def check_minibatch(self, num_rows: int) -> None:
+        """Refuse a minibatch larger than the data, or a likelihood that cannot be evaluated on a part of the rows."""
+        if self.y is None or self.model.likelihood is None:
+            raise CredoError("This target has no data to take minibatches of: leave batch_size out.")
+        if not 1 <= num_rows <= self.size:
+            raise CredoError(f"A minibatch of {num_rows} rows was asked of {self.size}: give 1 to {self.size}.")
+        try:
+            with double():
+                shape = jax.eval_shape(
+                    lambda target, v: target.log_likelihood(v, jnp.arange(num_rows)), self.flat(), jnp.zeros(self.dim)
+                ).shape
+        except CredoError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise CredoError(
+                f"The likelihood cannot be evaluated on {num_rows} of the {self.size} rows ({str(error)[:80]}): a "
+                "parameter with one entry a row must be indexed by a column of x."
+            ) from error
+        if shape != (num_rows,):
+            raise CredoError(f"The likelihood of {num_rows} rows has {shape[0]} factors: it must have one a row.")
+
+    # positions --------------------------------------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        """The number of unconstrained coordinates."""
+        return self.structure.dim
+
+    def constrain(self, u: Position):
+        """The parameters at ``u``, in the structure of the prior."""
+        return self.model.prior.constrain(self._tree(u))[0]
+
+    def unconstrain(self, params) -> Position:
+        """The position at which the parameters are ``params``."""
+        u, _ = self.model.prior.unconstrain(params)
+        return self.structure.ravel(u) if self.is_flat else u
+
+    def log_jacobian(self, u: Position) -> Float[Array, ""]:
+        """log |∂ params / ∂ u|: subtract it from a density over positions to get one in the user's space."""
+        params, _ = self.model.prior.constrain(self._tree(u))
+        return self.model.prior.unconstrain(params)[1]
+
+    def sample_prior(self, key) -> Position:
+        """A position drawn from the prior."""
+        _, u = self.model.prior.sample(key)
+        return self.structure.ravel(u) if self.is_flat else u
+
+    def flat(self) -> "Target":
+        """The same density over vectors in R^dim."""
+        return dataclasses.replace(self, is_flat=True)
+
+    def _tree(self, u: Position):
+        return self.structure.unravel(u) if self.is_flat else u
+
+    # what some methods need -------------------------------------------------------------------------------------
+
+    def likelihood_distribution(self, params, x) -> Distribution:
+        """p(y | x, params) as a numpyro distribution with one batch element a row."""
+        if self.model.likelihood is None:
+            raise CredoError("This model is a bare log density: it has no likelihood to predict with.")
+        return self.model.likelihood(params, x)
+
+    @property
+    def outputs(self):
+        """(params, x) -> z of shape (M, K), the unconstrained natural outputs; None where the head is unknown."""
+        head = self.head
+        if head is None:
+            return None
+        return lambda params, x: head.split(self.likelihood_distribution(params, x))
+
+    def cast(self, dtype) -> "Target":
+        """The same target with its floating-point data and hyperparameters in ``dtype``."""
+
+        def convert(leaf):
+            return leaf.astype(dtype) if np.issubdtype(np.asarray(leaf).dtype, np.floating) else leaf
+
+        return jax.tree.map(convert, self)
+
+
+def log_prob_rows(distribution, y) -> Float[Array, " M"]:
+    """One log probability a datum: trailing batch dimensions fold into it; a joint distribution is one datum."""
+    if isinstance(distribution, dict):
+        return sum((log_prob_rows(distribution[name], y[name]) for name in y), start=jnp.zeros(()))
+    terms = distribution.log_prob(y)
+    return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
