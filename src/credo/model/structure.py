@@ -1,20 +1,27 @@
 """The shape of a position: names, shapes and supports of the parameters, and the way they lie in a flat vector."""
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from numpyro.distributions import Distribution, biject_to
+from numpyro.distributions.transforms import IndependentTransform
 
 from credo.model.prior import Position, Prior, origin
 
 
 class Leaf(NamedTuple):
-    """One parameter: its shape in the user's space and in the unconstrained space."""
+    """One parameter: its shape in the user's space and in the unconstrained space.
+
+    ``is_elementwise``: each of its scalars is a function of one unconstrained coordinate and of nothing else.
+    """
 
     name: str
     shape: tuple[int, ...]
     free_shape: tuple[int, ...]
+    is_elementwise: bool
 
     @property
     def size(self) -> int:
@@ -25,6 +32,8 @@ class Structure(NamedTuple):
     """All parameters in the order of the prior. Hashable: it is part of what a compiled function is keyed on."""
 
     leaves: tuple[Leaf, ...]
+    treedef: jax.tree_util.PyTreeDef
+    tree_names: tuple[str, ...]  # leaf names in the order of ``treedef``
 
     @classmethod
     def of(cls, prior: Prior) -> "Structure":
@@ -33,11 +42,17 @@ class Structure(NamedTuple):
 
         def visitor(name, distribution):
             u, value = origin(name, distribution)
-            leaves.append(Leaf(name, tuple(value.shape), tuple(u.shape)))
+            leaves.append(Leaf(name, tuple(value.shape), tuple(u.shape), _is_elementwise(distribution)))
             return value
 
-        jax.eval_shape(lambda: prior.visit(visitor))
-        return cls(tuple(leaves))
+        params = jax.eval_shape(lambda: prior.visit(visitor))
+        names = {id(leaf): name for name, leaf in prior.leaves(params).items()}
+        tree_leaves, treedef = jax.tree.flatten(params)
+        return cls(tuple(leaves), treedef, tuple(names[id(leaf)] for leaf in tree_leaves))
+
+    def assemble(self, values: Mapping[str, jax.Array]):
+        """Parameters in the structure of the prior from a dict by leaf name."""
+        return jax.tree.unflatten(self.treedef, [values[name] for name in self.tree_names])
 
     @property
     def dim(self) -> int:
@@ -56,6 +71,15 @@ class Structure(NamedTuple):
     def scalar_names(self) -> list[str]:
         """A name for each scalar in the user's space: ``tau``, ``theta[0]``, ``net.w[1,2]``."""
         return [name for leaf in self.leaves for name in scalar_names(leaf.name, leaf.shape)]
+
+
+def _is_elementwise(distribution: Distribution) -> bool:
+    support = distribution.support
+    transform = biject_to(support)
+    while isinstance(transform, IndependentTransform):
+        transform = transform.base_transform
+    depends = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(support))
+    return transform.domain.event_dim == 0 and not depends
 
 
 def scalar_names(name: str, shape: tuple[int, ...]) -> list[str]:
