@@ -1,0 +1,68 @@
+# `make demo` and `make test` need Python 3.11 or newer and make: they create .venv, install what they use and do their
+# job. The files .package, .develop and .oracles in it say what stands there, so a second call installs nothing.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+BENCH_VENV := $(VENV)-bench
+PACKAGE := pyproject.toml src/credo/_version.py
+# One worker keeps a file's tests together: they share compiled programs.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+export MPLBACKEND ?= Agg
+
+.PHONY: help demo test lint unit slow examples bench
+
+help:
+	@echo "make demo      compare several approximations of one posterior on the breast-cancer table (into demo/)"
+	@echo "make test      linters, types and the core tests"
+	@echo "make slow      the longer tests and those against peer libraries"
+	@echo "make examples  run every program of examples/"
+	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
+	@echo "make lint, make unit: the two halves of make test"
+
+demo: $(VENV)/.package
+	$(BIN)/credo compare breast_cancer --out demo
+
+test: lint unit
+
+lint: $(VENV)/.develop
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+unit: $(VENV)/.develop
+	$(PYTEST) -m "not slow and not oracle" $(PYTEST_ARGS)
+
+# pytest leaves with 5 where no test carries the marker.
+slow: $(VENV)/.oracles
+	$(PYTEST) -m "slow or oracle" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+examples: $(VENV)/.package
+	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "$$example"; $(BIN)/python "$$example"; done
+
+bench: $(BENCH_VENV)/.bench
+	$(BENCH_VENV)/bin/python benchmarks/road.py
+
+%/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Credo needs Python 3.11 or newer," \
+	  "and $(PYTHON) is not ($$($(PYTHON) --version 2>&1)). Name another: make PYTHON=python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(@D)
+	@touch $@
+
+%/.package: $(PACKAGE) | %/.created
+	$(@D)/bin/python -m pip install --quiet --editable .
+	@touch $@
+
+%/.develop: $(PACKAGE) | %/.created
+	$(@D)/bin/python -m pip install --quiet --editable '.[test,dev,enumeration]'
+	@touch $@ $(@D)/.package
+
+%/.oracles: $(PACKAGE) | %/.develop
+	$(@D)/bin/python -m pip install --quiet --editable '.[oracles]'
+	@touch $@
+
+%/.bench: $(PACKAGE) | %/.created
+	$(@D)/bin/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
