@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 export MPLBACKEND ?= Agg
 
+.PRECIOUS: %/.created %/.develop
 .PHONY: help demo test lint unit slow examples bench
 
 help:

@@ -1,0 +1,43 @@
+"""What every test may use. Keys are explicit everywhere, so nothing needs seeding here."""
+
+import time
+
+import jax
+import pytest
+
+# Their assertions are those of the tests that import them.
+pytest.register_assert_rewrite("contract", "oracles", "targets")
+
+
+@pytest.fixture
+def strict():
+    """Refuse implicit promotion of dtypes and ranks: for Credo's own kernels and linear algebra.
+
+    Use it for a whole file with ``pytestmark = pytest.mark.usefixtures("strict")``. NumPyro's densities and users'
+    code need the usual promotion.
+    """
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--time-budget",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="skip, with a word, each test that would start after this many seconds",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[STARTED] = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    budget = item.config.getoption("--time-budget")
+    if time.monotonic() - item.config.stash[STARTED] > budget:
+        pytest.skip(f"the time budget of {budget:g} s is spent")
+
+
+STARTED = pytest.StashKey[float]()
