@@ -1,0 +1,167 @@
+"""How a file knows its model: names, shapes, supports, N, a hash of the data, the log density at a recorded position.
+
+Never by source text, so that a renamed variable or a moved file is no obstacle and a changed prior is.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import ImproperUniform, constraints
+
+from credo.model.model import Model
+from credo.model.prior import Prior, origin
+from credo.model.target import Target
+from credo.status import CredoError
+
+_TEMPLATES = {
+    type(template).__name__: template
+    for template in (
+        constraints.real,
+        constraints.positive,
+        constraints.nonnegative,
+        constraints.unit_interval,
+        constraints.greater_than(0.0),
+        constraints.greater_than_eq(0.0),
+        constraints.less_than(0.0),
+        constraints.interval(0.0, 1.0),
+        constraints.open_interval(0.0, 1.0),
+        constraints.simplex,
+        constraints.ordered_vector,
+        constraints.positive_ordered_vector,
+        constraints.corr_cholesky,
+        constraints.corr_matrix,
+        constraints.lower_cholesky,
+        constraints.scaled_unit_lower_cholesky,
+        constraints.positive_definite,
+        constraints.softplus_positive,
+        constraints.softplus_lower_cholesky,
+        constraints.l1_ball,
+        constraints.sphere,
+        constraints.real_vector,
+        constraints.real_matrix,
+        constraints.circular,
+    )
+}
+
+
+def fingerprint(target: Target, position) -> dict:
+    """What identifies ``target``, ready for JSON. ``position``: (dim,), where the log density is recorded."""
+    return {
+        "parameters": [
+            {"name": leaf.name, "shape": list(leaf.shape), "support": support}
+            for leaf, support in zip(target.structure.leaves, _supports(target), strict=True)
+        ],
+        "num_rows": target.size,
+        "data": _hash((target.x, target.y, target.weights)),
+        "position": np.asarray(position, np.float64).tolist(),
+        "log_density": float(_log_density(target.flat(), jnp.asarray(position))),
+    }
+
+
+def check(recorded: Mapping, model: Target | Model) -> None:
+    """CredoError, naming the first difference, where ``model`` is not the one that ``recorded`` describes."""
+    target = model if isinstance(model, Target) else None
+    structure = model.structure
+    wanted = [(p["name"], tuple(p["shape"])) for p in recorded["parameters"]]
+    found = [(leaf.name, leaf.shape) for leaf in structure.leaves]
+    if wanted != found:
+        only = [f"{n}{list(s)}" for n, s in wanted if (n, s) not in found] or ["the same in another order"]
+        raise CredoError(
+            f"The file holds another model: its parameters are {_names(wanted)} (here missing: {', '.join(only)}), this "
+            f"model's are {_names(found)}. Give the model that was fitted."
+        )
+    supports = _supports(model)
+    for parameter, support in zip(recorded["parameters"], supports, strict=True):
+        if parameter["support"] != support:
+            raise CredoError(
+                f"The file holds another model: {parameter['name']!r} had support {_shown(parameter['support'])} and has "
+                f"{_shown(support)} here. Give the model that was fitted."
+            )
+    if target is None:
+        return
+    if recorded["num_rows"] != target.size:
+        raise CredoError(f"The file was made with {recorded['num_rows']} rows of data; these have {target.size}.")
+    if recorded["data"] != _hash((target.x, target.y, target.weights)):
+        raise CredoError("The file was made with other data of the same length: give the data that were fitted.")
+    now = float(_log_density(target.flat(), jnp.asarray(recorded["position"])))
+    if not np.isclose(now, recorded["log_density"], rtol=1e-6, atol=1e-6):
+        raise CredoError(
+            f"The model has changed since the file was written: its log density at the recorded position was "
+            f"{recorded['log_density']:.6g} and is {now:.6g}. Give the model that was fitted."
+        )
+
+
+def bare_model(recorded: Mapping) -> Model:
+    """A model of names, shapes and supports alone: it transforms, samples and summarises, and cannot predict."""
+    prior = {}
+    for parameter in recorded["parameters"]:
+        support, shape = _decode(parameter), tuple(parameter["shape"])
+        event = len(shape) - support.event_dim
+        prior[parameter["name"]] = ImproperUniform(support, shape[:event], shape[event:])
+    return Model(Prior(prior), None)
+
+
+@jax.jit
+def _log_density(target: Target, u):
+    return target.log_density(u)
+
+
+def _supports(model: Target | Model) -> list[dict | None]:
+    supports = []
+
+    def visitor(name, distribution):
+        supports.append(_encode(distribution.support))
+        return origin(name, distribution)[1]
+
+    prior = model.model.prior if isinstance(model, Target) else model.prior
+    jax.eval_shape(lambda: prior.visit(visitor))
+    return supports
+
+
+def _encode(support) -> dict | None:
+    """None for a support that depends on other parameters."""
+    event_dim = support.event_dim
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    leaves = jax.tree.leaves(support)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return None
+    return {
+        "name": type(support).__name__,
+        "arguments": [np.asarray(leaf, np.float64).tolist() for leaf in leaves],
+        "event_dim": event_dim,
+    }
+
+
+def _decode(parameter: Mapping):
+    encoded = parameter["support"]
+    if encoded is None or encoded["name"] not in _TEMPLATES:
+        raise CredoError(
+            f"The support of {parameter['name']!r} {'depends on other parameters' if encoded is None else 'is unusual'}, "
+            "and a file holds no code: load it with the model."
+        )
+    template = _TEMPLATES[encoded["name"]]
+    arguments = [np.asarray(a) for a in encoded["arguments"]]
+    support = jax.tree.unflatten(jax.tree.structure(template), arguments)
+    extra = encoded["event_dim"] - support.event_dim
+    return constraints.independent(support, extra) if extra else support
+
+
+def _hash(data) -> str:
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        values = np.ascontiguousarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)}{values.dtype}{values.shape}".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def _names(parameters) -> str:
+    return ", ".join(f"{name}{list(shape)}" for name, shape in parameters[:8])
+
+
+def _shown(support) -> str:
+    return "one that depends on others" if support is None else f"{support['name'].strip('_')}{support['arguments']}"

@@ -1,0 +1,102 @@
+"""The few kinds of posterior, as pure traceable distributions over flat unconstrained positions.
+
+Each has ``sample_u(key) -> (dim,)`` and ``log_prob_u(u) -> scalar``, so that any of them can serve as proposal,
+start or metric elsewhere. ``Posterior`` wraps one of them with a target, a verdict and the public methods.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from credo.linalg.operator import ScaleOperator
+from credo.status import CredoError
+
+
+class Kind(eqx.Module):
+    """A distribution over positions u in R^dim."""
+
+    @abstractmethod
+    def sample_u(self, key) -> Float[Array, " dim"]:
+        """One draw."""
+
+    @abstractmethod
+    def log_prob_u(self, u: Float[Array, " dim"]) -> Float[Array, ""]:
+        """The log density at ``u``; CredoError where the kind has none."""
+
+
+class Point(Kind):
+    """All mass at one position (MAP, MLE): it says nothing about uncertainty."""
+
+    position: Float[Array, " dim"]
+
+    def sample_u(self, key):
+        return self.position
+
+    def log_prob_u(self, u):
+        raise CredoError("A point posterior (MAP, MLE) has no density: fit Laplace() for a Gaussian around it.")
+
+
+class Gaussian(Kind):
+    """N(mean, S Sᵀ) with S a scale operator: Laplace, Gaussian VI, Pathfinder and SWAG differ in how both were found."""
+
+    mean: Float[Array, " dim"]
+    scale: ScaleOperator
+
+    def sample_u(self, key):
+        return self.mean + self.scale.matvec(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+
+    def log_prob_u(self, u):
+        z = self.scale.solve(u - self.mean)
+        return -0.5 * jnp.dot(z, z) - self.scale.log_det() - 0.5 * z.size * jnp.log(2.0 * jnp.pi)
+
+
+class Draws(Kind):
+    """Draws (chain, draw, dim), of equal weight or with normalised ``log_weights`` (chain, draw)."""
+
+    positions: Float[Array, "chain draw dim"]
+    log_weights: Float[Array, "chain draw"] | None = None
+
+    def sample_u(self, key):
+        flat = self.positions.reshape(-1, self.positions.shape[-1])
+        if self.log_weights is None:
+            return flat[jax.random.randint(key, (), 0, flat.shape[0])]
+        return flat[jax.random.categorical(key, self.log_weights.reshape(-1))]
+
+    def log_prob_u(self, u):
+        raise CredoError("A posterior of draws has no density: use Laplace() or ADVI() where log_prob is needed.")
+
+
+class Flow(Kind):
+    """The image of N(0, I) under ``forward(parameters, z) -> (u, log|du/dz|)``; ``inverse`` maps back likewise."""
+
+    parameters: eqx.Module | dict
+    dim: int = eqx.field(static=True)
+    forward: Callable = eqx.field(static=True)
+    inverse: Callable = eqx.field(static=True)
+
+    def sample_u(self, key):
+        return self.forward(self.parameters, jax.random.normal(key, (self.dim,)))[0]
+
+    def log_prob_u(self, u):
+        z, log_det = self.inverse(self.parameters, u)
+        return -0.5 * jnp.dot(z, z) - 0.5 * self.dim * jnp.log(2.0 * jnp.pi) + log_det
+
+
+class Mixture(Kind):
+    """Σ_k exp(log_weights_k) component_k; the components may be of different kinds."""
+
+    log_weights: Float[Array, " component"]
+    components: tuple[Kind, ...]
+
+    def sample_u(self, key):
+        k_choice, k_draw = jax.random.split(key)
+        choice = jax.random.categorical(k_choice, self.log_weights)
+        return jax.lax.switch(choice, [component.sample_u for component in self.components], k_draw)
+
+    def log_prob_u(self, u):
+        terms = jnp.stack([component.log_prob_u(u) for component in self.components])
+        return jax.nn.logsumexp(jax.nn.log_softmax(self.log_weights) + terms)

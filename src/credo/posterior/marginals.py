@@ -1,0 +1,128 @@
+"""Mean, sd and quantiles of a posterior in the user's space: exact where a formula or a quadrature is, else by draws.
+
+A parameter whose transform is elementwise has, under a Gaussian, a marginal that is a function of one normal
+variable: its moments are a Gauss-Hermite sum and its quantiles the function of the normal's quantiles.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.model.target import Target
+from credo.posterior.kinds import Draws, Gaussian, Kind, Point
+from credo.posterior.product import Product
+
+NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127, and for exp(u) with sd up to about 4
+NUM_DRAWS = 8_192  # where no formula is: the mean's Monte Carlo error is then 1.1 % of an sd
+
+Report = dict[str, Any]  # leaf or derived name -> array
+
+
+@jax.jit
+def report_positions(target: Target, positions):
+    """Parameters and derived quantities at positions (n, dim): arrays (n, *shape)."""
+    return jax.lax.map(lambda u: target.model.report(target.constrain(u)), positions, batch_size=256)
+
+
+@functools.partial(jax.jit, static_argnames=("n",))
+def sample_positions(kind: Kind, key, n: int):
+    return jax.lax.map(kind.sample_u, jax.random.split(key, n), batch_size=256)
+
+
+def moments(kind: Kind, target: Target, drawn: Callable[[], Report]) -> tuple[Report, Report]:
+    """(mean, sd) by name. ``drawn()`` gives draws (n, *shape) for what has no formula."""
+    exact = _exact_moments(kind, target)
+    if _covers(exact, target):
+        return {n: m for n, (m, _) in exact.items()}, {n: s for n, (_, s) in exact.items()}
+    rest = {n: v for n, v in drawn().items() if n not in exact}
+    weights = draw_weights(kind)
+    mean = {n: np.average(v, axis=0, weights=weights) for n, v in rest.items()}
+    sd = {n: _sd(v, mean[n], weights) for n, v in rest.items()}
+    return {**mean, **{n: m for n, (m, _) in exact.items()}}, {**sd, **{n: s for n, (_, s) in exact.items()}}
+
+
+def quantiles(kind: Kind, target: Target, drawn: Callable[[], Report], p: np.ndarray) -> Report:
+    """Quantiles by name: arrays (*p.shape, *shape)."""
+    exact = _exact_quantiles(kind, target, p)
+    if _covers(exact, target):
+        return exact
+    weights = draw_weights(kind)
+    rest = {n: v for n, v in drawn().items() if n not in exact}
+    return {**{n: weighted_quantile(v, p, weights) for n, v in rest.items()}, **exact}
+
+
+def draw_weights(kind: Kind) -> np.ndarray | None:
+    """The normalised weights of stored draws, flat; None where draws count alike."""
+    if isinstance(kind, Draws) and kind.log_weights is not None:
+        log_weights = np.asarray(kind.log_weights).ravel()
+        weights = np.exp(log_weights - log_weights.max())
+        return weights / weights.sum()
+    return None
+
+
+def weighted_quantile(values, p, weights=None) -> np.ndarray:
+    """Quantiles over the leading axis; with ``weights``, the inverse of the weighted distribution function."""
+    if weights is None:
+        return np.quantile(values, p, axis=0)
+    order = np.argsort(values, axis=0)
+    cumulative = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
+    ordered = np.take_along_axis(values, order, axis=0)
+    flat = [
+        np.interp(p, c, v)
+        for c, v in zip(
+            cumulative.reshape(len(values), -1).T, ordered.reshape(len(values), -1).T, strict=True
+        )
+    ]
+    return np.moveaxis(np.asarray(flat), 0, -1).reshape((*np.shape(p), *np.shape(values)[1:]))
+
+
+def _covers(exact: Report, target: Target) -> bool:
+    names = {leaf.name for leaf in target.structure.leaves} | {n for n, _ in target.model.derived_functions}
+    return names <= set(exact)
+
+
+def _sd(values, mean, weights):
+    return np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+
+
+def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    if isinstance(kind, Point):
+        at = {n: np.asarray(v)[0] for n, v in report_positions(target, kind.position[None]).items()}
+        return {n: (v, np.zeros_like(v)) for n, v in at.items()}
+    if isinstance(kind, Product):
+        return {n: (np.asarray(d.mean), np.asarray(jnp.sqrt(d.variance))) for n, d in kind.distributions.items()}
+    if isinstance(kind, Gaussian):
+        nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
+        weights = weights / weights.sum()
+        values = _along_sd(kind, target, nodes)
+        mean = {n: np.tensordot(weights, v, axes=1) for n, v in values.items()}
+        sd = {n: np.sqrt(np.tensordot(weights, (v - mean[n]) ** 2, axes=1)) for n, v in values.items()}
+        return {n: (mean[n], sd[n]) for n in values}
+    return {}
+
+
+def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
+    if isinstance(kind, Point):
+        at = {n: np.asarray(v)[0] for n, v in report_positions(target, kind.position[None]).items()}
+        return {n: np.broadcast_to(v, (*p.shape, *v.shape)).copy() for n, v in at.items()}
+    if isinstance(kind, Gaussian):
+        z = np.asarray(jax.scipy.special.ndtri(p.ravel()))
+        # an elementwise bijection is monotone: ascending order is right whether it rises or falls
+        values = _along_sd(kind, target, np.concatenate([z, -z, [-1.0, 1.0]]))
+        return {
+            n: np.where(v[-1] >= v[-2], v[: p.size], v[p.size : 2 * p.size]).reshape(p.shape + v.shape[1:])
+            for n, v in values.items()
+        }
+    return {}
+
+
+def _along_sd(kind: Gaussian, target: Target, z: np.ndarray) -> Report:
+    """The elementwise parameters at mean + z·sd, every coordinate moved at once: each depends on its own only."""
+    sd = jnp.sqrt(kind.scale.diagonal())
+    values = report_positions(target, kind.mean + jnp.asarray(z)[:, None] * sd)
+    names = {leaf.name for leaf in target.structure.leaves if leaf.is_elementwise}
+    return {n: np.asarray(v) for n, v in values.items() if n in names}

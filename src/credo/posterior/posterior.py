@@ -1,0 +1,182 @@
+"""What is now believed: one object for every approximation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from credo.model.target import Target
+from credo.posterior.kinds import Draws, Kind
+from credo.posterior.marginals import (
+    NUM_DRAWS,
+    draw_weights,
+    moments,
+    quantiles,
+    report_positions,
+    sample_positions,
+)
+from credo.precision import double, in_double, to_numpy
+from credo.status import CredoError, Estimate, Verdict
+
+
+class Posterior:
+    """An approximation of p(u | D), its verdict, and what can be asked of it.
+
+    ``kind``: the approximation itself over flat unconstrained positions (Gaussian, Draws, …).
+    ``verdict``: whether to trust it. ``log_evidence``: an ``Estimate`` of log p(D), or None.
+    ``info``: figures of the fit, such as ``num_gradients`` and ``seconds``.
+
+    Every method answers in the user's space, with NumPy arrays in the structure of the prior; a dict of parameters
+    also carries the model's derived quantities.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        target: Target,
+        *,
+        verdict: Verdict,
+        info: Mapping[str, Any] | None = None,
+        log_evidence: Estimate | None = None,
+    ):
+        self.kind = kind
+        self.target = target.flat()
+        self.verdict = verdict
+        self.info = dict(info or {})
+        self.log_evidence = log_evidence
+
+    # draws and densities ----------------------------------------------------------------------------------------
+
+    @in_double
+    def sample(self, key, n: int):
+        """``n`` independent draws of the parameters: arrays (n, *shape). ``key``: int or JAX key."""
+        positions = sample_positions(self.kind, as_key(key), n)
+        return self._named(report_positions(self.target, positions))
+
+    @in_double
+    def log_prob(self, params) -> float | np.ndarray:
+        """The log density of the approximation at ``params`` in the user's space, up to no constant.
+
+        ``params``: one set of parameters -> float; with a leading axis (n, *shape) on each -> (n,).
+        Raises CredoError for points and draws, which have no density.
+        """
+        leaves = self.target.model.prior.leaves(params)
+        first = self.target.structure.leaves[0]
+        is_batch = np.ndim(leaves[first.name]) > len(first.shape)
+        values = self.target.structure.assemble({leaf.name: leaves[leaf.name] for leaf in self.target.structure.leaves})
+        result = _log_prob(self.kind, self.target, values, is_batch)
+        return np.asarray(result) if is_batch else float(result)
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """The stored draws by name, derived quantities included: arrays (chain, draw, *shape)."""
+        if not isinstance(self.kind, Draws):
+            raise CredoError(
+                f"A {type(self.kind).__name__} posterior stores no draws: make some with posterior.sample(key, n)."
+            )
+        shape = self.kind.positions.shape[:2]
+        return {name: values.reshape(shape + values.shape[1:]) for name, values in self._drawn.items()}
+
+    @cached_property
+    def _drawn(self) -> dict[str, np.ndarray]:
+        """Draws (n, *shape) by name: the stored ones, or a fixed set made once."""
+        with double():
+            if isinstance(self.kind, Draws):
+                positions = self.kind.positions.reshape(-1, self.kind.positions.shape[-1])
+            else:
+                positions = sample_positions(self.kind, jax.random.key(0), NUM_DRAWS)
+            return to_numpy(report_positions(self.target, positions))
+
+    # summaries --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _moments(self):
+        with double():
+            return to_numpy(moments(self.kind, self.target, lambda: self._drawn))
+
+    def mean(self):
+        """Posterior means, in the structure of the prior."""
+        return self._named(self._moments[0])
+
+    def sd(self):
+        """Posterior standard deviations, in the structure of the prior; zero for a point posterior."""
+        return self._named(self._moments[1])
+
+    @in_double
+    def quantile(self, p: float | Sequence[float]):
+        """Marginal quantiles at ``p`` in [0, 1]: arrays (*shape) for a float, (len(p), *shape) for a sequence."""
+        levels = np.asarray(p, np.float64)
+        if np.any((levels < 0) | (levels > 1)):
+            raise CredoError(f"A quantile's level lies in [0, 1]; got {p}.")
+        return self._named(quantiles(self.kind, self.target, lambda: self._drawn, levels))
+
+    def summary(self, names: Sequence[str] | None = None):
+        """A DataFrame with a row a scalar (``theta[0]``): mean, sd, quantiles, and convergence figures for draws.
+
+        ``names``: the parameters or derived quantities to show; required above 1,000 scalars.
+        """
+        from credo.posterior.summary import summary
+
+        return summary(self, names)
+
+    # use --------------------------------------------------------------------------------------------------------
+
+    def predict(self, x=None, rule=None, *, key=0):
+        """p(y* | x*, D) at inputs ``x`` by ``rule`` (default: ``MonteCarlo()``): a ``Predictive``."""
+        from credo.predict.predictive import predict
+
+        return predict(self, x, rule, as_key(key))
+
+    def check(self, statistic: Callable, *, num_draws: int = 1_000, key=0):
+        """A posterior predictive check: ``statistic(y)`` of the data against that of replicated data."""
+        from credo.posterior.check import check
+
+        return check(self, statistic, num_draws, as_key(key))
+
+    def to_arviz(self):
+        """An ArviZ ``DataTree`` with the posterior group, sample statistics and observed data."""
+        from credo.posterior.export import to_arviz
+
+        return to_arviz(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write this posterior to a file that holds arrays and text, and no code; ``credo.load`` reads it."""
+        from credo.posterior.files import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        evidence = f", log evidence {self.log_evidence}" if self.log_evidence else ""
+        return f"<Posterior: {type(self.kind).__name__} over {self.target.dim} coordinates{evidence}, {self.verdict.status}>"
+
+    def _named(self, values: Mapping[str, Any]):
+        """Values by leaf name -> the structure of the prior, with the derived quantities beside the parameters."""
+        params = self.target.structure.assemble(values)
+        if self.target.model.prior.names is None:
+            return params
+        return {**params, **{name: values[name] for name, _ in self.target.model.derived_functions}}
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Normalised weights of the stored draws, flat; None where they count alike."""
+        return draw_weights(self.kind)
+
+
+def as_key(key):
+    """An int or a JAX key -> a JAX key."""
+    return jax.random.key(key) if isinstance(key, int | np.integer) else key
+
+
+@jax.jit
+def _log_prob_one(kind: Kind, target: Target, params):
+    u = target.unconstrain(params)
+    return kind.log_prob_u(u) - target.log_jacobian(u)
+
+
+def _log_prob(kind: Kind, target: Target, params, is_batch: bool):
+    if not is_batch:
+        return _log_prob_one(kind, target, params)
+    return jax.jit(jax.vmap(_log_prob_one, in_axes=(None, None, 0)))(kind, target, params)

@@ -1,0 +1,59 @@
+"""A posterior as a table: a row a scalar."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from credo.diagnose import convergence
+from credo.model.structure import scalar_names
+from credo.posterior.kinds import Draws
+from credo.posterior.marginals import quantiles
+from credo.precision import double
+from credo.status import CredoError
+
+if TYPE_CHECKING:
+    from credo.posterior.posterior import Posterior
+
+MAX_SCALARS = 1_000
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+def summary(posterior: "Posterior", names: Sequence[str] | None = None):
+    """See ``Posterior.summary``."""
+    import pandas as pd
+
+    mean, sd = posterior._moments
+    order = [leaf.name for leaf in posterior.target.structure.leaves]
+    order += [name for name, _ in posterior.target.model.derived_functions if name not in order]
+    unknown = [name for name in names or () if name not in order]
+    if unknown:
+        raise CredoError(f"The posterior has no {unknown[0]!r}; it has {', '.join(order[:20])}.")
+    chosen = [name for name in order if names is None or name in names]
+    num_scalars = sum(np.size(mean[name]) for name in chosen)
+    if names is None and num_scalars > MAX_SCALARS:
+        raise CredoError(
+            f"The posterior has {num_scalars} scalars: name the ones to show, as summary(names=[{order[0]!r}])."
+        )
+    with double():
+        quantile = quantiles(posterior.kind, posterior.target, lambda: posterior._drawn, np.asarray(QUANTILES))
+    table = {
+        "mean": _stack(mean, chosen),
+        "sd": _stack(sd, chosen),
+        **{f"q{int(100 * p)}": _stack({n: quantile[n][i] for n in chosen}, chosen) for i, p in enumerate(QUANTILES)},
+    }
+    if isinstance(posterior.kind, Draws) and posterior.kind.log_weights is None:
+        draws = posterior.draws
+        x = np.concatenate([draws[n].reshape(*draws[n].shape[:2], -1) for n in chosen], axis=-1)
+        table |= {
+            "mcse_mean": convergence.mcse_mean(x),
+            "ess_bulk": convergence.ess_bulk(x),
+            "ess_tail": convergence.ess_tail(x),
+            "r_hat": convergence.r_hat(x),
+        }
+    index = [scalar for name in chosen for scalar in scalar_names(name, np.shape(mean[name]))]
+    return pd.DataFrame(table, index=index)
+
+
+def _stack(values, names) -> np.ndarray:
+    return np.concatenate([np.ravel(values[name]) for name in names])
