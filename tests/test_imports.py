@@ -115,6 +115,8 @@ twice = sorted(
     if importlib.util.find_spec(f"credo.{name}") and not isinstance(value, ModuleType)
 )
 assert not twice, f"names of functions or classes that are modules too: {twice}"
+silent = sorted(name for name, value in public.items() if callable(value) and not value.__doc__)
+assert not silent, f"public names without a docstring: {silent}"
 assert len(credo.__all__) == len(set(credo.__all__)), "a name stands twice in credo.__all__"
 """
 
@@ -123,7 +125,7 @@ def test_importing_credo_is_light_and_changes_no_setting():
     run(LIGHT)
 
 
-def test_public_names_resolve_and_name_no_module():
+def test_public_names_resolve_are_explained_and_name_no_module():
     run(NAMES)
 
 
