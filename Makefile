@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 export MPLBACKEND ?= Agg
 
 .PRECIOUS: %/.created %/.develop
-.PHONY: help demo test lint unit slow examples bench
+.PHONY: help demo test lint unit shapes slow examples bench
 
 help:
 	@echo "make demo      compare several approximations of one posterior on the breast-cancer table (into demo/)"
@@ -22,6 +22,7 @@ help:
 	@echo "make examples  run every program of examples/"
 	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
 	@echo "make lint, make unit: the two halves of make test"
+	@echo "make shapes    the core tests with every shaped type checked at run time"
 
 demo: $(VENV)/.package
 	$(BIN)/credo compare breast_cancer --out demo
@@ -36,6 +37,9 @@ lint: $(VENV)/.develop
 unit: $(VENV)/.develop
 	$(PYTEST) -m "not slow and not oracle" $(PYTEST_ARGS)
 
+shapes: $(VENV)/.develop
+	$(PYTEST) -m "not slow and not oracle" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
+
 # pytest leaves with 5 where no test carries the marker.
 slow: $(VENV)/.oracles
 	$(PYTEST) -m "slow or oracle" $(PYTEST_ARGS) || [ $$? -eq 5 ]
@@ -47,8 +51,8 @@ bench: $(BENCH_VENV)/.bench
 	$(BENCH_VENV)/bin/python benchmarks/road.py
 
 %/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Credo needs Python 3.11 or newer," \
-	  "and $(PYTHON) is not ($$($(PYTHON) --version 2>&1)). Name another: make PYTHON=python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Credo needs Python 3.11 or newer, which" \
+	  "'$(PYTHON)' is not. Name another interpreter: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)
 	@touch $@
 
