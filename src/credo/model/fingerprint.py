@@ -70,15 +70,15 @@ def check(recorded: Mapping, model: Target | Model) -> None:
     if wanted != found:
         only = [f"{n}{list(s)}" for n, s in wanted if (n, s) not in found] or ["the same in another order"]
         raise CredoError(
-            f"The file holds another model: its parameters are {_names(wanted)} (here missing: {', '.join(only)}), this "
-            f"model's are {_names(found)}. Give the model that was fitted."
+            f"The file holds another model: its parameters are {_names(wanted)} (here missing: {', '.join(only)}), "
+            f"this model's are {_names(found)}. Give the model that was fitted."
         )
     supports = _supports(model)
     for parameter, support in zip(recorded["parameters"], supports, strict=True):
         if parameter["support"] != support:
             raise CredoError(
-                f"The file holds another model: {parameter['name']!r} had support {_shown(parameter['support'])} and has "
-                f"{_shown(support)} here. Give the model that was fitted."
+                f"The file holds another model: {parameter['name']!r} had support {_shown(parameter['support'])} and "
+                f"has {_shown(support)} here. Give the model that was fitted."
             )
     if target is None:
         return
@@ -139,9 +139,9 @@ def _encode(support) -> dict | None:
 def _decode(parameter: Mapping):
     encoded = parameter["support"]
     if encoded is None or encoded["name"] not in _TEMPLATES:
+        cause = "depends on other parameters" if encoded is None else "is unusual"
         raise CredoError(
-            f"The support of {parameter['name']!r} {'depends on other parameters' if encoded is None else 'is unusual'}, "
-            "and a file holds no code: load it with the model."
+            f"The support of {parameter['name']!r} {cause}, and a file holds no code: load it with the model."
         )
     template = _TEMPLATES[encoded["name"]]
     arguments = [np.asarray(a) for a in encoded["arguments"]]

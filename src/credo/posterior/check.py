@@ -28,7 +28,9 @@ class Check:
 
     def __repr__(self) -> str:
         low, high = np.quantile(self.replicated, [0.05, 0.95])
-        return f"<Check: observed {self.observed:.4g}, replicated 90 % in [{low:.4g}, {high:.4g}], p = {self.p_value:.3f}>"
+        return (
+            f"<Check: observed {self.observed:.4g}, replicated 90 % in [{low:.4g}, {high:.4g}], p = {self.p_value:.3f}>"
+        )
 
 
 def check(posterior: "Posterior", statistic: Callable, num_draws: int, key) -> Check:

@@ -41,7 +41,7 @@ class Point(Kind):
 
 
 class Gaussian(Kind):
-    """N(mean, S Sᵀ) with S a scale operator: Laplace, Gaussian VI, Pathfinder and SWAG differ in how both were found."""
+    """N(mean, S Sᵀ), S a scale operator: Laplace, Gaussian VI, Pathfinder and SWAG differ in how both were found."""
 
     mean: Float[Array, " dim"]
     scale: ScaleOperator

@@ -73,9 +73,7 @@ def weighted_quantile(values, p, weights=None) -> np.ndarray:
     ordered = np.take_along_axis(values, order, axis=0)
     flat = [
         np.interp(p, c, v)
-        for c, v in zip(
-            cumulative.reshape(len(values), -1).T, ordered.reshape(len(values), -1).T, strict=True
-        )
+        for c, v in zip(cumulative.reshape(len(values), -1).T, ordered.reshape(len(values), -1).T, strict=True)
     ]
     return np.moveaxis(np.asarray(flat), 0, -1).reshape((*np.shape(p), *np.shape(values)[1:]))
 

@@ -150,7 +150,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         evidence = f", log evidence {self.log_evidence}" if self.log_evidence else ""
-        return f"<Posterior: {type(self.kind).__name__} over {self.target.dim} coordinates{evidence}, {self.verdict.status}>"
+        kind = type(self.kind).__name__
+        return f"<Posterior: {kind} over {self.target.dim} coordinates{evidence}, {self.verdict.status}>"
 
     def _named(self, values: Mapping[str, Any]):
         """Values by leaf name -> the structure of the prior, with the derived quantities beside the parameters."""

@@ -1,0 +1,42 @@
+"""How good a prediction was: proper scores and calibration of predictives on held-out outcomes. NumPy in and out."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+NUM_BINS = 10
+
+
+def brier(probs: Float[np.ndarray, "M K"], y: Int[np.ndarray, " M"]) -> float:
+    """The mean squared distance of class probabilities from the outcome (Brier, 1950), summed over classes.
+
+    Binary outcomes are given as two columns; the score then is twice the one-column form.
+    """
+    return float(np.mean(np.sum((probs - np.eye(probs.shape[1])[y]) ** 2, axis=1)))
+
+
+def expected_calibration_error(probs: Float[np.ndarray, "M K"], y: Int[np.ndarray, " M"]) -> float:
+    """Mean gap between confidence and accuracy over equal-mass bins of the top class's probability.
+
+    Naeini, Cooper & Hauskrecht (2015); equal-mass bins (Nguyen & O'Connor, 2015) keep the error of each bin alike.
+    """
+    confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == y
+    order = np.argsort(confidence, kind="stable")
+    bins = np.array_split(order, min(NUM_BINS, len(order)))
+    return float(sum(len(b) * abs(confidence[b].mean() - correct[b].mean()) for b in bins) / len(order))
+
+
+def crps(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) -> float:
+    """The mean continuous ranked probability score E|X − y| − ½ E|X − X'| (Gneiting & Raftery, 2007, eq. 21).
+
+    The second term is the unbiased estimate over distinct pairs, from the sorted draws in O(S log S).
+    """
+    s = draws.shape[0]
+    ordered = np.sort(draws, axis=0)
+    ranks = 2.0 * np.arange(1, s + 1) - s - 1.0
+    pairs = 2.0 * (ranks[:, None] * ordered).sum(axis=0) / (s * (s - 1.0))
+    return float(np.mean(np.abs(draws - y).mean(axis=0) - 0.5 * pairs))
+
+
+def coverage(low: Float[np.ndarray, " M"], high: Float[np.ndarray, " M"], y: Float[np.ndarray, " M"]) -> float:
+    """The share of outcomes inside their intervals."""
+    return float(np.mean((low <= y) & (y <= high)))

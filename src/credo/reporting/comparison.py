@@ -1,0 +1,131 @@
+"""Several approximations of one posterior on one table."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from credo.diagnose import calibration
+from credo.posterior.kinds import Draws
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+NUM_DRAWS = 400  # of the predictive, for the CRPS
+STATUS_ORDER = {"pass": 0, "doubtful": 1, "failed": 2}
+
+
+def compare(
+    posteriors: Mapping[str, Posterior], held_out=None, *, reference: str | None = None, show: bool = True, key=0
+):
+    """A table of approximations: evidence, trust, held-out scores, distance from the reference, seconds, verdict.
+
+    ``held_out``: (x, y) not used in the fit. ``reference``: the name of the posterior from which distances of means
+    and sds are taken; by default the most trusted one (exact or grid, then draws that pass). ``show``: print it.
+    Returns a DataFrame with a row a posterior:
+
+    - ``log_evidence``, ``log_evidence_error``, ``log_evidence_kind``;
+    - ``pareto_k``, ``max_r_hat``, ``min_ess_bulk``: NaN where a figure does not apply;
+    - ``log_score``, ``log_score_error``: mean held-out log predictive density and its standard error; then
+      ``brier`` and ``ece`` for classes, ``crps`` and ``coverage_90`` for numbers;
+    - ``mean_distance``: the largest |mean − reference mean| in reference sds; ``sd_ratio``: the sd ratio farthest
+      from 1 (on a log scale);
+    - ``compile_s``, ``run_s``: seconds; ``verdict``.
+    """
+    import pandas as pd
+
+    if not posteriors:
+        raise CredoError("compare() needs at least one posterior: give a dict of name -> posterior.")
+    if reference is not None and reference not in posteriors:
+        raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
+    reference = reference or trusted(posteriors)
+    rows = {}
+    for name, posterior in posteriors.items():
+        rows[name] = {
+            **_evidence(posterior),
+            **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
+            **(_scores(posterior, *held_out, key) if held_out is not None else {}),
+            **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
+            **_seconds(posterior),
+            "verdict": posterior.verdict.status,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.attrs["reference"] = reference
+    if show:
+        from credo.reporting.console import show_comparison
+
+        show_comparison(table, posteriors)
+    return table
+
+
+_FIGURES = ("pareto_k", "max_r_hat", "min_ess_bulk")
+
+
+def trusted(posteriors: Mapping[str, Posterior]) -> str | None:
+    """The name of the posterior to measure the others by: exact answers, then passing draws, then None."""
+
+    def rank(item) -> int:
+        posterior = item[1]
+        if posterior.verdict.status != "pass":
+            return 3
+        if posterior.log_evidence is not None and posterior.log_evidence.kind == "exact":
+            return 0
+        if isinstance(posterior.kind, Draws):
+            return 1 if posterior.kind.log_weights is None else 2
+        return 3
+
+    name, best = min(posteriors.items(), key=rank)
+    return name if rank((name, best)) < 3 else None
+
+
+def _evidence(posterior: Posterior) -> dict:
+    evidence = posterior.log_evidence
+    return {
+        "log_evidence": evidence.value if evidence else np.nan,
+        "log_evidence_error": evidence.error if evidence else np.nan,
+        "log_evidence_kind": evidence.kind if evidence else "",
+    }
+
+
+def _seconds(posterior: Posterior) -> dict:
+    seconds = posterior.info.get("seconds", {})
+    compile_s = seconds.get("compile", np.nan)
+    return {"compile_s": compile_s, "run_s": seconds.get("total", np.nan) - compile_s}
+
+
+def _scores(posterior: Posterior, x, y, key) -> dict:
+    y = np.asarray(y)
+    predictive = posterior.predict(x, key=key)
+    log_scores = np.asarray(predictive.log_prob(y))
+    scores = {
+        "log_score": float(log_scores.mean()),
+        "log_score_error": float(log_scores.std(ddof=1) / np.sqrt(len(log_scores))),
+    }
+    head = posterior.target.head
+    if head is not None and head.name in ("bernoulli", "categorical"):
+        mean = np.asarray(predictive.mean)
+        probs = np.stack([1.0 - mean, mean], axis=1) if head.name == "bernoulli" else mean
+        labels = y.astype(int)
+        return scores | {
+            "brier": calibration.brier(probs, labels),
+            "ece": calibration.expected_calibration_error(probs, labels),
+        }
+    draws = np.asarray(predictive.sample(key, NUM_DRAWS))
+    low, high = predictive.interval(0.9)
+    return scores | {
+        "crps": calibration.crps(draws.reshape(NUM_DRAWS, -1), y.ravel()),
+        "coverage_90": calibration.coverage(np.asarray(low), np.asarray(high), y),
+    }
+
+
+def _distance(posterior: Posterior, reference: Posterior) -> dict:
+    mean, sd = posterior._moments
+    reference_mean, reference_sd = reference._moments
+    names = [leaf.name for leaf in reference.target.structure.leaves if leaf.name in mean]
+    unit = np.concatenate([np.ravel(reference_sd[n]) for n in names])
+    unit = np.where(unit > 0, unit, np.nan)
+    shift = np.concatenate([np.ravel(np.asarray(mean[n]) - reference_mean[n]) for n in names]) / unit
+    with np.errstate(divide="ignore"):
+        log_ratio = np.log(np.concatenate([np.ravel(sd[n]) for n in names]) / unit)
+    return {
+        "mean_distance": float(np.nanmax(np.abs(shift))),
+        "sd_ratio": float(np.exp(log_ratio[np.nanargmax(np.abs(log_ratio))])),
+    }

@@ -1,0 +1,115 @@
+"""The suite that every method must pass: which targets it claims, and what its posteriors must do.
+
+A new method joins by one line in METHODS.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import credo
+from credo.posterior.kinds import Draws, Point
+from credo.posterior.posterior import Posterior
+from targets import Known
+
+SMOOTH = ("gaussian", "ill_conditioned", "skewed", "constrained", "logistic")
+GAUSSIANS = ("gaussian", "ill_conditioned")
+
+
+class Entry(NamedTuple):
+    """A method and its claims.
+
+    ``fits``: targets on which it must answer and obey the protocol. ``accurate``: those on which its means and sds
+    are right, to ``sd_error`` sds beyond Monte Carlo error. ``make(known)`` gives the method.
+    """
+
+    make: Callable[[Known], object]
+    fits: tuple[str, ...]
+    accurate: tuple[str, ...]
+    sd_error: float = 0.0
+
+
+def importance(known: Known):
+    return credo.Importance(proposal=credo.fit(known.target, credo.Laplace(), key=1), num_draws=8_000)
+
+
+METHODS: dict[str, Entry] = {
+    "map": Entry(lambda known: credo.MAP(), (*GAUSSIANS, "logistic"), ()),
+    "laplace": Entry(lambda known: credo.Laplace(), SMOOTH, GAUSSIANS, 1e-8),
+    "advi_mean_field": Entry(
+        lambda known: credo.ADVI(family=credo.MeanField()), ("gaussian", "skewed", "logistic"), ()
+    ),
+    "advi_full_rank": Entry(lambda known: credo.ADVI(family=credo.FullRank()), SMOOTH, ("gaussian",), 0.02),
+    "importance": Entry(importance, ("gaussian", "logistic"), ("gaussian", "logistic")),
+    "grid": Entry(
+        lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6
+    ),
+    "exact": Entry(lambda known: credo.Exact(), GAUSSIANS, GAUSSIANS, 1e-8),
+    "hmc": Entry(lambda known: credo.HMC(), ("gaussian", "skewed"), ("gaussian", "skewed")),
+    "nuts": Entry(lambda known: credo.NUTS(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
+}
+
+# Two-sided false-alarm rate 1e-4 a table entry: about 30 scalars a method, so one run in 300 at worst, and keys are fixed.
+NUM_ERRORS = 5.0
+
+
+def check_protocol(posterior: Posterior, known: Known) -> None:
+    """What every posterior answers, whatever its kind."""
+    structure = posterior.target.structure
+    assert posterior.verdict.status in ("pass", "doubtful", "failed")
+    assert all(sentence.rstrip().endswith(".") for sentence in posterior.verdict.sentences)
+    if posterior.verdict.status != "pass":
+        assert posterior.verdict.sentences, "a verdict that is not pass says why"
+    assert posterior.verdict.figures
+    assert {"compile", "total"} <= set(posterior.info["seconds"])
+
+    draws = posterior.sample(3, 5)
+    again = posterior.sample(3, 5)
+    for leaf in structure.leaves:
+        values = posterior.target.model.prior.leaves(draws)[leaf.name]
+        assert isinstance(values, np.ndarray)
+        assert values.dtype == np.float64
+        assert values.shape == (5, *leaf.shape)
+        np.testing.assert_array_equal(values, posterior.target.model.prior.leaves(again)[leaf.name])
+
+    mean, sd, median = posterior.mean(), posterior.sd(), posterior.quantile(0.5)
+    assert set(mean) == set(sd) == set(median)
+    low, high = posterior.quantile([0.1, 0.9])["" or next(iter(mean))]
+    assert np.all(low <= high)
+    if isinstance(posterior.kind, Point | Draws):
+        try:
+            posterior.log_prob(mean)
+        except credo.CredoError as error:
+            assert "density" in str(error)
+        else:
+            raise AssertionError("points and draws have no density")
+    else:
+        assert math.isfinite(posterior.log_prob(mean))
+    table = posterior.summary()
+    assert list(table.index[: len(structure.scalar_names())]) == structure.scalar_names()
+    assert {"mean", "sd"} <= set(table.columns)
+    assert not jax.config.jax_enable_x64
+
+
+def check_accuracy(posterior: Posterior, known: Known, sd_error: float) -> None:
+    """Means and sds against the truth: Monte Carlo error, and what the entry grants beyond."""
+    num_effective = effective_draws(posterior)
+    mean, sd = posterior.mean(), posterior.sd()
+    for name, true_sd in known.sd.items():
+        tolerance = sd_error + (NUM_ERRORS / math.sqrt(num_effective) if num_effective else 0.0)
+        np.testing.assert_array_less(np.abs(mean[name] - known.mean[name]) / true_sd, tolerance + 1e-12, err_msg=name)
+        # the sd of an sd estimate is about sd·sqrt((kurtosis − 1)/4n); 2 covers the kurtosis (5.4) of the skewest target
+        np.testing.assert_array_less(np.abs(sd[name] / true_sd - 1), 2.0 * tolerance + 1e-12, err_msg=name)
+
+
+def effective_draws(posterior: Posterior) -> float | None:
+    """The number of independent draws that the posterior is worth; None where it is no sample."""
+    if not isinstance(posterior.kind, Draws):
+        return None
+    figures = posterior.verdict.figures
+    if "min_ess_bulk" in figures:
+        return min(figures["min_ess_bulk"], figures["min_ess_tail"])
+    return figures.get("importance_ess")

@@ -1,0 +1,83 @@
+"""Every method against every target it claims: one fit each, all of the protocol."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import credo
+from contract import METHODS, check_accuracy, check_protocol
+from credo.posterior.kinds import Draws
+from targets import TARGETS
+
+FITS = [(method, target) for method, entry in METHODS.items() for target in entry.fits]
+ACCURATE = [(method, target) for method, entry in METHODS.items() for target in entry.accurate]
+
+
+@functools.cache
+def known(target):
+    return TARGETS[target]()
+
+
+@functools.cache
+def fitted(method, target):
+    return credo.fit(known(target).target, METHODS[method].make(known(target)), key=7, progress=False)
+
+
+@pytest.mark.parametrize(("method", "target"), FITS)
+def test_protocol(method, target):
+    check_protocol(fitted(method, target), known(target))
+
+
+@pytest.mark.parametrize(("method", "target"), ACCURATE)
+def test_accuracy(method, target):
+    assert fitted(method, target).verdict.status == "pass"
+    check_accuracy(fitted(method, target), known(target), METHODS[method].sd_error)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_same_key_same_answer(method):
+    target = METHODS[method].fits[0]
+    again = credo.fit(known(target).target, METHODS[method].make(known(target)), key=7, progress=False)
+    first = fitted(method, target)
+    for name, value in first.mean().items():
+        np.testing.assert_array_equal(value, again.mean()[name])
+    if isinstance(first.kind, Draws):
+        np.testing.assert_array_equal(first.kind.positions, again.kind.positions)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_saved_and_loaded(method, tmp_path):
+    target = METHODS[method].fits[0]
+    posterior = fitted(method, target)
+    posterior.save(tmp_path / "p.credo")
+    for model in (None, known(target).target):
+        loaded = credo.load(tmp_path / "p.credo", model)
+        assert loaded.verdict == posterior.verdict
+        for name, value in posterior.mean().items():
+            np.testing.assert_array_equal(value, loaded.mean()[name])
+
+
+@pytest.mark.parametrize("method", [m for m, entry in METHODS.items() if "logistic" in entry.fits])
+def test_predicts_the_logistic_table(method):
+    target = known("logistic").target
+    predictive = fitted(method, "logistic").predict(target.x)
+    accuracy = np.mean((np.asarray(predictive.mean) > 0.5) == target.y)
+    assert accuracy > 0.85
+    np.testing.assert_allclose(predictive.variance, predictive.aleatoric + predictive.epistemic, rtol=1e-10)
+
+
+@pytest.mark.parametrize("method", [m for m, entry in METHODS.items() if "logistic" in entry.fits])
+def test_evidence_of_the_logistic_table(method):
+    evidence = fitted(method, "logistic").log_evidence
+    if evidence is None:
+        return
+    truth = known("logistic").log_evidence
+    if evidence.kind == "lower bound":
+        assert evidence.value <= truth + 4 * evidence.error
+    elif evidence.kind == "exact":
+        assert abs(evidence.value - truth) < 1e-6
+    elif evidence.kind == "monte carlo":
+        assert abs(evidence.value - truth) < 4 * evidence.error
+    else:
+        assert abs(evidence.value - truth) < 0.05  # Laplace on 569 rows and 3 parameters: O(1/N)
