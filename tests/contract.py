@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import pytest
 
 import credo
 from credo.posterior.kinds import Draws, Point
@@ -52,7 +53,7 @@ METHODS: dict[str, Entry] = {
     "nuts": Entry(lambda known: credo.NUTS(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
 }
 
-# Two-sided false-alarm rate 1e-4 a table entry: about 30 scalars a method, so one run in 300 at worst, and keys are fixed.
+# Five standard errors: a false alarm once in 1.7 million scalars, had the draws' errors been Gaussian.
 NUM_ERRORS = 5.0
 
 
@@ -77,15 +78,11 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
 
     mean, sd, median = posterior.mean(), posterior.sd(), posterior.quantile(0.5)
     assert set(mean) == set(sd) == set(median)
-    low, high = posterior.quantile([0.1, 0.9])["" or next(iter(mean))]
+    low, high = posterior.quantile([0.1, 0.9])[next(iter(mean))]
     assert np.all(low <= high)
     if isinstance(posterior.kind, Point | Draws):
-        try:
+        with pytest.raises(credo.CredoError, match="density"):
             posterior.log_prob(mean)
-        except credo.CredoError as error:
-            assert "density" in str(error)
-        else:
-            raise AssertionError("points and draws have no density")
     else:
         assert math.isfinite(posterior.log_prob(mean))
     table = posterior.summary()
@@ -101,7 +98,7 @@ def check_accuracy(posterior: Posterior, known: Known, sd_error: float) -> None:
     for name, true_sd in known.sd.items():
         tolerance = sd_error + (NUM_ERRORS / math.sqrt(num_effective) if num_effective else 0.0)
         np.testing.assert_array_less(np.abs(mean[name] - known.mean[name]) / true_sd, tolerance + 1e-12, err_msg=name)
-        # the sd of an sd estimate is about sd·sqrt((kurtosis − 1)/4n); 2 covers the kurtosis (5.4) of the skewest target
+        # the sd of an sd estimate is about sd·sqrt((kurtosis − 1)/4n); 2 covers kurtosis up to 17
         np.testing.assert_array_less(np.abs(sd[name] / true_sd - 1), 2.0 * tolerance + 1e-12, err_msg=name)
 
 

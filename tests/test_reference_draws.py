@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from oracles import POSTERIORDB, published
-from posteriordb import MODELS
 
 import credo
 from credo.diagnose import convergence
+from oracles import POSTERIORDB, published
+from posteriordb import MODELS
 
 pytestmark = [
     pytest.mark.slow,
