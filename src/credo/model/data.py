@@ -113,23 +113,21 @@ def _column(name: str, leaf) -> np.ndarray:
         raise CredoError(f"{name} is ragged (its rows differ in length): give a rectangular array.") from error
     if values.dtype == object:
         values = _from_objects(name, values)
-    if values.dtype.kind in "USTM m".replace(" ", ""):
+    if values.dtype.kind in "USTMm":
         raise CredoError(
             f"{name} holds text or dates (first value {values.ravel()[0]!r}) where numbers belong: encode it, drop it, "
             "or name it in groups=."
         )
-    if values.dtype.kind == "b":
-        return values.astype(np.int64)
-    if values.dtype.kind in "iu":
+    if values.dtype.kind in "biu":
         return values.astype(np.int64)
     if values.dtype.kind != "f":
         raise CredoError(f"{name} has dtype {values.dtype}, which is not a real number: convert it to float or int.")
     bad = ~np.isfinite(values)
     if bad.any():
-        row = int(np.argwhere(bad)[0][0]) if values.ndim else 0
+        first = tuple(np.argwhere(bad)[0])
         raise CredoError(
-            f"{name} has {int(bad.sum())} NaN or infinite value{'s' if bad.sum() > 1 else ''} (the first in row {row}: "
-            f"{values[row] if values.ndim == 1 else values[tuple(np.argwhere(bad)[0])]}): drop those rows or impute them."
+            f"{name} has {int(bad.sum())} NaN or infinite value{'s' if bad.sum() > 1 else ''} (the first in row "
+            f"{first[0] if first else 0}: {values[first]}): drop those rows or impute them."
         )
     return values.astype(np.float64)
 

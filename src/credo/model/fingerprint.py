@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import ImproperUniform, constraints
 
 from credo.model.model import Model
-from credo.model.prior import Prior, origin
+from credo.model.prior import Prior
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -110,14 +110,9 @@ def _log_density(target: Target, u):
 
 
 def _supports(model: Target | Model) -> list[dict | None]:
-    supports = []
-
-    def visitor(name, distribution):
-        supports.append(_encode(distribution.support))
-        return origin(name, distribution)[1]
-
     prior = model.model.prior if isinstance(model, Target) else model.prior
-    jax.eval_shape(lambda: prior.visit(visitor))
+    supports = []
+    prior.survey(lambda name, distribution, value: supports.append(_encode(distribution.support)))
     return supports
 
 

@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution, ImproperUniform, constraints
 
 from credo.model.check import check_likelihood
 from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
-from credo.model.prior import Conditional, Prior
+from credo.model.prior import AbstractPrior, Conditional, Prior, is_distribution
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.precision import in_double
@@ -37,10 +37,10 @@ class Model(eqx.Module):
     2
     """
 
-    prior: Prior
-    likelihood: Callable | None = eqx.field(static=True)
-    log_factor: Callable | None = eqx.field(static=True)
-    derived_functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True)
+    prior: AbstractPrior
+    likelihood: Callable | None
+    log_factor: Callable | None
+    derived_functions: tuple[tuple[str, Callable | None], ...] = eqx.field(static=True)
     group_items: tuple[tuple[str, str], ...] = eqx.field(static=True)
     structure: Structure = eqx.field(static=True)
     start: Any
@@ -53,8 +53,8 @@ class Model(eqx.Module):
         derived: Mapping[str, Callable] | None = None,
         groups: Mapping[str, str] | None = None,
     ):
-        self.prior = prior if isinstance(prior, Prior) else Prior(prior)
-        self.likelihood = likelihood
+        self.prior = prior if isinstance(prior, AbstractPrior) else Prior(prior)
+        self.likelihood = None if likelihood is None else Function(likelihood)
         self.log_factor = None
         self.derived_functions = tuple((derived or {}).items())
         self.group_items = tuple((groups or {}).items())
@@ -85,15 +85,13 @@ class Model(eqx.Module):
         prior = {name: _flat(value, tuple(shape.get(name, ()))) for name, value in support.items()}
         model = cls(Prior(prior), None, derived=derived)
         takes_data = len(inspect.signature(log_density).parameters) > 1
-        factor = log_density if takes_data else _WithoutData(log_density)
+        factor = Function(log_density) if takes_data else _WithoutData(Function(log_density))
         start = None if init is None else {name: np.asarray(init[name], np.float64) for name in init}
-        return eqx.tree_at(
-            lambda m: m.start, _static(model, log_factor=factor), start, is_leaf=lambda leaf: leaf is None
-        )
+        return eqx.tree_at(lambda m: (m.log_factor, m.start), model, (factor, start), is_leaf=lambda leaf: leaf is None)
 
     @property
     def derived(self) -> dict[str, Callable]:
-        return dict(self.derived_functions)
+        return {name: function for name, function in self.derived_functions if function is not None}
 
     @property
     def groups(self) -> dict[str, str]:
@@ -139,7 +137,7 @@ class Model(eqx.Module):
         def draw(k):
             k_params, k_data = jax.random.split(k)
             distribution = likelihood(self.prior.sample(k_params)[0], x)
-            return jax.tree.map(lambda d: d.sample(k_data), distribution, is_leaf=_is_distribution)
+            return jax.tree.map(lambda d: d.sample(k_data), distribution, is_leaf=is_distribution)
 
         return jax.vmap(draw)(_split(key, n))
 
@@ -147,12 +145,13 @@ class Model(eqx.Module):
         """The parameters by leaf name, then the derived quantities."""
         named = self.prior.leaves(params)
         source = params if self.prior.names is not None else named
-        return {**named, **{name: _by_name(f, source) for name, f in self.derived_functions}}
+        derived = {name: _by_name(function, source) for name, function in self.derived.items()}
+        return {**named, **self.prior.recorded(params), **derived}
 
     def _check_names(self) -> None:
         names = [leaf.name for leaf in self.structure.leaves]
         known = self.prior.names or tuple(names)
-        for name, function in self.derived_functions:
+        for name, function in self.derived.items():
             if name in names:
                 raise CredoError(f"Derived quantity {name!r} has the name of a parameter: rename it.")
             unknown = [a for a in inspect.signature(function).parameters if a not in known]
@@ -167,10 +166,23 @@ class Model(eqx.Module):
                 )
 
 
-class _WithoutData(eqx.Module):
-    """A log density of parameters alone, called with data that are not there. Equal if the function is."""
+class Function(eqx.Module):
+    """A user's callable: its arrays, if it is a pytree of any, are arguments of compiled code and the rest is static."""
 
-    log_density: Callable = eqx.field(static=True)
+    arrays: Any
+    rest: Any = eqx.field(static=True)
+
+    def __init__(self, function: Callable):
+        self.arrays, self.rest = eqx.partition(function, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+
+    def __call__(self, *arguments):
+        return eqx.combine(self.arrays, self.rest)(*arguments)
+
+
+class _WithoutData(eqx.Module):
+    """A log density of parameters alone, called with data that are not there."""
+
+    log_density: Callable
 
     def __call__(self, params, data):
         return self.log_density(params)
@@ -201,20 +213,9 @@ def _improper(support, shape: tuple[int, ...]) -> Distribution:
     return ImproperUniform(support, shape[:event], shape[event:])
 
 
-def _static(module, **changes):
-    new = object.__new__(type(module))
-    for name in module.__dataclass_fields__:
-        object.__setattr__(new, name, changes.get(name, getattr(module, name)))
-    return new
-
-
 def _split(key, n: int):
     return jax.random.split(jax.random.key(key) if isinstance(key, int) else key, n)
 
 
 def _by_name(function: Callable, source: Mapping[str, Any]):
     return jnp.asarray(function(**{name: source[name] for name in inspect.signature(function).parameters}))
-
-
-def _is_distribution(node) -> bool:
-    return isinstance(node, Distribution)

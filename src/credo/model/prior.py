@@ -4,14 +4,17 @@ A prior is a pytree of numpyro distributions. In a dict, a callable names the ea
 
     {"tau": HalfCauchy(5.0), "theta": lambda tau: Normal(0.0, tau).expand([8])}
 
-Everything else (density, transform, sampling, shapes) is a *visit*: a function of (name, distribution) that
-returns the value the parameter takes. A distribution's hyperparameters are leaves of the prior, hence arguments
-of compiled functions; callables are static.
+Everything else (density, transform, sampling, shapes) is a *visit*: ``value`` gives each parameter its value,
+``see`` looks at it afterwards. A distribution's hyperparameters are leaves of the prior, hence arguments of compiled
+functions; callables are static. ``Prior`` is the one that users write; a program of
+another library becomes an ``AbstractPrior`` by its own ``visit`` (see adapters).
 """
 
 import inspect
+import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,7 +26,123 @@ from credo.status import CredoError
 
 Params = Any
 Position = dict[str, jax.Array]  # leaf name -> unconstrained array
-Visitor = Callable[[str, Distribution], jax.Array]
+# (name, distribution, index) -> value. Inside a loop over time the distribution is that of one step and ``index`` says
+# which; elsewhere it is None. No side effects there: a loop's body is traced on its own.
+Value = Callable[[str, Distribution, Any], jax.Array]
+See = Callable[[str, Distribution, jax.Array], None]
+
+
+class Visited(NamedTuple):
+    """What a visit brings home.
+
+    ``log_factor``: log factors that the program holds beside its distributions. ``outcome``: the distribution of the
+    data (or a dict of them) where the program has met it on its way, else None.
+    """
+
+    params: Params
+    log_factor: jax.Array | float
+    outcome: Any
+
+
+class AbstractPrior(eqx.Module):
+    """A program that visits named distributions. ``names``: those of its dict of parameters; None if it is no dict.
+
+    ``factors``: the names of log factors that are no distributions, so that the prior cannot be sampled.
+    """
+
+    names: eqx.AbstractVar[tuple[str, ...] | None]
+    factors: eqx.AbstractVar[tuple[str, ...]]
+
+    @abstractmethod
+    def visit(self, value: Value, see: See) -> Visited:
+        """Give each parameter, in order, the ``value`` it takes, and let ``see`` look at it."""
+
+    @abstractmethod
+    def recorded(self, params: Params) -> dict[str, jax.Array]:
+        """Quantities that the program itself derives from its parameters, by name."""
+
+    def joint(self, u: Position) -> tuple[Params, jax.Array, Any]:
+        """(parameters at ``u``, log density of ``u`` with its log-Jacobian, the outcome met on the way or None)."""
+        log_prob = jnp.zeros(())
+
+        def value(name, distribution, index):
+            return biject_to(distribution.support)(_at(u[name], index))
+
+        def see(name, distribution, value):
+            nonlocal log_prob
+            log_jacobian = biject_to(distribution.support).log_abs_det_jacobian(u[name], value)
+            log_prob = log_prob + jnp.sum(distribution.log_prob(value)) + jnp.sum(log_jacobian)
+
+        params, log_factor, outcome = self.visit(value, see)
+        return params, log_prob + log_factor, outcome
+
+    def constrain(self, u: Position) -> tuple[Params, jax.Array]:
+        """The parameters at ``u`` and the log density of ``u`` under the prior, log-Jacobian included."""
+        return self.joint(u)[:2]
+
+    def unconstrain(self, params: Params) -> tuple[Position, jax.Array]:
+        """The position of ``params`` and the log-Jacobian of the map from it to them."""
+        values, u, log_jacobian = self.leaves(params), {}, jnp.zeros(())
+
+        def see(name, distribution, value):
+            nonlocal log_jacobian
+            transform = biject_to(distribution.support)
+            u[name] = transform._inverse(value)
+            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
+
+        self.visit(lambda name, _, index: _at(jnp.asarray(values[name]), index), see)
+        return u, log_jacobian
+
+    def sample(self, key) -> tuple[Params, Position]:
+        """One draw from the prior, in the user's space and as a position."""
+        u = {}
+        if self.factors:
+            raise CredoError(
+                f"The prior has a log factor ({self.factors[0]!r}) that is no distribution, so it cannot be sampled: "
+                "write that factor as a distribution, or start from a position."
+            )
+
+        def value(name, distribution, index):
+            if is_improper(distribution):
+                raise CredoError(
+                    f"Parameter {name!r} has an improper prior, which cannot be sampled: give it a proper one."
+                )
+            own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+            return distribution.sample(own if index is None else jax.random.fold_in(own, index))
+
+        def see(name, distribution, value):
+            u[name] = biject_to(distribution.support)._inverse(value)
+
+        return self.visit(value, see).params, u
+
+    def survey(self, see: See) -> Params:
+        """Visit abstractly, each parameter at its unconstrained origin: shapes and supports, nothing computed."""
+        return jax.eval_shape(lambda: self.visit(lambda name, d, _: origin(name, d), see).params)
+
+    def improper_names(self) -> tuple[str, ...]:
+        """What keeps the prior from integrating to one: parameters with an improper prior, and factors."""
+        names = []
+
+        def value(name, distribution, index):
+            if is_improper(distribution):
+                names.append(name)
+            return origin(name, distribution)
+
+        jax.eval_shape(lambda: self.visit(value, lambda *_: None).params)
+        return (*dict.fromkeys(names), *self.factors)
+
+    def leaves(self, params: Params) -> dict[str, jax.Array]:
+        """The parameters as a flat dict, leaf name -> array."""
+        if self.names is None:
+            return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+        missing = [name for name in self.names if name not in params]
+        if missing:
+            raise CredoError(f"The parameters lack {missing[0]!r}; the model has {', '.join(self.names)}.")
+        return {
+            leaf_name((name, *path)): leaf
+            for name in self.names
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params[name])
+        }
 
 
 class Conditional(eqx.Module):
@@ -36,11 +155,7 @@ class Conditional(eqx.Module):
         return self.function(**{name: earlier[name] for name in self.arguments})
 
 
-def is_distribution(node) -> bool:
-    return isinstance(node, Distribution)
-
-
-class Prior(eqx.Module):
+class Prior(AbstractPrior):
     """The named groups of a prior in the order in which they were given.
 
     ``names`` is None where the prior is not a dict; then ``trees`` holds its single pytree and the parameters
@@ -60,99 +175,43 @@ class Prior(eqx.Module):
             self.names = None
             self.trees = (_prepare(spec, "", ()),)
 
-    def visit(self, visitor: Visitor) -> Params:
-        """Call ``visitor(name, distribution)`` for each parameter in order; return the parameters it gave."""
+    @property
+    def factors(self) -> tuple[str, ...]:
+        return ()
+
+    def visit(self, value: Value, see: See) -> Visited:
         params: dict[str, Params] = {}
 
-        def enter(path, node):
+        def meet(path, distribution):
             name = leaf_name(path)
-            if isinstance(node, Conditional):
-                given = node(params)
-                return jax.tree_util.tree_map_with_path(
-                    lambda inner, leaf: visitor(leaf_name((*path, *inner)), leaf), given, is_leaf=is_distribution
-                )
-            return visitor(name, node)
+            taken = value(name, distribution, None)
+            see(name, distribution, taken)
+            return taken
 
-        def is_leaf(node):
-            return isinstance(node, Conditional) or is_distribution(node)
+        def enter(path, node):
+            if isinstance(node, Conditional):
+                return tree_map_with_path(lambda inner, d: meet((*path, *inner), d), node(params), is_distribution)
+            return meet(path, node)
 
         for name, tree in zip(self.names or ("",), self.trees, strict=True):
             root = (name,) if self.names is not None else ()
-            params[name] = jax.tree_util.tree_map_with_path(
-                lambda path, node, root=root: enter((*root, *path), node), tree, is_leaf=is_leaf
+            params[name] = tree_map_with_path(
+                lambda path, node, root=root: enter((*root, *path), node),
+                tree,
+                lambda node: isinstance(node, Conditional) or is_distribution(node),
             )
-        return params if self.names is not None else params[""]
+        return Visited(params if self.names is not None else params[""], 0.0, None)
 
-    def leaves(self, params: Params) -> dict[str, jax.Array]:
-        """The parameters as a flat dict, leaf name -> array."""
-        if self.names is None:
-            return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-        missing = [name for name in self.names if name not in params]
-        if missing:
-            raise CredoError(f"The parameters lack {missing[0]!r}; the model has {', '.join(self.names)}.")
-        return {
-            leaf_name((name, *path)): leaf
-            for name in self.names
-            for path, leaf in jax.tree_util.tree_leaves_with_path(params[name])
-        }
+    def recorded(self, params: Params) -> dict[str, jax.Array]:
+        return {}
 
-    def constrain(self, u: Position) -> tuple[Params, jax.Array]:
-        """The parameters at ``u`` and the log density of ``u`` under the prior, log-Jacobian included."""
-        log_prob = jnp.zeros(())
 
-        def visitor(name, distribution):
-            nonlocal log_prob
-            transform = biject_to(distribution.support)
-            value = transform(u[name])
-            log_jacobian = transform.log_abs_det_jacobian(u[name], value)
-            log_prob = log_prob + jnp.sum(distribution.log_prob(value)) + jnp.sum(log_jacobian)
-            return value
+def is_distribution(node) -> bool:
+    return isinstance(node, Distribution)
 
-        params = self.visit(visitor)
-        return params, log_prob
 
-    def unconstrain(self, params: Params) -> tuple[Position, jax.Array]:
-        """The position of ``params`` and the log-Jacobian of the map from it to them."""
-        values, u, log_jacobian = self.leaves(params), {}, jnp.zeros(())
-
-        def visitor(name, distribution):
-            nonlocal log_jacobian
-            transform = biject_to(distribution.support)
-            value = jnp.asarray(values[name])
-            u[name] = transform._inverse(value)
-            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
-            return value
-
-        self.visit(visitor)
-        return u, log_jacobian
-
-    def sample(self, key) -> tuple[Params, Position]:
-        """One draw from the prior, in the user's space and as a position."""
-        u = {}
-
-        def visitor(name, distribution):
-            if _is_improper(distribution):
-                raise CredoError(
-                    f"Parameter {name!r} has an improper prior, which cannot be sampled: give it a proper one."
-                )
-            value = distribution.sample(jax.random.fold_in(key, len(u)))
-            u[name] = biject_to(distribution.support)._inverse(value)
-            return value
-
-        params = self.visit(visitor)
-        return params, u
-
-    def improper_names(self) -> tuple[str, ...]:
-        """The parameters whose prior does not integrate to one."""
-        names = []
-
-        def visitor(name, distribution):
-            if _is_improper(distribution):
-                names.append(name)
-            return origin(name, distribution)[1]
-
-        jax.eval_shape(lambda: self.visit(visitor))
-        return tuple(names)
+def tree_map_with_path(function, tree, is_leaf):
+    return jax.tree_util.tree_map_with_path(function, tree, is_leaf=is_leaf)
 
 
 def leaf_name(path) -> str:
@@ -162,21 +221,30 @@ def leaf_name(path) -> str:
 
 
 def origin(name: str, distribution: Distribution):
-    """The unconstrained origin of a parameter and its value there, with a sentence where there is none."""
+    """The value of a parameter at the unconstrained origin, with a sentence where there is none."""
     if distribution.support.is_discrete:
         raise CredoError(
             f"Parameter {name!r} is discrete ({type(distribution).__name__}): no gradient method can move it. "
             "Sum it out of the likelihood, or sample it in a Gibbs block."
         )
-    transform = biject_to(distribution.support)
-    u = jnp.zeros(transform.inverse_shape(distribution.shape()))
-    return u, transform(u)
+    try:
+        transform = biject_to(distribution.support)
+    except NotImplementedError as error:
+        raise CredoError(
+            f"Parameter {name!r} has support {distribution.support}, from which no bijection to unconstrained "
+            "coordinates is known: write it as a function of parameters that have one."
+        ) from error
+    return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
 
 
-def _is_improper(distribution: Distribution) -> bool:
+def is_improper(distribution: Distribution) -> bool:
     while not isinstance(distribution, ImproperUniform) and hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
     return isinstance(distribution, ImproperUniform)
+
+
+def _at(array, index):
+    return array if index is None else array[index]
 
 
 def _prepare(tree, name: str, earlier: tuple[str, ...]):
@@ -204,8 +272,8 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
             "returns one from earlier parameters."
         )
 
-    return jax.tree_util.tree_map_with_path(
-        prepare, tree, is_leaf=lambda node: is_distribution(node) or (callable(node) and not eqx.is_array(node))
+    return tree_map_with_path(
+        prepare, tree, lambda node: is_distribution(node) or (callable(node) and not eqx.is_array(node))
     )
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from numpyro.distributions import Distribution, biject_to
 from numpyro.distributions.transforms import IndependentTransform
 
-from credo.model.prior import Position, Prior, origin
+from credo.model.prior import AbstractPrior, Position
 
 
 class Leaf(NamedTuple):
@@ -36,16 +36,15 @@ class Structure(NamedTuple):
     tree_names: tuple[str, ...]  # leaf names in the order of ``treedef``
 
     @classmethod
-    def of(cls, prior: Prior) -> "Structure":
+    def of(cls, prior: AbstractPrior) -> "Structure":
         """Read the shapes off an abstract evaluation: nothing is computed, nothing compiled."""
         leaves = []
 
-        def visitor(name, distribution):
-            u, value = origin(name, distribution)
-            leaves.append(Leaf(name, tuple(value.shape), tuple(u.shape), _is_elementwise(distribution)))
-            return value
+        def see(name, distribution, value):
+            free_shape = biject_to(distribution.support).inverse_shape(value.shape)
+            leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), _is_elementwise(distribution)))
 
-        params = jax.eval_shape(lambda: prior.visit(visitor))
+        params = prior.survey(see)
         names = {id(leaf): name for name, leaf in prior.leaves(params).items()}
         tree_leaves, treedef = jax.tree.flatten(params)
         return cls(tuple(leaves), treedef, tuple(names[id(leaf)] for leaf in tree_leaves))

@@ -17,6 +17,8 @@ from numpyro.distributions import Distribution
 
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.heads import Head
+from credo.model.prior import AbstractPrior
+from credo.model.scaled import unscaled
 from credo.model.structure import Structure
 from credo.precision import double
 from credo.status import CredoError
@@ -52,8 +54,8 @@ class Target(eqx.Module):
 
         ``batch``: row indices (M,), or ``Rows(x, y, weights)`` handed over as data.
         """
-        params, log_prior = self._prior(u)
-        terms = self._terms(params, batch)
+        params, log_prior, outcome = self._prior(u)
+        terms = self._terms(params, outcome, batch)
         return log_prior if terms is None else log_prior + (self.num_terms / terms.shape[0]) * jnp.sum(terms)
 
     def log_prior(self, u: Position) -> Float[Array, ""]:
@@ -62,7 +64,8 @@ class Target(eqx.Module):
 
     def log_likelihood(self, u: Position, batch=None) -> Float[Array, " M"]:
         """log p(y_i | x_i, u), times the weight of the datum, one a row; (1,) for a joint likelihood."""
-        terms = self._terms(self._prior(u)[0], batch)
+        params, _, outcome = self._prior(u)
+        terms = self._terms(params, outcome, batch)
         if terms is None:
             raise CredoError(
                 "This target has no likelihood apart from its prior (a bare log density, or no data): use a method "
@@ -71,16 +74,19 @@ class Target(eqx.Module):
         return terms
 
     def _prior(self, u: Position):
-        params, log_prior = self.model.prior.constrain(self._tree(u))
+        """(parameters, log prior, what the prior's program already knows of the likelihood at all rows, or None)."""
+        params, log_prior, outcome = self.model.prior.joint(self._tree(u))
         if self.model.log_factor is not None:
             log_prior = log_prior + self.model.log_factor(params, self.x)
-        return params, log_prior
+        return params, log_prior, outcome
 
-    def _terms(self, params, batch) -> Float[Array, " M"] | None:
+    def _terms(self, params, outcome, batch) -> Float[Array, " M"] | None:
         if self.model.likelihood is None or self.y is None:
             return None
         x, y, weights = self.rows(batch)
-        terms = log_prob_rows(self.model.likelihood(params, x), y)
+        if outcome is None or batch is not None:
+            outcome = self.model.likelihood(params, x)
+        terms = log_prob_rows(outcome, y)
         return terms if weights is None else weights * terms
 
     def rows(self, batch=None) -> Rows:
@@ -116,6 +122,10 @@ class Target(eqx.Module):
             ) from error
         if shape != (num_rows,):
             raise CredoError(f"The likelihood of {num_rows} rows has {shape[0]} factors: it must have one a row.")
+
+    @property
+    def prior(self) -> AbstractPrior:
+        return self.model.prior
 
     # positions --------------------------------------------------------------------------------------------------
 
@@ -156,7 +166,7 @@ class Target(eqx.Module):
         """p(y | x, params) as a numpyro distribution with one batch element a row."""
         if self.model.likelihood is None:
             raise CredoError("This model is a bare log density: it has no likelihood to predict with.")
-        return self.model.likelihood(params, x)
+        return unscaled(self.model.likelihood(params, x))
 
     @property
     def outputs(self):
@@ -176,8 +186,13 @@ class Target(eqx.Module):
 
 
 def log_prob_rows(distribution, y) -> Float[Array, " M"]:
-    """One log probability a datum: trailing batch dimensions fold into it; a joint distribution is one datum."""
+    """One log probability a datum: trailing batch dimensions fold into it; a joint distribution is one datum.
+
+    Several outcomes (dicts) of equal length add up row by row; of different lengths they are one joint datum.
+    """
     if isinstance(distribution, dict):
-        return sum((log_prob_rows(distribution[name], y[name]) for name in y), start=jnp.zeros(()))
+        parts = [log_prob_rows(distribution[name], y[name]) for name in y]
+        is_aligned = len({part.shape for part in parts}) == 1
+        return sum(parts if is_aligned else [jnp.sum(part, keepdims=True) for part in parts], start=jnp.zeros(()))
     terms = distribution.log_prob(y)
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)

@@ -1,0 +1,41 @@
+"""A distribution whose log density counts several times, or a fraction of once."""
+
+import jax
+from numpyro.distributions import Distribution
+
+
+class Scaled(Distribution):
+    """log density = ``scale`` × that of ``base_dist``; samples are those of ``base_dist``.
+
+    ``scale``: positive, broadcastable to the batch shape. It weighs evidence and says nothing about new data.
+    """
+
+    arg_constraints = {}
+    pytree_data_fields = ("base_dist", "scale")
+
+    def __init__(self, base_dist: Distribution, scale):
+        self.base_dist, self.scale = base_dist, scale
+        super().__init__(base_dist.batch_shape, base_dist.event_shape)
+
+    @property
+    def support(self):
+        return self.base_dist.support
+
+    @property
+    def has_rsample(self) -> bool:
+        return self.base_dist.has_rsample
+
+    def sample(self, key, sample_shape=()):
+        return self.base_dist.sample(key, sample_shape)
+
+    def log_prob(self, value, intermediates=None):
+        return self.scale * self.base_dist.log_prob(value)
+
+
+def unscaled(distributions):
+    """A distribution, or a dict of them, as predictions need it: each datum counts once."""
+    return jax.tree.map(
+        lambda d: d.base_dist if isinstance(d, Scaled) else d,
+        distributions,
+        is_leaf=lambda node: isinstance(node, Distribution),
+    )
