@@ -1,0 +1,287 @@
+"""Have the chains converged, and how many independent draws are they worth?
+
+Rank-normalised split R-hat and effective sample sizes (Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021,
+Bayesian Analysis 16), Monte Carlo standard errors, E-BFMI (Betancourt 2016) and stuck chains. Every function takes
+draws x of shape (chain, draw, k) and answers k scalars at once; the work goes through blocks of scalars, so memory
+stays bounded whatever k is. A scalar that has NaN, infinite or constant draws gets NaN everywhere: nothing is known
+about its mixing, and NaN never passes a verdict. (ArviZ calls constant draws perfectly effective; a frozen chain
+would pass.) Compute these on unconstrained positions, where no scalar is constant by construction.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.fft import next_fast_len
+from scipy.special import betaincinv, ndtri
+
+from credo.status import CredoError
+
+Draws = Float[np.ndarray, "chain draw k"]
+Figures = Float[np.ndarray, " k"]
+
+MIN_DRAWS = 4  # two draws a half chain: the least that has a variance
+BLOCK = 2**20  # draws worked on at once (8 MB an array: stays in cache, and bounds memory)
+
+
+class Convergence(NamedTuple):
+    """What a verdict asks of every scalar, each of shape (k,)."""
+
+    r_hat: Figures
+    ess_bulk: Figures
+    ess_tail: Figures
+
+
+def convergence(x: Draws) -> Convergence:
+    """R-hat, bulk and tail effective sample size; cheaper than the three calls apart, since they share a ranking."""
+
+    def block(b):
+        ranks = _Ranks(_split(b))
+        return np.stack([_r_hat(ranks), _ess(ranks.bulk()), _ess_tail(b)])
+
+    return Convergence(*_by_blocks(block, x, rows=3))
+
+
+def r_hat(x: Draws) -> Figures:
+    """Rank-normalised split R-hat, the larger of bulk and folded (Vehtari et al. 2021).
+
+    NaN with fewer than two chains or four draws.
+    """
+    return _by_blocks(lambda b: _r_hat(_Ranks(_split(b))), x)
+
+
+def ess_bulk(x: Draws) -> Figures:
+    """Effective sample size of the rank-normalised draws (Vehtari et al. 2021)."""
+    return _by_blocks(lambda b: _ess(_Ranks(_split(b)).bulk()), x)
+
+
+def ess_tail(x: Draws) -> Figures:
+    """The smaller effective sample size of the 5 % and 95 % quantiles (Vehtari et al. 2021)."""
+    return _by_blocks(_ess_tail, x)
+
+
+def ess_mean(x: Draws) -> Figures:
+    """Effective sample size for the mean."""
+    return _by_blocks(lambda b: _ess(_split(b)), x)
+
+
+def ess_quantile(x: Draws, p: float) -> Figures:
+    """Effective sample size for the quantile at probability ``p``."""
+    return _by_blocks(lambda b: _ess_quantile(b, p), x)
+
+
+def mcse_mean(x: Draws) -> Figures:
+    """Monte Carlo standard error of the mean: sd / √ESS."""
+
+    def block(b):
+        return np.std(_pool(b), axis=-1, ddof=1) / np.sqrt(_ess(_split(b)))
+
+    return _by_blocks(block, x)
+
+
+def mcse_sd(x: Draws) -> Figures:
+    """Monte Carlo standard error of the standard deviation.
+
+    By the delta method sd(s) = sd(s²) / 2s, and s² is a mean of squared deviations: the effective sample size that
+    counts is theirs, not that of x. (Antithetic chains such as NUTS's are worth more than N draws for the mean and
+    fewer than N for the variance; with the ESS of the mean the error comes out too small.)
+    """
+
+    def block(b):
+        squares = (b - np.mean(b, axis=(1, 2), keepdims=True)) ** 2
+        variance = np.mean(squares, axis=(1, 2))
+        variance_of_squares = np.mean(squares**2, axis=(1, 2)) - variance**2
+        return np.sqrt(variance_of_squares / _ess(_split(squares)) / variance / 4)
+
+    return _by_blocks(block, x)
+
+
+def mcse_quantile(x: Draws, p: float) -> Figures:
+    """Monte Carlo standard error of the quantile at probability ``p``.
+
+    Half the distance between the order statistics at the 16 % and 84 % points of the Beta distribution of the
+    quantile's rank (Vehtari et al. 2021, section 4.4).
+    """
+
+    def block(b):
+        ordered = np.sort(_pool(b), axis=-1)
+        size, ess = ordered.shape[-1], _ess_quantile(b, p)
+        low, high = (betaincinv(ess * p + 1, ess * (1 - p) + 1, q) * size - 1 for q in (0.1586553, 0.8413447))
+        with np.errstate(invalid="ignore"):  # an ESS that is NaN gives rank 0; put back to NaN below
+            first = np.nan_to_num(np.floor(np.maximum(low, 0))).astype(int)
+            last = np.nan_to_num(np.ceil(np.minimum(high, size - 1))).astype(int)
+        width = _at(ordered, last) - _at(ordered, first)
+        return np.where(np.isnan(ess), np.nan, width / 2)
+
+    return _by_blocks(block, x)
+
+
+def e_bfmi(energy: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, " chain"]:
+    """Energy Bayesian fraction of missing information of each chain (Betancourt 2016, arXiv 1604.00695).
+
+    E[(E_n − E_{n−1})²] / Var[E]: low where momentum resampling moves too slowly through the energies.
+    NaN for a chain whose energies are constant, not finite or fewer than four.
+    """
+    energy = np.asarray(energy, float)
+    if energy.ndim != 2:
+        raise CredoError(f"Energies have shape {energy.shape}: give them as (chain, draw).")
+    if energy.shape[1] < MIN_DRAWS:
+        return np.full(energy.shape[0], np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fraction = np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1, ddof=1)
+    return np.where(np.isfinite(fraction), fraction, np.nan)
+
+
+def longest_stay(x: Draws) -> np.ndarray:
+    """The largest number of successive draws each chain spent at one position, shape (chain,): 1 if it always moved."""
+    x = _checked(x)
+    still = np.all((x[:, 1:] == x[:, :-1]) | (np.isnan(x[:, 1:]) & np.isnan(x[:, :-1])), axis=-1)
+    longest = np.zeros(x.shape[0], int)
+    run = np.zeros(x.shape[0], int)
+    for stayed in still.T:
+        run = np.where(stayed, run + 1, 0)
+        longest = np.maximum(longest, run)
+    return longest + 1
+
+
+def stuck_chains(x: Draws) -> Bool[np.ndarray, " chain"]:
+    """Which chains stood still: for all their draws, or for a tenth of them and at least 50 in a row.
+
+    A healthy random walk that accepts one proposal in four stays put 50 times with probability 6e-7.
+    """
+    num_draws = np.shape(x)[1]
+    return longest_stay(x) >= min(max(50, num_draws / 10), num_draws)
+
+
+# The blocks: (scalar, chain, draw), contiguous, so that sorts and Fourier transforms run along the last axis.
+
+
+def _checked(x) -> np.ndarray:
+    x = np.asarray(x)
+    if x.ndim != 3:
+        raise CredoError(f"Draws have shape {x.shape}: give them as (chain, draw, k), one column a scalar.")
+    return x
+
+
+def _by_blocks(figure: Callable[[np.ndarray], np.ndarray], x: Draws, rows: int | None = None) -> np.ndarray:
+    """Apply ``figure`` to blocks of scalars; NaN where the draws of a scalar say nothing."""
+    x = _checked(x)
+    num_chains, num_draws, k = x.shape
+    answer = np.full((rows or 1, k), np.nan)
+    if num_draws >= MIN_DRAWS and num_chains:
+        width = max(1, BLOCK // (num_chains * num_draws))
+        for start in range(0, k, width):
+            block = np.ascontiguousarray(np.moveaxis(x[:, :, start : start + width], 2, 0), dtype=float)
+            pooled = _pool(block)
+            usable = np.all(np.isfinite(pooled), axis=-1) & np.any(pooled != pooled[:, :1], axis=-1)
+            if usable.any():
+                block = block if usable.all() else block[usable]
+                answer[:, start : start + width][:, usable] = figure(block)
+    return answer if rows else answer[0]
+
+
+def _pool(block: np.ndarray) -> np.ndarray:
+    return block.reshape(block.shape[0], -1)
+
+
+def _split(block: np.ndarray) -> np.ndarray:
+    """Halves of chains as chains of their own; the middle draw of an odd number is dropped."""
+    half = block.shape[-1] // 2
+    return np.concatenate([block[..., :half], block[..., -half:]], axis=1)
+
+
+def _at(rows: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(rows, index[:, None], axis=-1)[:, 0]
+
+
+class _Ranks:
+    """Normal scores of the pooled draws of each scalar, from one sort."""
+
+    def __init__(self, block: np.ndarray):
+        pooled = _pool(block)
+        self.shape, self.size = block.shape, pooled.shape[-1]
+        self.order = np.argsort(pooled, axis=-1)
+        self.ordered = np.take_along_axis(pooled, self.order, axis=-1)
+        # A rank is an average over ties, hence a half integer: all scores there can be lie in one small table.
+        self.scores = ndtri((np.arange(2, 2 * self.size + 1) / 2 - 3 / 8) / (self.size + 1 / 4))
+
+    def bulk(self) -> np.ndarray:
+        return self._scatter(self.order, self.ordered)
+
+    def folded(self) -> np.ndarray:
+        """Scores of the distance to the median: they tell chains of different spread apart."""
+        middle = self.size // 2
+        median = np.mean(self.ordered[:, self.size - 1 - middle : middle + 1], axis=-1, keepdims=True)
+        distance = np.abs(self.ordered - median)
+        # Falls to the median and rises from it: a stable (merging) sort of two runs takes linear time.
+        inner = np.argsort(distance, axis=-1, kind="stable")
+        order = np.take_along_axis(self.order, inner, axis=-1)
+        return self._scatter(order, np.take_along_axis(distance, inner, axis=-1))
+
+    def _scatter(self, order: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+        position = np.broadcast_to(np.arange(self.size), ordered.shape)
+        differs = ordered[:, 1:] != ordered[:, :-1]
+        ends = np.ones((len(ordered), 1), bool)
+        first = np.maximum.accumulate(np.where(np.hstack([ends, differs]), position, 0), axis=-1)
+        last = np.where(np.hstack([differs, ends]), position, self.size)
+        last = np.minimum.accumulate(last[:, ::-1], axis=-1)[:, ::-1]
+        z = np.empty(ordered.shape)
+        np.put_along_axis(z, order, self.scores[first + last], axis=-1)
+        return z.reshape(self.shape)
+
+
+def _r_hat(ranks: _Ranks) -> np.ndarray:
+    if ranks.shape[1] < 4:  # halves of one chain
+        return np.full(ranks.shape[0], np.nan)
+    return np.maximum(_potential_scale(ranks.bulk()), _potential_scale(ranks.folded()))
+
+
+def _potential_scale(z: np.ndarray) -> np.ndarray:
+    """√(var⁺ / W) of Gelman & Rubin (1992), in the form of Vehtari et al. (2021)."""
+    n = z.shape[-1]
+    within = np.mean(np.var(z, axis=-1, ddof=1), axis=-1)
+    between = n * np.var(np.mean(z, axis=-1), axis=-1, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # chains that do not move at all: infinite
+        return np.sqrt((between / within + n - 1) / n)
+
+
+def _ess_tail(block: np.ndarray) -> np.ndarray:
+    return np.minimum(_ess_quantile(block, 0.05), _ess_quantile(block, 0.95))
+
+
+def _ess_quantile(block: np.ndarray, p: float) -> np.ndarray:
+    below = block <= np.quantile(_pool(block), p, axis=-1)[:, None, None]
+    return _ess(_split(below).astype(float))
+
+
+def _ess(z: np.ndarray) -> np.ndarray:
+    """Effective sample size of chains (scalar, chain, draw), by Geyer's initial monotone sequence.
+
+    Vehtari et al. (2021), section 3.2; Geyer (1992). With ρ_t the autocorrelation combined over chains,
+    P_j = ρ_{2j} + ρ_{2j+1} is positive and decreasing in j for a reversible chain: the sum stops before the first
+    P_m ≤ 0, and each P_j is brought down to its predecessors. τ = −1 + 2 Σ_{j<m} P_j + ρ_{2m}, the last term where it
+    is positive. N / τ is held below N log₁₀ N. An indicator that never changes (a quantile on a tie) counts all its
+    draws.
+    """
+    _, num_chains, n = z.shape
+    size = num_chains * n
+    constant = np.ptp(_pool(z), axis=-1) == 0
+    mean = np.mean(z, axis=-1, keepdims=True)
+    length = next_fast_len(2 * n, real=True)  # padded with zeros, so that the ends of a chain do not meet
+    spectrum = np.fft.rfft(z - mean, n=length, axis=-1)
+    power = np.mean(spectrum.real**2 + spectrum.imag**2, axis=1)  # linear from here on: chains are averaged first
+    autocovariance = np.fft.irfft(power, n=length, axis=-1)[:, :n] / n
+    within = autocovariance[:, :1] * n / (n - 1)
+    total = autocovariance[:, :1] + np.var(mean[..., 0], axis=1, ddof=1)[:, None]
+    with np.errstate(invalid="ignore"):
+        rho = 1 - (within - autocovariance) / total
+    rho[:, 0] = 1
+    last = max((n - 3) // 2, 0) + 1  # pairs looked at; the last lags are left out, since they rest on too few draws
+    pairs = rho[:, 0 : 2 * last : 2] + rho[:, 1 : 2 * last : 2]
+    m = np.sum(np.logical_and.accumulate(pairs[:, :-1] > 0, axis=-1), axis=-1)
+    counted = np.arange(last) < m[:, None]
+    monotone = np.sum(np.where(counted, np.minimum.accumulate(pairs, axis=-1), 0), axis=-1)
+    tail = _at(rho, 2 * m)
+    tau = -1 + 2 * monotone + np.where((tail > 0) | (_at(pairs, m) >= 0), tail, 0)
+    return np.where(constant, size, size / np.maximum(tau, 1 / np.log10(size)))
