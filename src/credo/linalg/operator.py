@@ -3,11 +3,19 @@
 from abc import abstractmethod
 
 import equinox as eqx
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
+
+Stored = Array | np.ndarray  # factorised on the host, an operator holds NumPy arrays: exact in any JAX precision
 
 
 class ScaleOperator(eqx.Module):
-    """A square root S of a covariance Σ = S Sᵀ, stored as cheaply as its structure allows."""
+    """A square root S of a covariance Σ = S Sᵀ, stored as cheaply as its structure allows.
+
+    S is square and invertible. The methods take one vector (``jax.vmap`` adds axes) and are traceable; the
+    constructors check what they are given where its values are known, and leave NaN to answer where it is traced.
+    """
 
     @property
     @abstractmethod
@@ -15,11 +23,15 @@ class ScaleOperator(eqx.Module):
         """The number of rows."""
 
     @abstractmethod
-    def matvec(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def matvec(self, z: Float[Stored, " dim"]) -> Float[Array, " dim"]:
         """S z: white noise to a draw."""
 
     @abstractmethod
-    def solve(self, v: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def transpose_matvec(self, v: Float[Stored, " dim"]) -> Float[Array, " dim"]:
+        """Sᵀ v: its squared length is vᵀ Σ v, the variance along v."""
+
+    @abstractmethod
+    def solve(self, v: Float[Stored, " dim"]) -> Float[Array, " dim"]:
         """S⁻¹ v: a deviation to white noise."""
 
     @abstractmethod
@@ -33,3 +45,8 @@ class ScaleOperator(eqx.Module):
     @abstractmethod
     def dense(self) -> Float[Array, "dim dim"]:
         """Σ as a matrix."""
+
+
+def is_known(array) -> bool:
+    """Whether the values of ``array`` can be looked at (it is not being traced)."""
+    return not isinstance(array, Tracer)

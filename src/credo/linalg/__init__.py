@@ -1,0 +1,1 @@
+"""Scale operators (square roots of covariances) and matrix-free curvature products."""

@@ -1,0 +1,82 @@
+"""Any covariance: S = L, the lower Cholesky factor of Σ."""
+
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float
+
+from credo.linalg.operator import ScaleOperator, Stored, is_known
+from credo.status import CredoError
+
+
+class Dense(ScaleOperator):
+    """``Dense(lower)`` with a lower triangular S, shape (dim, dim), whose diagonal has no zero."""
+
+    lower: Float[Stored, "dim dim"]
+
+    @classmethod
+    def from_covariance(cls, covariance: Float[Stored, "dim dim"]) -> "Dense":
+        """From Σ, symmetric. CredoError where it is not positive definite; NaN factors where it is traced."""
+        return cls(_cholesky("covariance", covariance))
+
+    @classmethod
+    def from_precision(cls, precision: Float[Stored, "dim dim"]) -> "Dense":
+        """From P = Σ⁻¹, symmetric. CredoError where it is not positive definite; NaN factors where it is traced.
+
+        P = U Uᵀ with U upper triangular is the Cholesky factorisation from the last row to the first, and S = U⁻ᵀ is
+        lower triangular with S Sᵀ = P⁻¹. P is never inverted: the condition number that counts is that of S.
+        """
+        flipped = _cholesky("precision", precision[::-1, ::-1])
+        identity = np.eye(flipped.shape[0], dtype=flipped.dtype)
+        inverse = _library(flipped).solve_triangular(flipped, identity, lower=True)
+        return cls(inverse[::-1, ::-1].T)
+
+    @property
+    def dim(self) -> int:
+        return self.lower.shape[0]
+
+    def matvec(self, z) -> Float[Array, " dim"]:
+        return jnp.matmul(self.lower, z)
+
+    def transpose_matvec(self, v) -> Float[Array, " dim"]:
+        return jnp.matmul(self.lower.T, v)
+
+    def solve(self, v) -> Float[Array, " dim"]:
+        return jax.scipy.linalg.solve_triangular(self.lower, v, lower=True)
+
+    def log_det(self) -> Float[Array, ""]:
+        return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self.lower))))
+
+    def diagonal(self) -> Float[Array, " dim"]:
+        return jnp.sum(jnp.square(self.lower), axis=1)
+
+    def dense(self) -> Float[Array, "dim dim"]:
+        return jnp.matmul(self.lower, self.lower.T)
+
+
+def _library(matrix) -> ModuleType:
+    """The host factorises known matrices, without compiling and in float64 in any context; JAX traced ones."""
+    return scipy.linalg if is_known(matrix) else jax.scipy.linalg
+
+
+def _cholesky(what: str, matrix) -> Float[Stored, "dim dim"]:
+    matrix = np.asarray(matrix, np.float64) if is_known(matrix) else matrix
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise CredoError(f"The {what} has shape {matrix.shape}: give a square matrix.")
+    matrix = 0.5 * (matrix + matrix.T)  # symmetric but for rounding
+    if is_known(matrix) and not np.all(np.isfinite(matrix)):
+        raise CredoError(
+            f"The {what} has {np.sum(~np.isfinite(matrix))} entries that are NaN or infinite: look for a log density "
+            "whose second derivatives are not finite there."
+        )
+    try:
+        return _library(matrix).cholesky(matrix, lower=True)
+    except scipy.linalg.LinAlgError as error:
+        smallest, *_, largest = np.linalg.eigvalsh(matrix)
+        raise CredoError(
+            f"The {what} is not positive definite (its eigenvalues run from {smallest:.3g} to {largest:.3g}): the "
+            "point is a saddle, or the data and the prior leave a direction free. Give that direction a proper prior."
+        ) from error

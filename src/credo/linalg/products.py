@@ -1,0 +1,67 @@
+"""Curvature without matrices: products of Hessians and Gauss-Newton matrices with vectors, and their columns.
+
+A dense result is filled a chunk of columns at a time from one linearisation, so that nothing larger than the result
+and ``chunk`` copies of the function's intermediates is ever held.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+CHUNK = 32  # columns at once: enough for matrix products to run at full speed, few enough for 10⁵ rows in memory
+
+Vector = Float[Array, " dim"]
+
+
+def hvp(f: Callable[[PyTree], Array], x: PyTree, v: PyTree) -> PyTree:
+    """∇²f(x) v, forward over reverse (Pearlmutter 1994): a few times the cost of f. x and v: the same pytree."""
+    return jax.jvp(jax.grad(f), (x,), (v,))[1]
+
+
+def ggn_vp(
+    outputs: Callable[[PyTree], Float[Array, "*M K"]],
+    loss_hessian: Callable[[Float[Array, "*M K"]], Float[Array, "*M K K"]],
+    x: PyTree,
+    v: PyTree,
+) -> PyTree:
+    """Jᵀ H J v: the generalised Gauss-Newton matrix (Schraudolph 2002) of loss(outputs(x)) times v.
+
+    J is the Jacobian of ``outputs`` at x and H = ``loss_hessian(z)`` the Hessian of the loss of each datum in its own
+    outputs z, positive semi-definite for the heads of ``model.heads`` (there it is the Fisher information).
+    """
+    return linear_ggn(outputs, loss_hessian, x)(v)
+
+
+def linear_ggn(outputs, loss_hessian, x: PyTree) -> Callable[[PyTree], PyTree]:
+    """v ↦ Jᵀ H J v with the work at x done once. Arguments as for ``ggn_vp``."""
+    z, jvp = jax.linearize(outputs, x)
+    vjp = jax.linear_transpose(jvp, x)
+    H = loss_hessian(z)
+    return lambda v: vjp(jnp.einsum("...ij,...j->...i", H, jvp(v)))[0]
+
+
+def hessian(f: Callable[[Vector], Array], x: Vector, *, chunk: int = CHUNK) -> Float[Array, "dim dim"]:
+    """∇²f(x) for a vector x, symmetric to the last digit."""
+    _, product = jax.linearize(jax.grad(f), x)
+    return _symmetric(columns(product, x, chunk=chunk))
+
+
+def ggn(outputs, loss_hessian, x: Vector, *, chunk: int = CHUNK) -> Float[Array, "dim dim"]:
+    """The generalised Gauss-Newton matrix as a matrix. Arguments as for ``ggn_vp``."""
+    return _symmetric(columns(linear_ggn(outputs, loss_hessian, x), x, chunk=chunk))
+
+
+def columns(product: Callable[[Vector], Vector], like: Vector, *, chunk: int = CHUNK) -> Float[Array, "out dim"]:
+    """The matrix of the linear map ``product`` on vectors shaped as ``like``, ``chunk`` columns at a time."""
+    dim = like.shape[0]
+
+    def column(i):
+        return product(jnp.zeros(dim, like.dtype).at[i].set(1))
+
+    return jax.lax.map(column, jnp.arange(dim), batch_size=min(chunk, dim)).T
+
+
+def _symmetric(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+    return 0.5 * (matrix + matrix.T)

@@ -1,0 +1,73 @@
+"""Matrix-free curvature against autodiff's dense matrices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from credo.linalg import products
+from credo.precision import double
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+rng = np.random.default_rng(3)
+X = rng.normal(size=(20, 7))
+
+
+def f(x):
+    return jnp.sum(jnp.log1p(jnp.exp(X @ x))) + jnp.prod(x)
+
+
+def outputs(x):  # (20, 3), not linear in x
+    return jnp.stack([X @ x, jnp.sin(X @ x), jnp.square(X) @ x], axis=-1)
+
+
+def loss_hessian(z):  # of the softmax loss
+    p = jax.nn.softmax(z)
+    return jax.vmap(lambda p: jnp.diag(p) - jnp.outer(p, p))(p)
+
+
+@pytest.mark.parametrize("chunk", [3, 32])
+def test_hessian_is_the_dense_one_whatever_the_chunk(chunk):
+    x = rng.normal(size=7)
+    with double():
+        ours = jax.jit(lambda x: products.hessian(f, x, chunk=chunk))(x)
+        np.testing.assert_allclose(ours, jax.jit(jax.hessian(f))(x), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(ours, ours.T)
+
+
+def test_hvp_takes_pytrees():
+    with double():
+        x = {"a": jnp.asarray(0.3), "b": jnp.arange(2.0)}
+        product = products.hvp(lambda x: x["a"] ** 2 * jnp.sum(x["b"] ** 3), x, {"a": jnp.ones(()), "b": jnp.ones(2)})
+    np.testing.assert_allclose(product["a"], 2 * 1 + 6 * 0.3)  # 2 Σb³ + 2a Σ3b²
+    np.testing.assert_allclose(product["b"], [0, 6 * 0.3 + 6 * 0.09])  # 6ab² + 6a²b
+
+
+def test_ggn_is_the_dense_one():
+    x, v = rng.normal(size=7), rng.normal(size=7)
+    with double():
+        J, H = jax.jit(jax.jacobian(outputs))(x), jax.jit(lambda x: loss_hessian(outputs(x)))(x)
+        dense = jnp.einsum("nki,nkl,nlj->ij", J, H, J)
+        product = jax.jit(lambda x, v: products.ggn_vp(outputs, loss_hessian, x, v))(x, v)
+        np.testing.assert_allclose(product, dense @ v, rtol=1e-10)
+        ours = jax.jit(lambda x: products.ggn(outputs, loss_hessian, x, chunk=2))(x)
+        np.testing.assert_allclose(ours, dense, rtol=1e-10, atol=1e-10)
+        assert np.linalg.eigvalsh(ours)[0] > 0
+
+
+def test_hessian_holds_no_tensor_beyond_the_result():
+    """400 rows and 300 parameters: a vmap over all columns holds several (300, 400) arrays, a chunk of 8 none."""
+    data = rng.normal(size=(400, 300))
+
+    def temporary_bytes(chunk):
+        def logistic(x):
+            return jnp.sum(jnp.log1p(jnp.exp(data @ x)))
+
+        compiled = jax.jit(lambda x: products.hessian(logistic, x, chunk=chunk)).lower(np.zeros(300)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    with double():
+        small, whole = temporary_bytes(8), temporary_bytes(300)
+    assert small < 0.7 * whole
+    assert small < 2.5 * 300 * 300 * 8
