@@ -10,6 +10,7 @@ from credo.posterior.posterior import Posterior, as_key
 from credo.precision import double, to_numpy
 from credo.run import Options
 from credo.status import CredoError
+from credo.timing import stopwatch
 
 
 class Method(Protocol):
@@ -54,11 +55,11 @@ def fit(
         max_memory=max_memory,
         progress=progress,
     )
-    with double(is_double):
-        dtype = np.float64 if is_double else np.float32
-        target = target.cast(dtype)
+    with double(is_double), stopwatch() as seconds:
+        target = target.cast(np.float64 if is_double else np.float32)
         posterior = method.fit(target, key=as_key(key), start=start_position(target, start), options=options)
         posterior.kind = to_numpy(posterior.kind)
+    posterior.info["seconds"] = seconds | posterior.info.get("seconds", {})
     return posterior
 
 

@@ -1,0 +1,33 @@
+"""Seconds spent compiling, as JAX itself reports them, apart from seconds spent running."""
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+
+_PREFIX = "/jax/core/compile/"
+_total = 0.0
+
+
+def _listen(event: str, duration: float, **_) -> None:
+    global _total
+    if event.startswith(_PREFIX):
+        _total += duration
+
+
+@functools.cache
+def _register() -> None:
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+@contextmanager
+def stopwatch() -> Iterator[dict[str, float]]:
+    """A dict that holds, once the block has ended, ``total`` wall seconds and ``compile`` seconds (tracing included)."""
+    _register()
+    seconds: dict[str, float] = {}
+    start, compiled = time.perf_counter(), _total
+    yield seconds
+    seconds["total"] = time.perf_counter() - start
+    seconds["compile"] = min(_total - compiled, seconds["total"])
