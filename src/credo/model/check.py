@@ -1,14 +1,19 @@
 """The likelihood looked at once, abstractly, before anything is compiled: its shapes, its support, its constants."""
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
+from jax.core import Tracer
+from numpyro.distributions import Distribution, MaskedDistribution
 
+from credo.model.dependence import dependencies
+from credo.model.distributions import unwrapped
 from credo.model.heads import Head, head_of
+from credo.model.structure import Structure
 from credo.model.target import log_prob_rows
 from credo.precision import double
 from credo.status import CredoError
@@ -16,45 +21,54 @@ from credo.status import CredoError
 if TYPE_CHECKING:
     from credo.model.model import Model
 
+Outcome = Callable[[dict, Any], Any]  # (u, data) -> the distribution of y, or a dict of them
+
 
 def check_likelihood(model: "Model", x, y) -> tuple[int, Head | None]:
     """(number of independent factors, head) of ``model``'s likelihood at data (x, y); CredoError if it cannot be."""
-    seen: list[Distribution] = []
+    prior, likelihood = model.prior, model.likelihood
+    assert likelihood is not None
+    return check_outcome(lambda u, x: likelihood(prior.constrain(u)[0], x), model.structure, x, y)
 
-    def score(u, x, y):
-        params, _ = model.prior.constrain(u)
-        distribution = model.likelihood(params, x)
-        parts = _parts(distribution, y)
-        seen.extend(d for _, d, _ in parts)
-        for name, d, values in parts:
-            _check_shape(name, d, np.shape(values))
+
+def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int, Head | None]:
+    """The same for any function of a position and data that gives the distribution of ``y``."""
+    seen: dict[str, Distribution] = {}
+
+    def score(u, data, y):
+        distribution = outcome(u, data)
+        seen.update(_by_name(distribution, y))
+        for name, d in seen.items():
+            _check_shape(name, d, np.shape(_values(y, name)))
         return log_prob_rows(distribution, y)
 
     with double():
-        u = {leaf.name: jax.ShapeDtypeStruct(leaf.free_shape, jnp.float64) for leaf in model.structure.leaves}
-        jaxpr = jax.make_jaxpr(score)(u, x, y)
+        u = {leaf.name: np.zeros(leaf.free_shape) for leaf in structure.leaves}
+        jaxpr = jax.make_jaxpr(score)(u, data, y)
         _check_constants(jaxpr.consts)
-        for (name, values), d in zip(_outcomes(y), seen, strict=True):
-            _check_support(model, x, name, values, d)
-    num_terms = jaxpr.out_avals[0].shape[0]
-    return num_terms, head_of(seen[0]) if len(seen) == 1 else None
+        for name, d in seen.items():
+            _check_support(name, d, lambda u, data, name=name: _by_name(outcome(u, data), y)[name], u, data, y)
+    return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
 
 
-def _outcomes(y):
-    return list(y.items()) if isinstance(y, dict) else [("y", y)]
-
-
-def _parts(distribution, y):
+def _by_name(distribution, y) -> dict[str, Distribution]:
     if isinstance(y, dict):
-        missing = [name for name in y if name not in distribution]
+        missing = [name for name in y if not isinstance(distribution, dict) or name not in distribution]
         if missing:
-            raise CredoError(f"The likelihood returns no distribution for outcome {missing[0]!r}.")
-        return [(name, distribution[name], y[name]) for name in y]
+            raise CredoError(
+                f"The likelihood returns no distribution for outcome {missing[0]!r}: with a dict y it must return a "
+                "dict of distributions of the same names."
+            )
+        return {name: distribution[name] for name in y}
     if not isinstance(distribution, Distribution):
         raise CredoError(
             f"The likelihood returned {type(distribution).__name__}; it must return a numpyro distribution of y."
         )
-    return [("y", distribution, y)]
+    return {"y": distribution}
+
+
+def _values(y, name: str):
+    return y[name] if isinstance(y, dict) else y
 
 
 def _check_shape(name: str, d: Distribution, shape: tuple[int, ...]) -> None:
@@ -65,7 +79,7 @@ def _check_shape(name: str, d: Distribution, shape: tuple[int, ...]) -> None:
         fits = False
     if not fits:
         raise CredoError(
-            f"The likelihood returned {type(d).__name__} with batch_shape {d.batch_shape} and event_shape "
+            f"The likelihood returned {type(unwrapped(d)).__name__} with batch_shape {d.batch_shape} and event_shape "
             f"{d.event_shape}, but {name} has shape {tuple(shape)}: return one distribution a row, that is "
             f"batch_shape {tuple(shape)[:1]} (squeeze or index away the extra axis)."
         )
@@ -78,31 +92,53 @@ def _check_constants(constants) -> None:
             warnings.warn(
                 f"The density holds a float32 constant of shape {np.shape(constant)}: its rounding (1e-7 relative) "
                 "enters a float64 computation. Build it with NumPy, or pass it as data.",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
-def _check_support(model: "Model", x, name: str, y, d: Distribution) -> None:
-    """Refuse outcomes that no parameter could produce."""
-    support = d.support
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(support)):
+def _check_support(name: str, traced: Distribution, distribution: Callable, u: dict, data, y) -> None:
+    """Refuse outcomes that no parameter could produce.
 
-        def valid(u, x, y):
-            found = model.likelihood(model.prior.constrain(u)[0], x)
-            return (found[name] if isinstance(found, dict) else found).support(y)
-
-        valid = jax.jit(valid)
-        leaves = model.structure.leaves
-        tries = [{leaf.name: np.full(leaf.free_shape, value) for leaf in leaves} for value in (0.0, 0.7, -0.7)]
-        inside = np.any([np.asarray(valid(u, x, y)) for u in tries], axis=0)
-        support_name = type(d).__name__
+    A support that depends on parameters is left to the start-up diagnosis: some position may hold every row.
+    """
+    values = _values(y, name)
+    if any(isinstance(leaf, Tracer) for leaf in _bounds(traced)):
+        reached = dependencies(lambda u, data: _bounds(distribution(u, data)), u, data)
+        if any(i < len(u) for found in reached for i in found):
+            return
+        inside = jax.jit(lambda u, data, values: _inside(distribution(u, data), values))(u, data, values)
     else:
-        inside = np.asarray(support(y))
-        support_name = f"{type(d).__name__}: {type(support).__name__.strip('_').lower().replace('_', ' ')}"
-    inside = np.broadcast_to(inside, np.shape(y)[: np.ndim(inside)]) if np.ndim(inside) else np.asarray(inside)
+        inside = _inside(traced, values)
+    inside = np.asarray(inside)
     if not inside.all():
-        rows = np.argwhere(~inside)[:, 0] if inside.ndim else np.array([0])
-        raise CredoError(
-            f"{name} has {len(np.unique(rows))} row(s) outside the likelihood's support ({support_name}); the first is "
-            f"row {rows[0]}: {np.asarray(y)[rows[0]]}. Recode {name}, drop those rows, or choose another likelihood."
+        inside = np.broadcast_to(inside, np.shape(values)[: inside.ndim])
+        rows = np.unique(np.argwhere(~inside)[:, 0]) if inside.ndim else np.array([0])
+        kind = (
+            f"{type(unwrapped(traced)).__name__}: {type(traced.support).__name__.strip('_').lower().replace('_', ' ')}"
         )
+        raise CredoError(
+            f"{name} has {len(rows)} row(s) outside the likelihood's support ({kind}); the first is row {rows[0]}: "
+            f"{np.asarray(values)[rows[0]]}. Recode {name}, drop those rows, or choose another likelihood."
+        )
+
+
+def _masks(distribution: Any) -> list:
+    masks = []
+    while distribution is not unwrapped(distribution):
+        masks += [distribution._mask] if isinstance(distribution, MaskedDistribution) else []
+        distribution = distribution.base_dist
+    return masks
+
+
+def _bounds(distribution: Distribution) -> list:
+    """The arrays that say where the distribution lives and which rows of it count."""
+    return jax.tree.leaves((distribution.support, _masks(distribution)))
+
+
+def _inside(distribution: Distribution, values):
+    """Whether each datum lies in the support; a masked one may be anything."""
+    support: Any = distribution.support
+    inside = support(values)
+    for mask in _masks(distribution):
+        inside = inside | jnp.logical_not(mask)
+    return inside

@@ -73,14 +73,12 @@ def outcomes(y):
 
 def num_rows(x: Inputs, y, weights) -> int:
     """The common length of everything given."""
-    lengths = {
-        name: np.shape(leaf)[0] if np.ndim(leaf) else None
-        for name, tree in (("x", x), ("y", y), ("weights", weights))
-        for name, leaf in [(_path(p, name), a) for p, a in jax.tree_util.tree_leaves_with_path(tree)]
-    }
-    for name, length in lengths.items():
-        if length is None:
-            raise CredoError(f"{name} is a single number: data have one row a datum; give an array.")
+    lengths = {}
+    for root, tree in (("x", x), ("y", y), ("weights", weights)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if not np.ndim(leaf):
+                raise CredoError(f"{_path(path, root)} is a single number: data have one row a datum; give an array.")
+            lengths[_path(path, root)] = np.shape(leaf)[0]
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in list(lengths.items())[:6])
         raise CredoError(f"The data differ in length ({shown} rows): give one row a datum in each.")

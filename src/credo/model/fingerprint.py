@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from numpyro.distributions import ImproperUniform, constraints
 
 from credo.model.model import Model
@@ -122,7 +123,7 @@ def _encode(support) -> dict | None:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     leaves = jax.tree.leaves(support)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
         return None
     return {
         "name": type(support).__name__,

@@ -12,7 +12,8 @@ from numpyro.distributions import Distribution, ImproperUniform, constraints
 
 from credo.model.check import check_likelihood
 from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
-from credo.model.prior import AbstractPrior, Conditional, Prior, is_distribution
+from credo.model.distributions import is_distribution
+from credo.model.prior import AbstractPrior, Conditional, Prior
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.precision import in_double
@@ -167,7 +168,7 @@ class Model(eqx.Module):
 
 
 class Function(eqx.Module):
-    """A user's callable: its arrays, if it is a pytree of any, are arguments of compiled code and the rest is static."""
+    """A user's callable: the arrays in it, if it is a pytree, are arguments of compiled code; the rest is static."""
 
     arrays: Any
     rest: Any = eqx.field(static=True)

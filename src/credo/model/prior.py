@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, Uniform, biject_to
 
+from credo.model.distributions import is_distribution, is_improper
 from credo.status import CredoError
 
 Params = Any
@@ -206,10 +207,6 @@ class Prior(AbstractPrior):
         return {}
 
 
-def is_distribution(node) -> bool:
-    return isinstance(node, Distribution)
-
-
 def tree_map_with_path(function, tree, is_leaf):
     return jax.tree_util.tree_map_with_path(function, tree, is_leaf=is_leaf)
 
@@ -222,7 +219,7 @@ def leaf_name(path) -> str:
 
 def origin(name: str, distribution: Distribution):
     """The value of a parameter at the unconstrained origin, with a sentence where there is none."""
-    if distribution.support.is_discrete:
+    if distribution.is_discrete:
         raise CredoError(
             f"Parameter {name!r} is discrete ({type(distribution).__name__}): no gradient method can move it. "
             "Sum it out of the likelihood, or sample it in a Gibbs block."
@@ -235,12 +232,6 @@ def origin(name: str, distribution: Distribution):
             "coordinates is known: write it as a function of parameters that have one."
         ) from error
     return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
-
-
-def is_improper(distribution: Distribution) -> bool:
-    while not isinstance(distribution, ImproperUniform) and hasattr(distribution, "base_dist"):
-        distribution = distribution.base_dist
-    return isinstance(distribution, ImproperUniform)
 
 
 def _at(array, index):

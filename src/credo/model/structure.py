@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to
 from numpyro.distributions.transforms import IndependentTransform
 
@@ -32,7 +33,7 @@ class Structure(NamedTuple):
     """All parameters in the order of the prior. Hashable: it is part of what a compiled function is keyed on."""
 
     leaves: tuple[Leaf, ...]
-    treedef: jax.tree_util.PyTreeDef
+    treedef: Any
     tree_names: tuple[str, ...]  # leaf names in the order of ``treedef``
 
     @classmethod
@@ -77,7 +78,7 @@ def _is_elementwise(distribution: Distribution) -> bool:
     transform = biject_to(support)
     while isinstance(transform, IndependentTransform):
         transform = transform.base_transform
-    depends = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(support))
+    depends = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support))
     return transform.domain.event_dim == 0 and not depends
 
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 
 from credo.model.data import Inputs, Levels, Rows
+from credo.model.distributions import unscaled
 from credo.model.heads import Head
 from credo.model.prior import AbstractPrior
-from credo.model.scaled import unscaled
 from credo.model.structure import Structure
 from credo.precision import double
 from credo.status import CredoError
@@ -39,7 +39,7 @@ class Target(eqx.Module):
     model: "Model"
     x: Inputs
     y: Any
-    weights: Float[Array, " N"] | None
+    weights: Float[np.ndarray, " N"] | Float[Array, " N"] | None
     structure: Structure = eqx.field(static=True)
     size: int = eqx.field(static=True)
     num_terms: int = eqx.field(static=True)

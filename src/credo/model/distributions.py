@@ -1,7 +1,9 @@
-"""A distribution whose log density counts several times, or a fraction of once."""
+"""Small questions about numpyro distributions, and one that numpyro lacks: a log density counted several times."""
+
+from typing import Any
 
 import jax
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, ImproperUniform
 
 
 class Scaled(Distribution):
@@ -37,5 +39,21 @@ def unscaled(distributions):
     return jax.tree.map(
         lambda d: d.base_dist if isinstance(d, Scaled) else d,
         distributions,
-        is_leaf=lambda node: isinstance(node, Distribution),
+        is_leaf=is_distribution,
     )
+
+
+def unwrapped(distribution: Distribution) -> Distribution:
+    """The distribution inside expansions, independent axes, masks and scales: the one with the arguments."""
+    inner: Any = distribution
+    while hasattr(inner, "base_dist") and not inner.arg_constraints:
+        inner = inner.base_dist
+    return inner
+
+
+def is_distribution(node) -> bool:
+    return isinstance(node, Distribution)
+
+
+def is_improper(distribution: Distribution) -> bool:
+    return isinstance(unwrapped(distribution), ImproperUniform)
