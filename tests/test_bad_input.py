@@ -1,0 +1,115 @@
+"""The wrong inputs that users make, one by one: a sentence with cause, value and remedy, and nothing lost."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+from credo import CredoError, Model
+
+X = np.random.default_rng(0).normal(size=(20, 3))
+Y = (X[:, 0] > 0.3).astype(int)
+
+
+def logits(params, x):
+    return dist.BernoulliLogits(x @ params["w"])
+
+
+MODEL = Model({"w": dist.Normal(0.0, 1.0).expand([3])}, logits)
+
+
+def changed(values, index, value):
+    values = np.array(values, float)
+    values[index] = value
+    return values
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_not_finite(value):
+    with pytest.raises(CredoError, match=r"x has 1 NaN or infinite value \(the first in row 4"):
+        MODEL.given(changed(X, (4, 1), value), Y)
+    with pytest.raises(CredoError, match=r"y has 1 NaN or infinite value \(the first in row 2"):
+        MODEL.given(X, changed(Y, 2, value))
+
+
+def test_outcome_outside_the_support():
+    with pytest.raises(CredoError, match=r"1 row.*outside the likelihood's support.*row 3: 2"):
+        MODEL.given(X, changed(Y, 3, 2).astype(int))
+
+
+def test_lengths_differ():
+    with pytest.raises(CredoError, match=r"differ in length \(x has 20, y has 19 rows\)"):
+        MODEL.given(X, Y[:-1])
+
+
+def test_no_rows():
+    with pytest.raises(CredoError, match="no rows"):
+        MODEL.given(X[:0], Y[:0])
+
+
+def test_fewer_rows_than_parameters():
+    posterior = credo.fit(MODEL.given(X[:2], Y[:2]), credo.Laplace())
+    assert posterior.verdict.status in ("pass", "doubtful")
+    assert any("prior decides" in sentence for sentence in posterior.verdict.sentences)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_prior_scale_not_positive(scale):
+    with pytest.raises(ValueError, match="scale"):
+        Model({"w": dist.Normal(0.0, scale).expand([3])}, logits)
+
+
+def test_support_the_method_cannot_handle():
+    with pytest.raises(CredoError, match="'k' is discrete"):
+        Model({"k": dist.Poisson(3.0)}, lambda params, x: dist.Normal(params["k"], 1.0))
+
+
+@pytest.mark.parametrize("method", [credo.Laplace(), credo.ADVI(), credo.NUTS(num_warmup=300, num_draws=300)])
+def test_improper_posterior(method):
+    """A coordinate that neither prior nor data restrain."""
+    flat = Model(
+        {"a": dist.ImproperUniform(constraints.real, (), ()), "b": dist.Normal(0.0, 1.0)},
+        lambda params, x: dist.Normal(params["b"] + 0.0 * params["a"], 1.0),
+    )
+    try:
+        verdict = credo.fit(flat.given(y=np.zeros(5)), method, progress=False).verdict
+    except CredoError as error:
+        assert "improper" in str(error) or "flat" in str(error)
+    else:
+        assert verdict.status != "pass"
+        assert verdict.sentences
+
+
+@pytest.mark.parametrize("method", [credo.MAP(), credo.MLE(), credo.Laplace()])
+def test_separable_classes_under_a_flat_prior(method):
+    x = np.linspace(-1, 1, 20)[:, None]
+    model = Model({"w": dist.ImproperUniform(constraints.real, (1,), ())}, logits)
+    verdict = credo.fit(model.given(x, (x[:, 0] > 0).astype(int)), method).verdict
+    assert verdict.status == "failed"
+    assert any("w" in sentence and "infinity" in sentence for sentence in verdict.sentences)
+
+
+def test_likelihood_of_the_wrong_shape():
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([3, 1])}, logits)
+    with pytest.raises(CredoError, match=r"batch_shape \(20, 1\).*y has shape \(20,\)"):
+        model.given(X, Y)
+
+
+def test_fit_of_a_model_without_data():
+    with pytest.raises(CredoError, match="Target, made by model.given"):
+        credo.fit(MODEL, credo.Laplace())
+
+
+def test_start_of_the_wrong_shape():
+    with pytest.raises(CredoError, match=r"start has shape \(2,\)"):
+        credo.fit(MODEL.given(X, Y), credo.Laplace(), start=np.zeros(2))
+
+
+def test_nothing_finite_at_the_start():
+    """The sentence names the observation to blame."""
+    model = Model({"scale": dist.HalfNormal(1.0)}, lambda params, x: dist.Uniform(0.0, params["scale"]), derived=None)
+    y = np.full(5, 0.1)
+    y[3] = 1e9
+    with pytest.raises(CredoError, match="row 3"):
+        credo.fit(model.given(y=y), credo.NUTS(num_warmup=10, num_draws=10), progress=False)

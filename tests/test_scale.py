@@ -1,0 +1,76 @@
+"""Every method at 100,000 rows and at 1,000 parameters: it ends, in bounded memory, with the right answer."""
+
+import resource
+from collections.abc import Callable
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+
+pytestmark = pytest.mark.slow
+
+GIB = 2**20  # in the kilobytes of ru_maxrss
+SHORT = {"num_warmup": 150, "num_draws": 100}
+
+METHODS: dict[str, Callable[[credo.Target], credo.Posterior]] = {
+    "map": lambda target: credo.fit(target, credo.MAP(), progress=False),
+    "laplace": lambda target: credo.fit(target, credo.Laplace(), progress=False),
+    "advi": lambda target: credo.fit(target, credo.ADVI(family=credo.MeanField(), batch_size=256), progress=False),
+    "advi_full_rank": lambda target: credo.fit(target, credo.ADVI(family=credo.FullRank()), progress=False),
+    "importance": lambda target: credo.fit(
+        target, credo.Importance(proposal=credo.fit(target, credo.Laplace())), progress=False
+    ),
+    "hmc": lambda target: credo.fit(target, credo.HMC(**SHORT), progress=False),
+    "nuts": lambda target: credo.fit(target, credo.NUTS(**SHORT), progress=False),
+}
+
+
+def likelihood(params, x):
+    return dist.BernoulliLogits(x @ params["w"])
+
+
+def table(num_rows: int, num_features: int):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(num_rows, num_features))
+    w = rng.normal(size=num_features) / np.sqrt(num_features)
+    y = (rng.uniform(size=num_rows) < 1 / (1 + np.exp(-x @ w))).astype(int)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([num_features])}, likelihood)
+    return model.given(x, y), w
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("num_rows", "num_features"), [(100_000, 20), (4_000, 1_000)])
+def test_large_tables(method, num_rows, num_features):
+    target, w = table(num_rows, num_features)
+    posterior = METHODS[method](target)
+    assert posterior.verdict.status in ("pass", "doubtful")
+    mode = credo.fit(target, credo.MAP(), progress=False).mean()["w"]
+    laplace_sd = credo.fit(target, credo.Laplace(), progress=False).sd()["w"]
+    # short chains and single epochs are noisy: half an sd in the root mean square
+    assert np.sqrt(np.mean(((posterior.mean()["w"] - mode) / laplace_sd) ** 2)) < 0.5
+    accuracy = np.mean((posterior.predict(target.x[:2_000]).mean > 0.5) == target.y[:2_000])
+    assert accuracy > np.mean((target.x[:2_000] @ w > 0) == target.y[:2_000]) - 0.05
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 6 * GIB
+
+
+def linear_likelihood(params, x):
+    return dist.Normal(x @ params["w"], 1.0)
+
+
+@pytest.mark.parametrize(("num_rows", "num_features"), [(100_000, 20), (500, 1_000)])
+def test_exact(num_rows, num_features):
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=(num_rows, num_features)), rng.normal(size=num_rows)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([num_features])}, linear_likelihood)
+    posterior = credo.fit(model.given(x, y), credo.Exact())
+    expected = np.linalg.solve(x.T @ x + np.eye(num_features), x.T @ y)
+    np.testing.assert_allclose(posterior.mean()["w"], expected, rtol=1e-8, atol=1e-10)
+
+
+def test_grid():
+    target, _ = table(100_000, 2)
+    posterior = credo.fit(target, credo.Grid())
+    laplace = credo.fit(target, credo.Laplace())
+    np.testing.assert_allclose(posterior.sd()["w"], laplace.sd()["w"], rtol=0.01)
