@@ -1,0 +1,208 @@
+"""Recognise a conjugate model by the shape of its log joint, whatever the likelihood is called.
+
+A family with sufficient statistics T is conjugate to a likelihood if, in the user's space,
+
+    log p(θ, D) = Σ_j η_j · T_j(θ_j) + const                                       (Diaconis and Ylvisaker, 1979).
+
+Then ∇_u [log p(u, D) − log |∂θ/∂u|] = Σ_j (∂T_j/∂u)ᵀ η_j is linear in η: a few gradients give η and so a candidate
+posterior q. The candidate is then checked, not assumed: log p(u, D) − log q(u) must be the same number at positions
+near and far, and by Bayes' theorem that number is the log evidence. Any likelihood of the right shape is recognised:
+Bernoulli, binomial, geometric, Poisson with exposures, exponential, categorical, multinomial, normal with known
+noise, with or without sample weights, and several independent parameters at once.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.core import Tracer
+from numpyro.distributions import Distribution, biject_to, constraints
+
+from credo.model.target import Target
+from credo.posterior.product import Product
+from credo.precision import double, to_numpy
+
+TOLERANCE = 1e-10  # of the log densities compared: rounding over 10⁵ rows leaves about 1e-13
+NUM_POSITIONS = 6  # a batch; every batch has the same shape, so that one program is compiled
+
+
+@dataclass(frozen=True, eq=False)  # hashed by identity: constraints have no hash
+class Conjugate:
+    """A family: T(θ, center) -> (k,) for one element θ, and the distribution with natural parameters η (…, k)."""
+
+    support: constraints.Constraint
+    statistics: Callable
+    build: Callable[[np.ndarray, np.ndarray], Distribution]
+
+
+class Leaf(NamedTuple):
+    """A parameter of the model: its family, and the batch and event dimensions of its prior."""
+
+    family: Conjugate
+    batch: tuple[int, ...]  # one element of the family each; an event of the prior may hold several
+    num_event_dims: int  # of those
+
+
+def recognise(target: Target) -> tuple[dict[str, Distribution], float] | None:
+    """The exact posterior, one independent distribution a leaf of the prior, and log p(D); None if not conjugate.
+
+    The distributions have the supports of the prior's, and float64 NumPy parameters.
+    """
+    target = target.flat()
+    with double():
+        leaves = _leaves(target)
+        if leaves is None:
+            return None
+        spread = np.linspace(0.3, 2.0, NUM_POSITIONS)[:, None]
+        far = np.random.default_rng(0).normal(size=(NUM_POSITIONS, target.dim)) * spread
+        candidate = _fit(target, leaves, far)
+        # a second fit near the candidate, where the terms of the log joint are small and cost fewer digits
+        candidate = candidate and _fit(target, leaves, _draws(candidate, target, seed=0))
+        if candidate is None:
+            return None
+        constants, tolerances = _constants(candidate, target, np.concatenate([_draws(candidate, target, seed=1), far]))
+        log_evidence = float(np.mean(constants[:NUM_POSITIONS]))
+        is_constant = np.all(np.abs(constants - log_evidence) <= tolerances)  # False where anything is NaN
+        return (to_numpy(candidate), log_evidence) if is_constant else None
+
+
+def _leaves(target: Target) -> dict[str, Leaf] | None:
+    """The parameters by name; None where one is of no known family. (One that depends on another fails the check.)"""
+    found = {}
+
+    def see(name, prior, _):
+        base = prior
+        while isinstance(base, dist.Independent | dist.ExpandedDistribution):
+            base = base.base_dist
+        family = BETA if _is_standard_uniform(base) else FAMILIES.get(type(base))
+        if family is not None:
+            num_own = family.support.event_dim
+            shape = prior.shape()
+            found[name] = Leaf(family, shape[: len(shape) - num_own], prior.event_dim - num_own)
+
+    target.model.prior.survey(see)
+    return found if found and set(found) == {leaf.name for leaf in target.structure.leaves} else None
+
+
+def _is_standard_uniform(prior: Distribution) -> bool:
+    if type(prior) is not dist.Uniform or any(isinstance(end, Tracer) for end in (prior.low, prior.high)):
+        return False
+    return bool(np.all(np.asarray(prior.low) == 0) and np.all(np.asarray(prior.high) == 1))
+
+
+def _fit(target: Target, leaves: dict[str, Leaf], positions) -> dict[str, Distribution] | None:
+    """The distributions whose natural parameters solve the linear system of the gradients at ``positions``."""
+    _, gradients = _values_and_gradients(target, jnp.asarray(positions))
+    if not np.all(np.isfinite(gradients)):
+        return None
+    u, gradient = (jax.vmap(target.structure.unravel)(jnp.asarray(a)) for a in (positions, gradients))
+    candidate = {}
+    for name, leaf in leaves.items():
+        candidate[name] = _fit_leaf(leaf, np.asarray(u[name]), np.asarray(gradient[name]))
+        if candidate[name] is None:
+            return None
+    return candidate
+
+
+def _fit_leaf(leaf: Leaf, u: np.ndarray, gradient: np.ndarray) -> Distribution | None:
+    """One leaf: least squares for the η of each of its elements, from positions and gradients (S, *free shape)."""
+    num_elements = int(np.prod(leaf.batch))
+    designs, rights, centers = _linear_systems(
+        leaf.family, *(a.reshape(len(u), num_elements, -1).swapaxes(0, 1) for a in (u, gradient))
+    )
+    eta = np.array([np.linalg.lstsq(a, b)[0] for a, b in zip(np.asarray(designs), np.asarray(rights), strict=True)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fitted = leaf.family.build(eta.reshape(*leaf.batch, -1), np.asarray(centers).reshape(leaf.batch))
+    if not all(np.all(constraint(getattr(fitted, name))) for name, constraint in fitted.arg_constraints.items()):
+        return None  # not a distribution: the posterior is improper, or the model is not conjugate
+    return fitted.to_event(leaf.num_event_dims)
+
+
+@functools.partial(jax.jit, static_argnames="family")
+def _linear_systems(family: Conjugate, u, gradient):
+    """For each element, from its positions and gradients (elements, S, m): (S m, k), (S m,) and its center."""
+    transform = biject_to(family.support)
+
+    def value(v):
+        return transform(v if family.support.event_dim else v[0])
+
+    def log_jacobian(v):
+        v = v if family.support.event_dim else v[0]
+        return transform.log_abs_det_jacobian(v, transform(v))
+
+    def of_element(u, gradient):
+        center = jnp.mean(jax.vmap(value)(u))
+        slopes = jax.vmap(jax.jacfwd(lambda v: family.statistics(value(v), center)))(u)  # (S, k, m)
+        right = gradient - jax.vmap(jax.grad(log_jacobian))(u)
+        return slopes.swapaxes(1, 2).reshape(-1, slopes.shape[1]), right.ravel(), center
+
+    return jax.vmap(of_element)(u, gradient)
+
+
+def _draws(candidate: dict[str, Distribution], target: Target, seed: int) -> np.ndarray:
+    return np.asarray(_sample(Product(candidate, target.structure), jax.random.key(seed)))
+
+
+def _constants(candidate: dict[str, Distribution], target: Target, positions) -> tuple[np.ndarray, np.ndarray]:
+    """log p(u, D) − log q(u) at each position, and the rounding error that it may have."""
+    batches = [jnp.asarray(batch) for batch in np.split(positions, len(positions) // NUM_POSITIONS)]
+    joint = np.concatenate([_values_and_gradients(target, batch)[0] for batch in batches])
+    approximate = np.concatenate([_log_prob(Product(candidate, target.structure), batch) for batch in batches])
+    return joint - approximate, TOLERANCE * (1 + np.maximum(np.abs(joint), np.abs(approximate)))
+
+
+@jax.jit
+def _values_and_gradients(target: Target, positions):
+    return jax.lax.map(jax.value_and_grad(target.log_density), positions)
+
+
+@jax.jit
+def _sample(product: Product, key):
+    return jax.vmap(product.sample_u)(jax.random.split(key, NUM_POSITIONS))
+
+
+@jax.jit
+def _log_prob(product: Product, positions):
+    return jax.vmap(product.log_prob_u)(positions)
+
+
+def _statistics_of_normal(x, center):
+    return jnp.stack([x - center, (x - center) ** 2])  # about the center, so that a distant mean costs no digits
+
+
+def _normal(eta, center):
+    precision = -2 * eta[..., 1]
+    return dist.Normal(center + eta[..., 0] / precision, 1 / np.sqrt(precision))
+
+
+BETA = Conjugate(
+    constraints.unit_interval,
+    lambda x, _: jnp.stack([jnp.log(x), jnp.log1p(-x)]),
+    lambda eta, _: dist.Beta(eta[..., 0] + 1, eta[..., 1] + 1),
+)
+GAMMA = Conjugate(
+    constraints.positive,
+    lambda x, _: jnp.stack([jnp.log(x), -x]),
+    lambda eta, _: dist.Gamma(eta[..., 0] + 1, eta[..., 1]),
+)
+INVERSE_GAMMA = Conjugate(
+    constraints.positive,
+    lambda x, _: jnp.stack([-jnp.log(x), -1 / x]),
+    lambda eta, _: dist.InverseGamma(eta[..., 0] - 1, eta[..., 1]),
+)
+DIRICHLET = Conjugate(constraints.simplex, lambda x, _: jnp.log(x), lambda eta, _: dist.Dirichlet(eta + 1))
+NORMAL = Conjugate(constraints.real, _statistics_of_normal, _normal)
+
+FAMILIES = {
+    dist.Beta: BETA,
+    dist.Gamma: GAMMA,
+    dist.Exponential: GAMMA,  # a Gamma of shape one
+    dist.InverseGamma: INVERSE_GAMMA,
+    dist.Dirichlet: DIRICHLET,
+    dist.Normal: NORMAL,
+}

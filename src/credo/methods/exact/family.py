@@ -1,0 +1,110 @@
+"""What every exact family answers: posterior, posterior predictive and log evidence, in float64 NumPy.
+
+A family is frozen. ``update`` returns the same type, in which the posterior has become the next prior and
+``log_evidence`` has grown by log p(new data | earlier data), so that any split of the data gives the same answer.
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+from numpyro.distributions import Distribution
+
+from credo.model.prior import Prior
+from credo.precision import in_double
+from credo.status import Estimate
+
+NO_DATA = Estimate(0.0, 0.0, "exact")  # p(no data) = 1
+
+
+class Family(abc.ABC):
+    """The interface of the exact families."""
+
+    log_evidence: Estimate  #: log p(all data seen so far), 0 before any
+
+    @property
+    @abc.abstractmethod
+    def distributions(self) -> dict[str, Distribution | Callable[..., Distribution]]:
+        """The current posterior in the spelling of a Credo prior: parameter name -> distribution.
+
+        Where parameters depend on one another the later one is a callable that names the earlier, so that the
+        dict is the joint distribution and can be given to ``Model(prior=…)`` as it is.
+        """
+
+    @property
+    def marginals(self) -> dict[str, Distribution]:
+        """The posterior of each parameter with the others integrated out."""
+        return self.distributions  # type: ignore[return-value]  # families with dependent parameters say otherwise
+
+    @in_double
+    def mean(self) -> dict[str, Any]:
+        """Posterior means, by parameter name; NaN or inf where the integral does not exist."""
+        return {name: marginal.mean for name, marginal in self.marginals.items()}
+
+    @in_double
+    def sd(self) -> dict[str, Any]:
+        """Posterior standard deviations, by parameter name; NaN or inf where the integral does not exist."""
+        return {name: marginal.variance**0.5 for name, marginal in self.marginals.items()}
+
+    @in_double
+    def sample(self, key: int | jax.Array, n: int) -> dict[str, Any]:
+        """``n`` independent draws of the parameters from the posterior, each (n, …)."""
+        prior = Prior(self.distributions)
+        return jax.vmap(lambda k: prior.sample(k)[0])(jax.random.split(_as_key(key), n))
+
+
+@dataclass(frozen=True, eq=False)
+class Predictive:
+    """A posterior predictive distribution whose parameters have been integrated out in closed form.
+
+    ``distribution`` is the numpyro distribution; the methods here answer in float64 NumPy.
+    """
+
+    distribution: Distribution
+
+    @property
+    @in_double
+    def mean(self) -> np.ndarray:
+        """E[y* | y], with the batch and event shape of the distribution."""
+        return self.distribution.mean  # type: ignore[return-value]
+
+    @property
+    @in_double
+    def variance(self) -> np.ndarray:
+        """Var[y* | y]: noise and parameter uncertainty together."""
+        return self.distribution.variance  # type: ignore[return-value]
+
+    @in_double
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """log p(y* | y), one a batch entry."""
+        return self.distribution.log_prob(np.asarray(y))  # type: ignore[return-value]
+
+    @in_double
+    def sample(self, key: int | jax.Array, n: int) -> np.ndarray:
+        """``n`` draws (n, …)."""
+        return self.distribution.sample(_as_key(key), (n,))  # type: ignore[return-value]
+
+
+@in_double
+def distribution(constructor: Callable[..., Distribution], *args: Any, **kwargs: Any) -> Distribution:
+    """The numpyro distribution with float64 NumPy parameters, whatever the caller's JAX precision."""
+    return constructor(*args, **kwargs)
+
+
+def extend(log_evidence: Estimate, increment: float) -> Estimate:
+    """log p(D₁, D₂) = log p(D₁) + log p(D₂ | D₁)."""
+    return Estimate(log_evidence.value + float(increment), 0.0, "exact")
+
+
+def settle(family: Family, **values: Any) -> None:
+    """Store checked values on a frozen family, from its ``__post_init__`` only."""
+    for name, value in values.items():
+        object.__setattr__(family, name, value)
+
+
+def _as_key(key: int | jax.Array) -> jax.Array:
+    return jax.random.key(key) if isinstance(key, int) else key

@@ -1,0 +1,187 @@
+"""Automatic relevance determination: one prior precision a feature, by maximum evidence (MacKay, 1992; Tipping, 2001).
+
+In the notation of type_two.py, along one g_j with the others fixed and P = A⁻¹ without feature j,
+
+    s = xᵀPx,  q = xᵀPy,  c = q²/(s yᵀPy),  u = g s/(1 + g s):   L = −(N/2) log(1 − c u) + ½ log(1 − u) + const
+
+has one maximum, at u = (Nc − 1)/(c (N − 1)), or at u = 0 (the feature is pruned, α_j = ∞) where Nc ≤ 1: Tipping and
+Faul, 2003, eq. 20, here with β maximised out. A round takes the largest set of these exact coordinate steps that
+raises L, then Newton steps in log g of the features that live. L never falls, and the end is checked: the gradient of
+the living is zero and no pruned feature would enter. L can have several maxima: the better of two starts is kept.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh, qr, solve_triangular
+
+from credo.methods.exact.type_two import Maximum, noiseless, one_alpha, profile, residual_outside
+from credo.status import CredoError
+
+GRADIENT_TOLERANCE = 1e-9  # nats a unit of log alpha: rounding leaves about 1e-12
+GAIN_TOLERANCE = 1e-9  # nats: a coordinate step that gains less changes nothing that a person could see
+MAX_ROUNDS = 500
+NEWTON_STEPS = 3  # a round: more would be spent on features that the next round prunes
+LARGEST_STEP = 3.0  # in log g
+NOISELESS = 1e-8  # Q/‖y‖² below this with N features alive: L is climbing to its level limit at beta = inf
+
+
+class State(NamedTuple):
+    """L and what one triangularisation at ``g`` (D,) says of every feature; a = the number with g > 0."""
+
+    g: np.ndarray
+    log_evidence: float
+    noise: float  # Q/N = 1/β
+    inverse: np.ndarray  # (a, a) M⁻¹, M = I + G^½ XᵀX G^½ over the living
+    p: np.ndarray  # (a,) G^½ XᵀA⁻¹y, the mean weights in units of their prior sd
+    s: np.ndarray  # (D,) xᵀA⁻¹x and
+    q: np.ndarray  # (D,) xᵀA⁻¹y of the pruned, 0 for the living
+
+    @property
+    def gradient(self) -> np.ndarray:
+        """∂L/∂ log g of the living (a,)."""
+        return 0.5 * (self.p**2 / self.noise - (1 - np.diagonal(self.inverse)))
+
+
+def one_alpha_a_feature(x: np.ndarray, y: np.ndarray, num_rows: int) -> Maximum:
+    """A maximum over alpha (D,) and beta.
+
+    ``x`` (r, D) and ``y`` (r,) are the data, or any rotation of their ``num_rows`` rows.
+    Raises CredoError where no maximum at a finite beta was found.
+    """
+    norms = np.sqrt(np.sum(x**2, axis=0))
+    x = x / np.where(norms > 0, norms, 1.0)  # L is the same, and g is free of the features' units
+    weights, _, rank, _ = np.linalg.lstsq(x, y)
+    residual_outside(y, y - x @ weights, num_rows, num_used=int(rank))
+    found = []
+    for start in _starts(x, y, num_rows):
+        state = _climb(x, y, num_rows, start)
+        found += [] if state is None else [state]
+    if not found:
+        raise noiseless()
+    best = max(found, key=lambda state: state.log_evidence)
+    beta = 1 / best.noise
+    with np.errstate(divide="ignore"):
+        alpha = np.where(best.g > 0, beta * norms**2 / best.g, np.inf)
+    return Maximum(alpha, beta, best.log_evidence, float(np.max(np.abs(best.gradient), initial=0.0)))
+
+
+def evaluate(x: np.ndarray, y: np.ndarray, num_rows: int, g: np.ndarray) -> State:
+    """Everything at ``g`` from one QR of [X_living G^½, X_pruned, y; I, 0, 0], in which nothing cancels.
+
+    Below the rows of the living, the columns hold Q^T of what A⁻¹ leaves of each feature and of y.
+    """
+    living, pruned = np.flatnonzero(g > 0), np.flatnonzero(g == 0)
+    a = len(living)
+    columns = np.column_stack([x[:, living] * np.sqrt(g[living]), x[:, pruned], y])
+    unit = np.eye(a, columns.shape[1])
+    triangle = np.asarray(qr(np.concatenate([columns, unit]), mode="r", overwrite_a=True, check_finite=False)[0])
+    root, below = triangle[:a, :a], triangle[a:, a:]
+    half = solve_triangular(root, np.eye(a), trans=1) if a else np.zeros((0, 0))
+    s, q = np.zeros(len(g)), np.zeros(len(g))
+    s[pruned], q[pruned] = np.sum(below[:, :-1] ** 2, axis=0), below[:, :-1].T @ below[:, -1]
+    residual = float(np.sum(below[:, -1] ** 2))
+    log_evidence = profile(residual, 2 * np.sum(np.log(np.abs(np.diagonal(root)))), num_rows)
+    p = half.T @ triangle[:a, -1]
+    return State(g, float(log_evidence), residual / num_rows, half.T @ half, p, s, q)
+
+
+def coordinate_steps(state: State, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every feature alone: the g_j (D,) that maximises L, and the gain in L (D,)."""
+    living = state.g > 0
+    total = state.noise * num_rows
+    u, s, c = np.zeros_like(state.g), state.s.copy(), np.zeros_like(state.g)
+    now = np.ones_like(state.g)  # 1 − u
+    left = now[living] = np.diagonal(state.inverse)
+    u[living] = 1 - left
+    with np.errstate(divide="ignore", invalid="ignore"):
+        s[living] = u[living] / (left * state.g[living])
+        c[living] = state.p**2 / (u[living] * (left * total + state.p**2))
+        c[~living] = state.q[~living] ** 2 / (s[~living] * total)
+        c = np.clip(np.nan_to_num(c, nan=0.0, posinf=0.0), 0.0, 1 - 1e-15)  # a feature of length zero has 0/0
+        enters = num_rows * c > 1
+        remainder = np.where(enters, (1 - c) / (c * (num_rows - 1)), 1.0)  # 1 − u at the maximum
+        best = np.where(enters, (1 - remainder) / (remainder * s), 0.0)
+
+    def value(left):
+        return -0.5 * num_rows * np.log1p(-c * (1 - left)) + 0.5 * np.log(left)
+
+    return best, value(remainder) - value(now)
+
+
+def _starts(x: np.ndarray, y: np.ndarray, num_rows: int) -> list[np.ndarray]:
+    """No feature alive, and all alive at the one-alpha maximum where there is one."""
+    starts = [np.zeros(x.shape[1])]
+    try:
+        ridge = one_alpha(x, y, num_rows)
+    except CredoError:
+        return starts
+    with np.errstate(divide="ignore"):
+        g = ridge.beta / ridge.alpha
+    return [*starts, np.where(np.any(x != 0, axis=0), g, 0.0)] if np.any(g > 0) else starts
+
+
+def _climb(x: np.ndarray, y: np.ndarray, num_rows: int, g: np.ndarray) -> State | None:
+    """A maximum from ``g``; None if L climbs to a noiseless fit."""
+    state, scale = evaluate(x, y, num_rows, g), float(y @ y)
+    for _ in range(MAX_ROUNDS):
+        start = state.log_evidence
+        state, has_moved = _largest_set_of_steps(x, y, num_rows, state)
+        for _ in range(NEWTON_STEPS):
+            if np.max(np.abs(state.gradient), initial=0.0) <= GRADIENT_TOLERANCE:
+                break
+            state = _newton_step(x, y, num_rows, state)
+        if np.sum(state.g > 0) >= num_rows and state.noise * num_rows <= NOISELESS * scale:
+            return None
+        gradient = np.max(np.abs(state.gradient), initial=0.0)
+        has_stalled = state.log_evidence - start <= 10 * _rounding(state)
+        if (gradient <= GRADIENT_TOLERANCE and not has_moved) or (gradient <= 1e-6 and has_stalled):
+            return state
+    raise CredoError(
+        f"Maximising the evidence over one alpha a feature did not converge in {MAX_ROUNDS} rounds (gradient "
+        f"{np.max(np.abs(state.gradient), initial=0.0):.2g}): drop collinear features, or use ard=False."
+    )
+
+
+def _largest_set_of_steps(x: np.ndarray, y: np.ndarray, num_rows: int, state: State) -> tuple[State, bool]:
+    """The coordinate steps of largest gain, as many at once as raise L, and whether there were any.
+
+    At most a quarter of the living and one: with N < D, letting everything in at once leads to a noiseless fit.
+    """
+    best, gain = coordinate_steps(state, num_rows)
+    is_leaving = (best == 0) & (state.g > 0)  # gains next to nothing where g is already small
+    order = np.argsort(-gain)
+    order = order[(gain > GAIN_TOLERANCE)[order] | is_leaving[order]]
+    count = min(len(order), 1 + len(state.p) // 4)
+    while count:
+        g = state.g.copy()
+        g[order[:count]] = best[order[:count]]
+        trial = evaluate(x, y, num_rows, g)
+        if trial.log_evidence >= state.log_evidence - _rounding(state):
+            return trial, True
+        count //= 2
+    return state, False
+
+
+def _newton_step(x: np.ndarray, y: np.ndarray, num_rows: int, state: State) -> State:
+    """A step in log g that raises L: the Hessian's eigenvalues are turned negative, the step is cut and halved."""
+    living = state.g > 0
+    b, p = np.eye(len(state.p)) - state.inverse, state.p / np.sqrt(state.noise)
+    outer = np.outer(p, p)
+    hessian = 0.5 * (np.diag(p**2 - np.diagonal(b)) - 2 * outer * b + outer**2 / num_rows + b**2)
+    values, vectors = eigh(hessian)
+    size = np.maximum(np.abs(values), 1e-12)
+    step = vectors @ ((vectors.T @ state.gradient) / size)
+    step *= min(1.0, LARGEST_STEP / np.max(np.abs(step)))
+    for _ in range(30):
+        g = state.g.copy()
+        g[living] *= np.exp(step)
+        trial = evaluate(x, y, num_rows, g)
+        if trial.log_evidence >= state.log_evidence - _rounding(state):
+            return trial
+        step /= 2
+    return state
+
+
+def _rounding(state: State) -> float:
+    return 1e-14 * (1 + abs(state.log_evidence))
