@@ -72,13 +72,9 @@ def test_improper_posterior(method):
         {"a": dist.ImproperUniform(constraints.real, (), ()), "b": dist.Normal(0.0, 1.0)},
         lambda params, x: dist.Normal(params["b"] + 0.0 * params["a"], 1.0),
     )
-    try:
-        verdict = credo.fit(flat.given(y=np.zeros(5)), method, progress=False).verdict
-    except CredoError as error:
-        assert "improper" in str(error) or "flat" in str(error)
-    else:
-        assert verdict.status != "pass"
-        assert verdict.sentences
+    verdict = credo.fit(flat.given(y=np.zeros(5)), method, progress=False).verdict
+    assert verdict.status != "pass"
+    assert verdict.sentences
 
 
 @pytest.mark.parametrize("method", [credo.MAP(), credo.MLE(), credo.Laplace()])

@@ -1,5 +1,6 @@
 """Fit, resume and load: dispatch only."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ from credo.model.target import Target
 from credo.posterior.posterior import Posterior, as_key
 from credo.precision import double, to_numpy
 from credo.run import Options
-from credo.status import CredoError
+from credo.status import CredoError, Verdict
 from credo.timing import stopwatch
 
 
@@ -60,7 +61,18 @@ def fit(
         posterior = method.fit(target, key=as_key(key), start=start_position(target, start), options=options)
         posterior.kind = to_numpy(posterior.kind)
     posterior.info["seconds"] = seconds | posterior.info.get("seconds", {})
+    posterior.verdict = _with_few_rows(posterior.verdict, target)
     return posterior
+
+
+def _with_few_rows(verdict: Verdict, target: Target) -> Verdict:
+    if target.y is None or target.size >= target.dim:
+        return verdict
+    sentence = (
+        f"There are fewer rows ({target.size}) than parameters ({target.dim}): in the directions that the data leave "
+        "free, the prior decides."
+    )
+    return replace(verdict, sentences=(*verdict.sentences, sentence))
 
 
 def start_position(target: Target, start):
