@@ -1,0 +1,121 @@
+"""Files that a crash cannot spoil: arrays by name with a header of text (safetensors), replaced in one step.
+
+A file holds numbers and JSON and no code. It is written beside its place, flushed to the disk and renamed over the old
+one, so that at any moment, kill -9 included, there stands either the old file or the new one.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from credo.status import CredoError
+
+FORMAT = "credo-1"
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], *, kind: str) -> None:
+    """Write ``arrays`` and the JSON-able ``header`` to ``path``. ``kind``: what the file is, asked for on reading.
+
+    CredoError where the disk refuses.
+    """
+    from safetensors.numpy import save
+
+    text = json.dumps({"format": FORMAT, "kind": kind, **header})
+    write_bytes(path, save({n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in arrays.items()}, {"credo": text}))
+
+
+def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, header) of a file that ``write_arrays`` wrote; CredoError where it is missing, damaged or foreign."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator of its own)
+        header = json.loads(metadata["credo"]) if "credo" in metadata else {}
+    except FileNotFoundError:
+        raise CredoError(f"There is no file {path}.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CredoError(
+            f"{path} is damaged or no file of Credo's ({error}): restore it from a copy, or start again elsewhere."
+        ) from error
+    if header.get("format") != FORMAT or header.get("kind") != kind:
+        seen = f"{header.get('format', 'no format')}, {header.get('kind', 'no kind')}"
+        raise CredoError(f"{path} is not a {kind} file of this version of Credo ({seen}; {FORMAT}, {kind} is needed).")
+    return arrays, header
+
+
+def write_tree(path: str | Path, tree: Any, header: Mapping[str, Any], *, kind: str) -> None:
+    """``write_arrays`` of the leaves of a pytree of numbers, each named by its place in the tree."""
+    write_arrays(path, {name: np.asarray(leaf) for name, leaf in named_leaves(tree).items()}, header, kind=kind)
+
+
+def read_tree(path: str | Path, like: Any, *, kind: str) -> tuple[Any, dict[str, Any]]:
+    """(tree, header): a tree in the structure, shapes and dtypes of ``like``; CredoError where the file's differ."""
+    arrays, header = read_arrays(path, kind=kind)
+    return as_tree(arrays, like, path), header
+
+
+def as_tree(arrays: Mapping[str, np.ndarray], like: Any, path: str | Path) -> Any:
+    """The arrays of one file in the structure of ``like``."""
+    expected = named_leaves(like)
+    if set(arrays) != set(expected):
+        odd = sorted(set(arrays) ^ set(expected))[:3]
+        raise CredoError(f"{path} was written by another method or version: it differs in {', '.join(odd)}.")
+    for name, leaf in expected.items():
+        if arrays[name].shape != np.shape(leaf) or arrays[name].dtype != leaf.dtype:
+            raise CredoError(
+                f"{path} was written for another target: {name} has shape {arrays[name].shape} and type "
+                f"{arrays[name].dtype} there, and shape {np.shape(leaf)} and type {leaf.dtype} here."
+            )
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their place in it, such as ``kernel/position``."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def write_text_atomically(path: str | Path, text: str) -> None:
+    """Write ``text`` to ``path`` (UTF-8) so that a reader sees the old file or the new one, never a part."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Replace ``path`` in one step that survives a crash. CredoError where the disk refuses."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise CredoError(
+            f"{path} cannot be written ({error.strerror}): free space or choose another folder. "
+            "What was written before is whole."
+        ) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the renaming itself durable, where the system lets a folder be opened (POSIX)."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

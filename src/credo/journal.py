@@ -1,0 +1,120 @@
+"""The checkpoint of a run: a folder from which it continues bit for bit after a kill at any moment.
+
+``run.safetensors``: phase, tuning and states as the phase began, replaced at every barrier. ``chain-0.safetensors``:
+where chain 0 stands now, replaced after every chunk. ``draws-1-0-000016.safetensors``: what chain 0 recorded in phase
+1 from step 16 on; such files are only ever added, and one that no chain file vouches for is written again.
+"""
+
+import json
+import platform
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from credo._version import __version__
+from credo.checkpoint import as_tree, named_leaves, read_arrays, read_tree, write_arrays, write_tree
+from credo.precision import to_numpy
+from credo.status import CredoError
+
+
+class Journal:
+    """``identity``: JSON-able facts that the run which continues must share with the one that began."""
+
+    def __init__(self, folder: str | Path, identity: Mapping[str, Any], *, resume: bool):
+        self.folder, self.identity = Path(folder), json.loads(json.dumps(identity))
+        self.is_resumed = resume
+        if resume:
+            _check_identity(self.folder, self.identity)
+        elif (self.folder / "run.safetensors").exists():
+            raise CredoError(
+                f"The folder {self.folder} holds a run already: continue it with credo.resume, or name another folder."
+            )
+        else:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CredoError(f"The folder {self.folder} cannot be made ({error.strerror}): choose another.") from error
+
+    def enter(self, phase: int, tuning, states: list) -> None:
+        """All chains stand at the beginning of ``phase``."""
+        header = {"phase": phase, "identity": self.identity, "versions": versions()}
+        write_tree(self.folder / "run.safetensors", to_numpy({"tuning": tuning, "states": states}), header, kind="run")
+
+    def add(self, phase: int, chain: int, first: int, last: int, state, rows) -> None:
+        """Chain ``chain`` went from step ``first`` to ``last`` of ``phase``, recorded ``rows`` and is in ``state``."""
+        write_tree(self._draws(phase, chain, first), rows, {"last": last}, kind="draws")
+        write_tree(self._chain(chain), to_numpy(state), {"phase": phase, "done": last}, kind="chain")
+
+    def restore(self, like: tuple[Any, Any], num_chains: int) -> tuple[int, Any, list]:
+        """(phase, tuning, states) as the phase began. ``like``: a tuning and a state of the same shapes."""
+        tree = {"tuning": like[0], "states": [like[1]] * num_chains}
+        tree, header = read_tree(self.folder / "run.safetensors", tree, kind="run")
+        if header["versions"] != versions():
+            warnings.warn(
+                f"The checkpoint was written with {header['versions']} and continues with {versions()}: the draws "
+                "are as valid, but no longer bit for bit those of an uninterrupted run.",
+                stacklevel=2,
+            )
+        return header["phase"], tree["tuning"], tree["states"]
+
+    def read(self, phase: int, records: Any, states: list) -> tuple[list, list[int]]:
+        """Fill ``records`` with what the folder holds of ``phase`` -> (states, steps done) of its chains."""
+        states, done = list(states), [0] * len(states)
+        for chain in range(len(states)):
+            if not self._chain(chain).exists():
+                continue
+            arrays, header = read_arrays(self._chain(chain), kind="chain")
+            if header["phase"] == phase:
+                states[chain], end = as_tree(arrays, states[chain], self._chain(chain)), header["done"]
+            else:
+                end = jax.tree.leaves(records)[0].shape[1] if header["phase"] > phase else 0
+            while done[chain] < end:
+                done[chain] = self._read_draws(phase, chain, done[chain], records)
+        return states, done
+
+    def _read_draws(self, phase: int, chain: int, first: int, records) -> int:
+        path = self._draws(phase, chain, first)
+        arrays, header = read_arrays(path, kind="draws")
+        for name, kept in named_leaves(records).items():
+            if name not in arrays or arrays[name].shape[1:] != kept.shape[2:]:
+                raise CredoError(f"{path} was written by another method or version: {name} is not in it as expected.")
+            kept[chain, first : header["last"]] = arrays[name]
+        return header["last"]
+
+    def _chain(self, chain: int) -> Path:
+        return self.folder / f"chain-{chain}.safetensors"
+
+    def _draws(self, phase: int, chain: int, first: int) -> Path:
+        return self.folder / f"draws-{phase}-{chain}-{first:06d}.safetensors"
+
+
+def read_identity(folder: str | Path) -> dict[str, Any]:
+    """The identity of the run in ``folder``; CredoError where there is none."""
+    path = Path(folder) / "run.safetensors"
+    if not path.exists():
+        raise CredoError(f"The folder {folder} holds no run to continue: begin one with fit(..., checkpoint=...).")
+    return read_arrays(path, kind="run")[1]["identity"]
+
+
+def versions() -> dict[str, str]:
+    """What must be the same for a run to continue bit for bit."""
+    return {"credo": __version__, "jax": jax.__version__, "numpy": np.__version__, "machine": platform.machine()}
+
+
+def _check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
+    begun = read_identity(folder)
+    for name in sorted(set(begun) | set(identity)):
+        if begun.get(name) != identity.get(name):
+            raise CredoError(
+                f"The run in {folder} cannot be continued here, for its {name} differs: {_short(begun.get(name))} there, "
+                f"{_short(identity.get(name))} here. Give it the same model, data, method and key."
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else text[:200] + " …"
