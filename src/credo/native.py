@@ -21,8 +21,7 @@ LARGE = 200_000  # elements: an array above this keeps its own kernels, which ma
 NATIVE = {"xla_cpu_small_call": "true", "inlineable": "false"}
 WITH_KERNELS = frozenset(
     "sort top_k approx_top_k cholesky cholesky_update triangular_solve lu qr eig eigh svd schur hessenberg householder_product "
-    "geqrf geqp3 tridiagonal tridiagonal_solve fft scatter scatter-add scatter_add scatter_mul scatter_min scatter_max "
-    "scatter_apply conv_general_dilated custom_call ffi_call pure_callback io_callback debug_callback rng_bit_generator "
+    "geqrf geqp3 tridiagonal tridiagonal_solve fft conv_general_dilated custom_call ffi_call pure_callback io_callback debug_callback rng_bit_generator "
     "rng_uniform shard_map".split()
 )
 
@@ -82,12 +81,15 @@ def _is_program(value) -> bool:
 
 
 def _is_small(equation) -> bool:
-    if equation.primitive.name in WITH_KERNELS:
+    name = equation.primitive.name
+    if name in WITH_KERNELS:
         return False
+    if name.startswith("scatter") and np.prod(equation.invars[1].aval.shape[:-1]) > 1:
+        return False  # a single one is a write, as in x.at[0].set(v)
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
     if max((np.prod(aval.shape, dtype=int) for aval in avals if hasattr(aval, "shape")), default=0) > LARGE:
         return False
-    return equation.primitive.name != "dot_general" or _is_matrix_vector(equation)
+    return name != "dot_general" or _is_matrix_vector(equation)
 
 
 def _is_matrix_vector(equation) -> bool:

@@ -1,0 +1,142 @@
+"""Warm-up: each chain adapts its step size within a window; at its end the chains pool metric and step size.
+
+Step size by dual averaging (Nesterov 2009; Hoffman & Gelman 2014, section 3.2), α_t the acceptance of step t:
+    H̄_t = (1 − η_t) H̄_{t−1} + η_t (δ − α_t),  η_t = 1/(t + t_0)       error
+    log ε_t = μ − √t/γ · H̄_t                                           log_step, of the next step
+    log ε̄_t = t^−κ log ε_t + (1 − t^−κ) log ε̄_{t−1}                    log_average, of what follows the window
+with δ = target_acceptance, μ = centre. The metric of a window comes from draws and gradients of the one before it,
+and windows grow: early ones forget the way to the typical set quickly, late ones estimate well.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from credo.linalg.operator import ScaleOperator
+from credo.methods.mcmc.metric import MetricEstimator
+from credo.run import Algorithm, Phase
+from credo.tree import where
+
+GAMMA, T_0, KAPPA = 0.05, 10.0, 0.75  # as in Hoffman & Gelman
+FIRST_WINDOW, GROWTH, STEP_SHARE = 12, 1.5, 0.15
+FIRST_STEP = 1.0  # in white coordinates; too large a step costs one gradient, too small a one a thousand
+
+
+class DualAveraging(NamedTuple):
+    log_step: Float[Array, ""]
+    log_average: Float[Array, ""]
+    error: Float[Array, ""]
+    count: Float[Array, ""]
+    centre: Float[Array, ""]
+
+
+class Tuning(NamedTuple):
+    """What all chains share."""
+
+    metric: ScaleOperator
+    target_acceptance: Float[Array, ""]
+    is_adapting: Bool[Array, ""]
+
+
+class State(NamedTuple):
+    kernel: Any
+    step: DualAveraging
+
+    @property
+    def position(self):
+        return self.kernel.position
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """A Hamiltonian kernel that adapts its step size, for the one loop; warm-up and sampling share its program.
+
+    ``kernel``: ``nuts`` or ``hmc``; ``settings``: its keyword arguments that are not adapted.
+    """
+
+    kernel: Callable[..., Algorithm]
+    settings: tuple[tuple[str, Any], ...]
+
+    def algorithm(self, target, tuning: Tuning) -> Algorithm:
+        def kernel(step: DualAveraging):
+            return self.kernel(target, step_size=jnp.exp(step.log_step), metric=tuning.metric, **dict(self.settings))
+
+        def init(key, position):
+            step = restart(position.dtype.type(FIRST_STEP))
+            return State(kernel(step).init(key, position), step)
+
+        def step(key, state: State):
+            new, info = kernel(state.step).step(key, state.kernel)
+            adapted = update(state.step, info.acceptance, tuning.target_acceptance)
+            return State(new, where(tuning.is_adapting, adapted, state.step)), info
+
+        return Algorithm(init, step)
+
+    def record(self, state: State):
+        return {"position": state.kernel.position, "gradient": state.kernel.gradient}
+
+
+def restart(step_size) -> DualAveraging:
+    """A new window that begins with ``step_size``."""
+    log_step, zero = np.log(step_size), np.zeros_like(step_size)
+    return DualAveraging(log_step, zero, zero, zero, log_step)
+
+
+def update(da: DualAveraging, acceptance, target_acceptance) -> DualAveraging:
+    t = da.count + 1
+    eta = 1 / (t + T_0)
+    error = (1 - eta) * da.error + eta * (target_acceptance - acceptance)
+    log_step = da.centre - jnp.sqrt(t) / GAMMA * error
+    weight = jnp.exp(-KAPPA * jnp.log(t))
+    return DualAveraging(log_step, weight * log_step + (1 - weight) * da.log_average, error, t, da.centre)
+
+
+# windows --------------------------------------------------------------------------------------------------------------
+
+
+def windows(num_warmup: int) -> list[int]:
+    """Lengths that sum to ``num_warmup``: growing ones, at whose ends the metric changes, then one for the step size."""
+    last = min(num_warmup, max(FIRST_WINDOW, round(STEP_SHARE * num_warmup)))
+    lengths, rest, length = [], num_warmup - last, float(FIRST_WINDOW)
+    while rest > 0:
+        # the remainder joins the window it is too short to follow
+        take = rest if rest < length * (1 + GROWTH) else round(length)
+        lengths.append(take)
+        rest, length = rest - take, length * GROWTH
+    return [*lengths, last]
+
+
+def warmup_phases(num_warmup: int, metric: MetricEstimator) -> list[Phase]:
+    """The phases of warm-up, with their barriers."""
+    if num_warmup == 0:
+        return []
+    *growing, last = windows(num_warmup)
+
+    def end_window(records, tuning: Tuning, states: list[State]):
+        kept, _ = records
+        found = metric.estimate(kept["position"], kept["gradient"], tuning.metric)
+        return tuning._replace(metric=_like(found, tuning.metric)), _restart_all(states)
+
+    def end_warmup(records, tuning: Tuning, states: list[State]):
+        return tuning._replace(is_adapting=np.bool_(False)), _restart_all(states)
+
+    record = ("position", "gradient")
+    return [*(Phase("warmup", n, record, end_window) for n in growing), Phase("warmup", last, (), end_warmup)]
+
+
+def _restart_all(states: list[State]) -> list[State]:
+    """The chains go on with the geometric mean of their step sizes."""
+    average = np.mean([state.step.log_average for state in states], dtype=np.float64)
+    dtype = states[0].step.log_average.dtype
+    return [state._replace(step=restart(np.exp(average).astype(dtype))) for state in states]
+
+
+def _like(metric: ScaleOperator, old: ScaleOperator) -> ScaleOperator:
+    """``metric``, estimated in float64, in the precision of the run."""
+    import jax
+
+    return jax.tree.map(lambda new, before: np.asarray(new, before.dtype), metric, old)
