@@ -1,0 +1,213 @@
+"""A posterior as a file: arrays and text, no code, and the fingerprint of its model.
+
+The format is safetensors with a JSON header; its arrays keep every bit. The file knows its model by names, shapes,
+supports, the data's hash and the log density at a recorded position, never by source text.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from credo.checkpoint import read_arrays, write_arrays
+from credo.model.data import Levels
+from credo.model.fingerprint import bare_model, check, fingerprint
+from credo.model.model import Model
+from credo.model.target import Target
+from credo.posterior.encoding import Reader, Writer
+from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture, Point
+from credo.posterior.marginals import report_positions, sample_positions
+from credo.precision import double, to_numpy
+from credo.status import CredoError, Estimate, Verdict
+
+if TYPE_CHECKING:
+    from credo.posterior.posterior import Posterior
+
+KIND = "posterior"
+VERSION = 1
+
+
+def save(posterior: "Posterior", path: str | Path) -> None:
+    """Write ``posterior`` to the file ``path``, in one step: at any moment the old file or the new one stands there.
+
+    CredoError where it cannot be written, or where the posterior holds code (a Flow).
+    """
+    writer, target = Writer(), posterior.target
+    header = {
+        "version": VERSION,
+        "approximation": writer.encode(posterior.kind),
+        "verdict": writer.encode(dataclasses.asdict(posterior.verdict)),
+        "info": _encode_info(writer, posterior.info),
+        "log_evidence": None if posterior.log_evidence is None else writer.encode(vars(posterior.log_evidence)),
+        "derived": writer.encode(_derived(posterior)),
+    }
+    header |= getattr(posterior, "_recorded", None) or _record(writer, posterior, target)
+    header["sha256"] = _digest(header, writer.arrays)
+    write_arrays(path, writer.arrays, header, kind=KIND)
+
+
+def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
+    """The posterior in the file ``path``.
+
+    ``model``: the target that was fitted, checked in full; or its model, whose data are then not checked; or None, and
+    everything but ``predict`` and ``check`` works. CredoError where the file is missing, damaged, no posterior of
+    Credo's, of a newer version, or of another model.
+    """
+    from credo.posterior.posterior import Posterior
+
+    header, arrays = _read(Path(path))
+    try:
+        recorded = {"fingerprint": header["fingerprint"], "precision": header["precision"], "inputs": header["inputs"]}
+        target = _target(recorded, arrays, model)
+        reader = Reader(arrays, target.structure)
+        with double(header["precision"] != "float32"):
+            kind = to_numpy(reader.decode(header["approximation"]))
+        verdict = reader.decode(header["verdict"])
+        evidence = None if header["log_evidence"] is None else Estimate(**reader.decode(header["log_evidence"]))
+        posterior = Posterior(
+            kind,
+            target,
+            verdict=Verdict(**verdict),
+            info=reader.decode(header["info"]),
+            log_evidence=evidence,
+        )
+        derived = reader.decode(header["derived"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, CredoError):
+            raise
+        raise CredoError(f"{path} is damaged ({type(error).__name__}: {error}): restore it from a copy.") from error
+    if model is None:
+        _keep(posterior, recorded, derived)
+    return posterior
+
+
+def _record(writer: Writer, posterior: "Posterior", target: Target) -> dict[str, Any]:
+    """What identifies the model, and what its inputs looked like."""
+    with double():
+        position = _some_position(posterior.kind)
+        precision = str(position.dtype)
+        known = fingerprint(target, position)
+    levels = {column: _as_text(values) for column, values in target.levels.levels.items()}
+    return {"fingerprint": known, "precision": precision, "inputs": {"x": _shapes(target.x), "levels": levels}}
+
+
+def _some_position(kind: Kind) -> np.ndarray:
+    """Where the log density is recorded: a place that the posterior believes in."""
+    if isinstance(kind, Gaussian):
+        return np.asarray(kind.mean)
+    if isinstance(kind, Draws):
+        return np.asarray(kind.positions)[-1, -1]
+    if isinstance(kind, Mixture):
+        return _some_position(kind.components[0])
+    return np.asarray(kind.position if isinstance(kind, Point) else sample_positions(kind, jax.random.key(0), 1)[0])
+
+
+def _derived(posterior: "Posterior") -> dict[str, np.ndarray] | None:
+    """Derived quantities of stored draws, since the functions that give them are code."""
+    names = [name for name, _ in posterior.target.model.derived_functions]
+    if not isinstance(posterior.kind, Draws):
+        return None
+    leaves = {leaf.name for leaf in posterior.target.structure.leaves}
+    kept = {name: values for name, values in posterior._drawn.items() if name not in leaves} if names else {}
+    return kept or (getattr(posterior, "_kept", None) or None)
+
+
+def _keep(posterior: "Posterior", recorded: Mapping[str, Any], derived: Mapping[str, np.ndarray] | None) -> None:
+    """What a posterior without its model cannot compute again: the fingerprint, and derived draws."""
+    posterior._recorded = dict(recorded)  # type: ignore[attr-defined]
+    if derived:
+        posterior._kept = dict(derived)  # type: ignore[attr-defined]
+        with double():
+            positions = posterior.kind.positions.reshape(-1, posterior.target.dim)  # type: ignore[attr-defined]
+            draws = to_numpy(report_positions(posterior.target, positions))
+        posterior.__dict__["_drawn"] = {**draws, **derived}
+
+
+def _target(recorded: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model) -> Target:
+    known = recorded["fingerprint"]
+    if model is None:
+        return bare_model(known).given()
+    if not isinstance(model, Model | Target):
+        raise CredoError(f"load() takes the model or the target that was fitted; got {type(model).__name__}.")
+    if isinstance(model, Target) and recorded["precision"] == "float32":
+        model = model.cast(np.float32)
+    with double():
+        check(known, model)
+    if isinstance(model, Target):
+        return model
+    # without data, but with the shapes of the inputs and the codes of the groups: enough to predict
+    levels = Levels({column: _from_text(values) for column, values in recorded["inputs"]["levels"].items()})
+    return dataclasses.replace(model.given(), x=_from_shapes(recorded["inputs"]["x"]), levels=levels)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    arrays, header = read_arrays(path, kind=KIND)
+    version = header.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise CredoError(
+            f"{path} was written by a newer Credo (format {version}; this one reads up to {VERSION}): update Credo."
+        )
+    stated = header.pop("sha256", None)
+    if stated != _digest({name: header[name] for name in header if name not in ("format", "kind")}, arrays):
+        raise CredoError(f"{path} is damaged (its contents do not match their hash): restore it from a copy.")
+    return header, arrays
+
+
+def _digest(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name}{arrays[name].dtype.str}{arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
+
+
+def _encode_info(writer: Writer, info: Mapping[str, Any]) -> Any:
+    """The figures of a fit; what no file can hold is kept as its text."""
+
+    def plain(value):
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)([plain(item) for item in value]) if type(value) in (list, tuple) else plain(tuple(value))
+        try:
+            Writer().encode(value)
+        except CredoError:
+            return str(value)
+        return value
+
+    return writer.encode(plain(info))
+
+
+def _shapes(x) -> Any:
+    """The inputs without their rows, as JSON."""
+    if x is None:
+        return None
+    if isinstance(x, Mapping):
+        return {"dict": [[str(name), _shapes(leaf)] for name, leaf in x.items()]}
+    if type(x) in (list, tuple):
+        return {type(x).__name__: [_shapes(leaf) for leaf in x]}
+    return {"shape": list(np.shape(x)[1:]), "dtype": str(np.asarray(x).dtype)} if hasattr(x, "dtype") else None
+
+
+def _from_shapes(code) -> Any:
+    if code is None:
+        return None
+    if "dict" in code:
+        return {name: _from_shapes(leaf) for name, leaf in code["dict"]}
+    if "list" in code or "tuple" in code:
+        items = [_from_shapes(leaf) for leaf in code.get("list", code.get("tuple"))]
+        return items if "list" in code else tuple(items)
+    return np.zeros((0, *code["shape"]), code["dtype"])
+
+
+def _as_text(levels: np.ndarray) -> Any:
+    return {"dtype": "object" if levels.dtype.kind == "O" else levels.dtype.str, "values": levels.tolist()}
+
+
+def _from_text(code) -> np.ndarray:
+    return np.array(code["values"], dtype=object if code["dtype"] == "object" else np.dtype(code["dtype"]))

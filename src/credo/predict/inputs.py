@@ -1,0 +1,97 @@
+"""New inputs, held against those of the fit before anything is computed."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from credo.model.data import inputs, num_rows
+from credo.model.model import Model
+from credo.model.target import Target
+from credo.predict.levels import NewRows, code
+from credo.status import CredoError
+
+
+class Table(NamedTuple):
+    """Checked inputs. ``size`` is None where the model has none; ``new_rows`` counts the unseen group levels."""
+
+    x: Any
+    size: int | None
+    new_rows: NewRows
+
+
+def check_inputs(target: Target, x) -> Table:
+    """``x`` in the structure and dtypes of the inputs of the fit; CredoError, a sentence, where it cannot be."""
+    fitted = target.x
+    if target.model.likelihood is None:
+        raise CredoError(
+            "This posterior cannot predict, since its model has no likelihood: it is a bare log density, or it was "
+            "loaded without its model (give it: credo.load(path, model))."
+        )
+    if fitted is None:
+        if x is None:
+            return Table(None, None, ())
+        if type(target.model) is Model:
+            raise CredoError("The model was fitted without inputs x: call predict() without any.")
+        x, _ = inputs(x)  # an adapter's model has inputs that its target need not hold
+        return Table(x, num_rows(x, None, None), ())
+    if x is None:
+        if target.size == 0:
+            raise CredoError(
+                "This posterior was loaded without its data, so there are no inputs to fall back on: give x."
+            )
+        return Table(fitted, target.size, ())
+    x, new_rows = code(target, _columns(fitted, x))
+    x, _ = inputs(x)
+    x = _match(fitted, x)
+    return Table(x, num_rows(x, None, None), new_rows)
+
+
+def _columns(fitted, x):
+    """The columns of a table that the fit knew; others may be there and are left aside."""
+    table = {str(name): x[name] for name in x.columns} if hasattr(x, "columns") else x
+    if not (isinstance(fitted, Mapping) and isinstance(table, Mapping)):
+        return table
+    missing = [name for name in fitted if name not in table]
+    if missing:
+        raise CredoError(
+            f"x lacks column {missing[0]!r}; the model was fitted with {', '.join(map(str, fitted))}. Give them all."
+        )
+    return {name: np.asarray(table[name]) if isinstance(fitted[name], np.ndarray) else table[name] for name in fitted}
+
+
+def _match(fitted, x):
+    if jax.tree.structure(x) != jax.tree.structure(fitted):
+        raise CredoError(
+            f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of inputs."
+        )
+    return jax.tree_util.tree_map_with_path(lambda path, old, new: _match_leaf(_name(path), old, new), fitted, x)
+
+
+def _match_leaf(name: str, fitted: np.ndarray, new: np.ndarray) -> np.ndarray:
+    if new.shape[1:] != fitted.shape[1:] or new.ndim != fitted.ndim:
+        wanted = f"(M{''.join(f', {n}' for n in fitted.shape[1:])})" if fitted.ndim > 1 else "(M,)"
+        raise CredoError(
+            f"{name} has shape {new.shape} and the model was fitted with {name} of shape {fitted.shape}: give {wanted}, "
+            "one row a datum and the same columns."
+        )
+    if fitted.dtype.kind in "iu" and new.dtype.kind == "f":
+        uneven = np.flatnonzero(np.any((new % 1 != 0).reshape(len(new), -1), axis=1))
+        if uneven.size:
+            raise CredoError(
+                f"{name} held whole numbers in the fit and has others now (the first in row {uneven[0]}: "
+                f"{new[uneven[0]]}): give whole numbers."
+            )
+    return new.astype(fitted.dtype)
+
+
+def _described(x) -> str:
+    if isinstance(x, Mapping):
+        return f"a table with columns {', '.join(map(str, list(x)[:8]))}"
+    return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+
+
+def _name(path) -> str:
+    parts = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
+    return f"x[{parts[0]!r}]" + "".join(f".{part}" for part in parts[1:]) if parts else "x"

@@ -1,0 +1,276 @@
+"""Prediction through Gaussian outputs: z(u) ≈ z(μ) + J (u − μ), so that z ~ N(z(μ), J Σ Jᵀ) at each row.
+
+μ and Σ = S Sᵀ are those of a Gaussian posterior, J (K, dim) the Jacobian of a row's outputs in the unconstrained
+parameters (MacKay 1992; Immer, Korzepa & Bauer 2021 for networks). Exact where z is linear in them. What the head has
+beside z (degrees of freedom, trials) stands at μ.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from credo.model.heads import Head, head_of
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind, Point
+from credo.predict.inputs import Table
+from credo.predict.links import LINKS, mackay
+from credo.predict.monte_carlo import likelihood_at, without_data
+from credo.predict.outcome import cdf, log_prob, moments
+from credo.predict.stream import MEMORY, Stream
+from credo.status import CredoError
+
+if TYPE_CHECKING:
+    from credo.posterior.posterior import Posterior
+
+NUM_NODES = 256
+MAX_COVARIANCES = 2**31  # bytes
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """Outputs linearised around the mean of a Gaussian posterior, and the head integrated over them.
+
+    Regression has closed forms: mean z(μ), epistemic variance J Σ Jᵀ, aleatoric variance E[σ²] with log σ normal.
+    Other heads are integrated as ``Quadrature()`` does. A ``Point`` posterior gives its plug-in prediction.
+    """
+
+    def law(self, posterior: "Posterior", table: Table, key):
+        return Quadrature().law(posterior, table, key)
+
+
+@dataclass(frozen=True)
+class Quadrature:
+    """p(y) = ∫ p(y | z) N(z; m, s²) dz on the line of each row's output: to about 1e-10 where z is linear in u.
+
+    ``num_nodes`` on a line, for binary, binomial, count, waiting-time and regression outcomes and two classes; a grid
+    of (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (error about 1e-4 there).
+    """
+
+    num_nodes: int = NUM_NODES
+
+    def __post_init__(self):
+        if self.num_nodes < 8:
+            raise CredoError(f"Quadrature needs eight nodes at least; got num_nodes={self.num_nodes}.")
+
+    def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProjectedLaw", "Projection"]:
+        target, kind, head, rows = _project(posterior, table, type(self).__name__)
+        number = self.num_nodes
+        if head.name in ("normal", "student_t") and not rows.covariance[:, 1, 1].any():
+            number = 1 if head.name == "normal" else number  # a known scale is no integral
+        return ProjectedLaw(target, kind, head, number, rows.mean.shape[1]), rows
+
+
+@dataclass(frozen=True)
+class Probit:
+    """MacKay's (1992) approximation σ(m / √(1 + π s² / 8)) of a class probability, and its form for several classes.
+
+    Within 0.02 of the integral for two classes; for more, softmax of m_k / √(1 + π s_k² / 8) (Gibbs 1998), which looks at
+    each logit alone and may be further off. The epistemic share of the variance is that of the linearised outputs.
+    """
+
+    def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProbitLaw", "Projection"]:
+        target, kind, head, rows = _project(posterior, table, "Probit")
+        if head.name not in ("bernoulli", "categorical"):
+            raise CredoError(
+                f"Probit() is for classes, and the outcome is {head.name}: use Linearised() or MonteCarlo()."
+            )
+        return ProbitLaw(head, rows.mean.shape[1]), rows
+
+
+class Projection(NamedTuple):
+    """The rows, each with the mean (M, K) and covariance (M, K, K) of its outputs."""
+
+    x: Any
+    mean: Float[Array, "M K"]
+    covariance: Float[Array, "M K K"]
+
+
+class ProjectedLaw(eqx.Module):
+    """∫ p(y | z) N(z; mean, covariance) dz in each row."""
+
+    target: Target
+    kind: Kind
+    head: Head = eqx.field(static=True)
+    num_nodes: int = eqx.field(static=True)
+    num_outputs: int = eqx.field(static=True)
+    batch: int = eqx.field(static=True, default=1)
+
+    @property
+    def width(self) -> int:
+        return LINKS[self.head.name].width(self.num_nodes, self.num_outputs)
+
+    def likelihood(self, rows: Projection, index):
+        return self.head.join(rows.mean, self._beside(rows))
+
+    def moments(self, rows: Projection):
+        return LINKS[self.head.name].moments(rows.mean, rows.covariance, self._beside(rows), self.num_nodes)
+
+    def log_prob(self, rows: Projection, y):
+        mixture, log_weights = self._components(rows, self._beside(rows), y)
+        terms = jnp.where(mixture.support(y), mixture.log_prob(y), -jnp.inf)
+        return jax.nn.logsumexp(terms + log_weights, axis=0)
+
+    def cdf(self, rows: Projection, part: str | None) -> Callable[[Array], Array]:
+        beside = self._beside(rows)
+
+        def evaluate(y):
+            mixture, log_weights = self._components(rows, beside, jnp.broadcast_to(y, rows.mean[:, 0].shape))
+            return jnp.sum(jnp.exp(log_weights) * cdf(mixture, y), axis=0)
+
+        return evaluate
+
+    def sample(self, rows: Projection, key, key_rows, n: int):
+        """(n, M): in each of the n one u for all rows, moved along the linearised outputs."""
+        centre = centre_of(self.kind)
+
+        def outputs(u):
+            return self.head.split(likelihood_at(self.target, self.target.constrain(u), rows.x))
+
+        def one(keys):
+            k_noise, k_outcome = keys
+            z = rows.mean
+            if isinstance(self.kind, Gaussian):
+                step = self.kind.scale.matvec(jax.random.normal(k_noise, centre.shape, centre.dtype))
+                z = z + jax.jvp(outputs, (centre,), (step,))[1]
+            return self.head.join(z, self._beside(rows)).sample(k_outcome)
+
+        return jax.lax.map(one, (jax.random.split(key, n), jax.random.split(key_rows, n)))
+
+    def _components(self, rows: Projection, beside, y):
+        return LINKS[self.head.name].components(rows.mean, rows.covariance, beside, y, self.num_nodes)
+
+    def _beside(self, rows: Projection):
+        """The likelihood at the centre, for what is not in z."""
+        return likelihood_at(self.target, self.target.constrain(centre_of(self.kind)), rows.x)
+
+
+class ProbitLaw(eqx.Module):
+    """One class distribution a row by MacKay's formula."""
+
+    head: Head = eqx.field(static=True)
+    num_outputs: int = eqx.field(static=True)
+    batch: int = eqx.field(static=True, default=1)
+
+    @property
+    def width(self) -> int:
+        return LINKS[self.head.name].width(NUM_NODES, self.num_outputs)
+
+    def likelihood(self, rows: Projection, index):
+        return mackay(rows.mean, rows.covariance, self.head.name)
+
+    def moments(self, rows: Projection):
+        mean, total = moments(self.likelihood(rows, 0))
+        *_, between = LINKS[self.head.name].moments(rows.mean, rows.covariance, None, NUM_NODES)
+        epistemic = jnp.minimum(between, total)  # the formula's total may fall below the integral's share
+        return mean, total - epistemic, epistemic
+
+    def log_prob(self, rows: Projection, y):
+        return log_prob(self.likelihood(rows, 0), y)
+
+    def cdf(self, rows: Projection, part: str | None):
+        return lambda y: cdf(self.likelihood(rows, 0), y)
+
+    def sample(self, rows: Projection, key, key_rows, n: int):
+        return self.likelihood(rows, 0).sample(key_rows, (n,))
+
+
+def centre_of(kind: Kind) -> Float[Array, " dim"]:
+    """Where the outputs are linearised."""
+    return kind.mean if isinstance(kind, Gaussian) else kind.position  # type: ignore[attr-defined]
+
+
+# the outputs of a Gaussian posterior --------------------------------------------------------------------------------
+
+
+def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, Kind, Head, Projection]:
+    kind, target = posterior.kind, without_data(posterior.target)
+    if not isinstance(kind, Gaussian | Point):
+        raise CredoError(
+            f"{rule}() needs a Gaussian posterior, and this one is {type(kind).__name__}: use MonteCarlo(), or fit Laplace()."
+        )
+    if table.new_rows:
+        names = ", ".join(name for name, _ in table.new_rows)
+        raise CredoError(
+            f"x has unseen levels of {names}, drawn from their prior given each draw: use MonteCarlo() for them."
+        )
+    head, num_outputs, is_cut = _head(target, table)
+    if head is None or head.name not in LINKS:
+        known = ", ".join(LINKS)
+        raise CredoError(
+            f"{rule}() knows the outputs of {known} outcomes with one column, not of this one: use MonteCarlo()."
+        )
+    num_rows = table.size or 1
+    if num_rows * num_outputs**2 * 8 > MAX_COVARIANCES:
+        raise CredoError(
+            f"{rule}() would hold {num_rows} covariances of {num_outputs} outputs each: predict fewer rows at a time, or use "
+            "MonteCarlo()."
+        )
+    chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
+    both = Stream((target, kind), table.x, table.size, chunk)
+    mean, covariance = both(functools.partial(_outputs, head=head, is_cut=is_cut))
+    return target, kind, head, Projection(table.x, mean, covariance)
+
+
+def _head(target: Target, table: Table) -> tuple[Head | None, int, bool]:
+    """(head, number of outputs, whether a row can be evaluated alone), by an abstract evaluation."""
+
+    def look(x):
+        found: list = []
+
+        def evaluate(target, x):
+            d = likelihood_at(target, target.constrain(jnp.zeros(target.dim)), x)
+            found.append(head_of(d) if not isinstance(d, dict) else None)
+            return jnp.zeros(()) if found[0] is None else found[0].split(d)
+
+        return jax.eval_shape(evaluate, target, x).shape, found[0]
+
+    try:
+        shape, head = look(table.x)
+    except (TypeError, ValueError) as error:
+        raise CredoError(f"The likelihood cannot be evaluated at these inputs: {str(error)[:120]}.") from error
+    if head is None or table.size is None:
+        return head, shape[-1] if shape else 1, False
+    try:
+        alone, _ = look(jax.tree.map(lambda leaf: leaf[:1], table.x))
+    except (TypeError, ValueError):
+        return head, shape[-1], False
+    return head, shape[-1], alone == (1, shape[-1])
+
+
+@functools.partial(jax.jit, static_argnames=("head", "is_cut"))
+def _outputs(both: tuple[Target, Kind], x, head: Head, is_cut: bool):
+    """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, a row's J at a time where rows part."""
+    target, kind = both
+    centre = centre_of(kind)
+
+    def outputs(u, x):
+        return head.split(likelihood_at(target, target.constrain(u), x))
+
+    mean = outputs(centre, x)
+    if not isinstance(kind, Gaussian):
+        return mean, jnp.zeros((*mean.shape, mean.shape[-1]))
+    scale = kind.scale
+
+    def row_covariance(row):
+        one = jax.tree.map(lambda leaf: leaf[None], row)
+        jacobian = jax.jacrev(lambda u: outputs(u, one)[0])(centre)
+        root = jax.vmap(scale.transpose_matvec)(jacobian)
+        return root @ root.T
+
+    if is_cut:
+        return mean, jax.vmap(row_covariance)(x)
+
+    def add_column(total, index):
+        column = scale.matvec(jnp.zeros_like(centre).at[index].set(1.0))
+        moved = jax.jvp(lambda u: outputs(u, x), (centre,), (column,))[1]
+        return total + moved[:, :, None] * moved[:, None, :], None
+
+    start = jnp.zeros((*mean.shape, mean.shape[-1]), mean.dtype)
+    return mean, jax.lax.scan(add_column, start, jnp.arange(scale.dim))[0]

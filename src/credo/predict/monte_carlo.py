@@ -1,0 +1,170 @@
+"""Prediction by draws: the mixture of the likelihood's distributions over draws of the posterior."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from credo.model.target import Target
+from credo.posterior.kinds import Draws, Kind, Point
+from credo.posterior.marginals import draw_weights, sample_positions
+from credo.predict.inputs import Table
+from credo.predict.levels import NewRows, indexed_parameters, lengthen
+from credo.predict.outcome import Outcomes, cdf, log_prob, moments, over, rowwise
+from credo.status import CredoError
+
+if TYPE_CHECKING:
+    from credo.posterior.posterior import Posterior
+
+MAX_STORED = 2**25  # numbers: draws of a posterior that stores none are made anew for each chunk of rows above this
+
+
+@dataclass(frozen=True)
+class MonteCarlo:
+    """p(y | x, D) ≈ Σ_s w_s p(y | x, θ_s) over ``num_draws`` draws of the posterior, for any posterior and likelihood.
+
+    Stored draws are thinned evenly; weighted ones are used with their weights, or, where there are more than
+    ``num_draws``, resampled systematically (Kitagawa 1996). The error of a mean is its epistemic sd / √num_draws.
+    Unseen group levels are drawn from their conditional prior.
+    """
+
+    num_draws: int = 256
+
+    def __post_init__(self):
+        if self.num_draws < 1:
+            raise CredoError(f"MonteCarlo needs at least one draw; got num_draws={self.num_draws}.")
+
+    def law(self, posterior: "Posterior", table: Table, key) -> tuple["MixtureLaw", Any]:
+        k_draws, k_rows = jax.random.split(key)
+        positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, k_draws)
+        kind = None if positions is not None else posterior.kind
+        num_draws = len(log_weights)
+        target = without_data(posterior.target)
+        new_rows: NewRows = ()
+        if table.new_rows:
+            first = positions[0] if positions is not None else posterior.kind.sample_u(keys[0])
+            new_rows = indexed_parameters(target, first, table.x, table.new_rows)
+            keys = jax.random.split(k_rows, num_draws) if kind is None else keys
+        return MixtureLaw(target, kind, positions, keys, log_weights, new_rows), table.x
+
+    def _draws(self, kind: Kind, dim: int, key):
+        """(positions (S, dim) or None, keys (S,), log weights (S,))."""
+        if isinstance(kind, Point):
+            positions, weights = np.asarray(kind.position)[None], None
+        elif isinstance(kind, Draws):
+            positions, weights = _thin(np.asarray(kind.positions).reshape(-1, dim), draw_weights(kind), self.num_draws)
+        else:
+            positions, weights = None, None
+            if self.num_draws * dim <= MAX_STORED:
+                positions = np.asarray(sample_positions(kind, key, self.num_draws))
+        size = self.num_draws if positions is None else len(positions)
+        weights = np.full(size, 1.0 / size) if weights is None else weights
+        with np.errstate(divide="ignore"):
+            return positions, jax.random.split(key, size), np.log(weights)
+
+
+def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
+    size = len(positions)
+    if size <= number:
+        return positions, weights
+    middles = (np.arange(number) + 0.5) / number
+    if weights is None:
+        return positions[(middles * size).astype(int)], None
+    index = np.searchsorted(np.cumsum(weights), middles)
+    return positions[np.minimum(index, size - 1)], None
+
+
+def without_data(target: Target) -> Target:
+    """The target for prediction alone: compiled functions take it, and need not carry the data of the fit."""
+    return eqx.tree_at(lambda t: (t.x, t.y, t.weights), target, (None, None, None), is_leaf=lambda leaf: leaf is None)
+
+
+class MixtureLaw(eqx.Module):
+    """Σ_s exp(log_weights_s) p(y | x, θ_s). The positions are stored, or drawn from ``kind`` by ``keys``."""
+
+    target: Target
+    kind: Kind | None
+    positions: Float[Array, "draw dim"] | None
+    keys: Key[Array, " draw"]
+    log_weights: Float[Array, " draw"]
+    new_rows: NewRows = eqx.field(static=True)
+    batch: int = eqx.field(static=True, default=1)
+
+    @property
+    def width(self) -> int:
+        """How many distributions stand behind each row."""
+        return self.log_weights.shape[0]
+
+    def likelihood(self, rows, index) -> Outcomes:
+        """p(y | x, θ) at one draw."""
+        key = self.keys[index]
+        u = self.positions[index] if self.kind is None else self.kind.sample_u(key)
+        params = self.target.constrain(u)
+        if self.new_rows:
+            params = lengthen(self.target, params, self.new_rows, jax.random.fold_in(key, 1))
+        return likelihood_at(self.target, params, rows)
+
+    def moments(self, rows):
+        """(mean, aleatoric, epistemic) by the law of total variance."""
+        weights = jnp.exp(self.log_weights)
+        components = self._each(lambda d: over(moments, d), rows)
+
+        def combine(pair):
+            means, variances = pair
+            mean = jnp.tensordot(weights, means, axes=1)
+            return mean, jnp.tensordot(weights, variances, axes=1), jnp.tensordot(weights, (means - mean) ** 2, axes=1)
+
+        return over(combine, components)
+
+    def log_prob(self, rows, y) -> Float[Array, " M"]:
+        def one(d):
+            terms = over(log_prob, d, y)
+            return sum(terms.values()) if isinstance(terms, dict) else terms
+
+        return jax.nn.logsumexp(self._each(one, rows) + self.log_weights[:, None], axis=0)
+
+    def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
+        """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""
+        components = self._each(lambda d: d if part is None else d[part], rows)
+        weights = jnp.exp(self.log_weights)
+        return lambda y: jnp.tensordot(weights, jax.vmap(lambda d: cdf(d, y))(components), axes=1)
+
+    def sample(self, rows, key, key_rows, n: int):
+        """(n, M, …): each of the n is one draw of the parameters for all rows, so sums over rows are right too."""
+        k_offset, k_order = jax.random.split(key)
+        levels = (jnp.arange(n) + jax.random.uniform(k_offset)) / n
+        cumulative = jnp.cumsum(jnp.exp(self.log_weights))
+        index = jnp.minimum(jnp.searchsorted(cumulative, levels * cumulative[-1]), self.width - 1)
+        index = jax.random.permutation(k_order, index)
+
+        def one(pair):
+            i, k = pair
+            d = self.likelihood(rows, i)
+            if isinstance(d, dict):
+                return {name: d[name].sample(jax.random.fold_in(k, j)) for j, name in enumerate(d)}
+            return d.sample(k)
+
+        return jax.lax.map(one, (index, jax.random.split(key_rows, n)), batch_size=self.batch)
+
+    def _each(self, function: Callable[[Outcomes], Any], rows):
+        """``function`` of the likelihood at each draw, stacked on a leading axis."""
+
+        def one(index):
+            return function(self.likelihood(rows, index))
+
+        indices = jnp.arange(self.width)
+        if self.batch >= self.width:
+            return jax.vmap(one)(indices)
+        return jax.lax.map(one, indices, batch_size=self.batch)
+
+
+def likelihood_at(target: Target, params, x) -> Outcomes:
+    """p(y | x, params) with one batch element a row."""
+    leaves = jax.tree.leaves(x)
+    size = leaves[0].shape[0] if leaves else 1
+    return over(lambda d: rowwise(d, size), target.likelihood_distribution(params, x))

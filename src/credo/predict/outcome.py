@@ -1,0 +1,149 @@
+"""What a likelihood's distribution says about outcomes: moments, distribution function, log probability of a datum.
+
+A likelihood returns one distribution, or a dict of them by name of the outcome; ``over`` applies a function to each.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import betainc, gammaincc
+from numpyro.distributions import Distribution
+
+from credo.model.distributions import unwrapped
+
+Outcomes = Distribution | dict[str, Distribution]
+
+
+def over(function: Callable, first, *rest):
+    """``function(first, *rest)``, or the dict of its values where the outcomes are a dict."""
+    if isinstance(first, Mapping):
+        return {name: function(first[name], *(tree[name] for tree in rest)) for name in first}
+    return function(first, *rest)
+
+
+def rowwise(d: Distribution, num_rows: int) -> Distribution:
+    """A distribution of batch shape () stands for every row alike, unless it is joint over the rows."""
+    if d.batch_shape or d.event_shape[:1] == (num_rows,):
+        return d
+    return d.expand((num_rows,))
+
+
+def num_classes(d: Distribution) -> int | None:
+    """The number of classes of a categorical outcome; None for any other."""
+    d = unwrapped(d)
+    if isinstance(d, dist.CategoricalLogits):
+        return d.logits.shape[-1]
+    return d.probs.shape[-1] if isinstance(d, dist.CategoricalProbs) else None
+
+
+def moments(d: Distribution) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of each outcome (M, …); of the one-hot vector (M, …, K) for a categorical one."""
+    shape = d.batch_shape + d.event_shape
+    if num_classes(d) is None:
+        return jnp.broadcast_to(d.mean, shape), jnp.broadcast_to(d.variance, shape)
+    probs = unwrapped(d).probs  # type: ignore[attr-defined]
+    probs = jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
+    return probs, probs * (1.0 - probs)
+
+
+def log_prob(d: Distribution, y) -> jax.Array:
+    """One log probability a datum (M,), −∞ outside the support; trailing batch dimensions fold into the datum."""
+    terms = d.log_prob(y)
+    if not isinstance(d, dist.MaskedDistribution):  # a masked datum counts nothing, whatever stands in its place
+        terms = jnp.where(d.support(y), terms, -jnp.inf)
+    return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
+
+
+def cdf(d: Distribution, y) -> jax.Array:
+    """Pr(Y ≤ y) for each scalar outcome, right outside the support too; NotImplementedError where none is known."""
+    if isinstance(d, dist.Independent):  # its events are marginals that the base knows
+        return cdf(d.base_dist, y)
+    if d.event_shape:
+        raise NotImplementedError
+    lower, upper = getattr(d.support, "lower_bound", None), getattr(d.support, "upper_bound", None)
+    inside = y if lower is None else jnp.maximum(y, lower)
+    inside = inside if upper is None else jnp.minimum(inside, upper)
+    value = _cdf_inside(d, inside)
+    value = value if lower is None else jnp.where(y < lower, 0.0, value)
+    return value if upper is None else jnp.where(y >= upper, 1.0, value)
+
+
+def _cdf_inside(d: Distribution, y) -> jax.Array:
+    for family, function in _CDF.items():
+        if isinstance(d, family):
+            return function(d, y)
+    return d.cdf(y)
+
+
+def _bernoulli(d, y):
+    logits = d.logits if isinstance(d, dist.BernoulliLogits) else None
+    at_zero = 1.0 - d.probs if logits is None else jax.nn.sigmoid(-logits)
+    return jnp.where(y < 0, 0.0, jnp.where(y < 1, at_zero, 1.0))
+
+
+def _binomial(d, y):
+    # Pr(Y ≤ k) = I_{1−p}(n − k, k + 1) for k < n; the bounds of the support give the rest
+    n, k = jnp.asarray(d.total_count), jnp.floor(y)
+    inside = jnp.minimum(k, n - 1.0)
+    return jnp.where(k >= n, 1.0, betainc(jnp.maximum(n - inside, 1.0), inside + 1.0, 1.0 - d.probs))
+
+
+def _poisson(d, y):
+    return gammaincc(jnp.floor(y) + 1.0, jnp.asarray(d.rate, jnp.result_type(float)))
+
+
+def _geometric(d, y):
+    return -jnp.expm1((jnp.floor(y) + 1.0) * jnp.log1p(-d.probs))
+
+
+def _zero_inflated(d, y):
+    return d.gate + (1.0 - d.gate) * cdf(d.base_dist, y)
+
+
+_CDF: dict[type | tuple, Callable] = {
+    (dist.BernoulliLogits, dist.BernoulliProbs): _bernoulli,
+    (dist.BinomialLogits, dist.BinomialProbs): _binomial,
+    dist.Poisson: _poisson,
+    (dist.GeometricLogits, dist.GeometricProbs): _geometric,
+    dist.discrete.ZeroInflatedProbs: _zero_inflated,
+    (dist.ExpandedDistribution, dist.MaskedDistribution): lambda d, y: cdf(d.base_dist, y),
+}
+
+
+class Outcome(NamedTuple):
+    """What is known of an outcome before any number is: ``shape`` (M, …) of y, and which questions have an answer."""
+
+    family: str
+    shape: tuple[int, ...]
+    event_dim: int
+    is_joint: bool
+    is_discrete: bool
+    num_classes: int | None
+    has_moments: bool
+    has_cdf: bool
+
+    @classmethod
+    def of(cls, d: Distribution) -> "Outcome":
+        shape = d.batch_shape + d.event_shape
+        return cls(
+            family=type(unwrapped(d)).__name__,
+            shape=shape,
+            event_dim=d.event_dim,
+            is_joint=not d.batch_shape,
+            is_discrete=bool(d.is_discrete),
+            num_classes=num_classes(d),
+            has_moments=_is_defined(lambda: moments(d)),
+            has_cdf=num_classes(d) is None and _is_defined(lambda: cdf(d, jnp.zeros(shape))),
+        )
+
+
+def _is_defined(question: Callable[[], Any]) -> bool:
+    """Whether numpyro implements an answer; nothing is computed."""
+    try:
+        jax.eval_shape(question)
+    except (NotImplementedError, AttributeError):
+        return False
+    return True

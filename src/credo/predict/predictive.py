@@ -1,0 +1,229 @@
+"""What is predicted: one marginal distribution a datum, whatever rule it came from."""
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.model.data import outcomes
+from credo.predict.inputs import Table, check_inputs
+from credo.predict.invert import invert
+from credo.predict.monte_carlo import MonteCarlo
+from credo.predict.outcome import Outcome, over
+from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
+from credo.precision import double
+from credo.status import CredoError
+
+if TYPE_CHECKING:
+    from credo.posterior.posterior import Posterior
+
+NUM_SAMPLES = 4_096  # for quantiles where numpyro knows no distribution function
+
+
+class Rule(Protocol):
+    """A way to integrate the likelihood over the posterior: a frozen dataclass of settings."""
+
+    def law(self, posterior: "Posterior", table: Table, key) -> tuple[Law, Any]: ...
+
+
+def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
+    """See ``Posterior.predict``."""
+    rule = MonteCarlo() if rule is None else rule
+    if isinstance(rule, type) or not hasattr(rule, "law"):
+        raise CredoError(f"rule is one of MonteCarlo(256), Linearised(), Probit(), Quadrature(); got {rule!r}.")
+    with double():
+        table = check_inputs(posterior.target, x)
+        law, rows = rule.law(posterior, table, key)
+        return Predictive(law, rows, table.size, jax.random.fold_in(key, 1))
+
+
+class Predictive:
+    """p(y* | x*, D), a marginal for each of M rows. Made by ``posterior.predict``.
+
+    Arrays have shape (M,), or (M, K) where an outcome has K columns. A categorical outcome is seen as its one-hot
+    vector: mean, variances and ``probs`` are (M, K), and it has no quantiles. Where the likelihood returns a dict of
+    outcomes, so do the methods. Rows are worked through in chunks sized by an estimate of their memory.
+    """
+
+    def __init__(self, law: Law, rows, size: int | None, key):
+        self._outcomes, self._stream = stream(law, rows, size)
+        self._key = key
+
+    # moments ----------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _moments(self):
+        for name, outcome in self._named():
+            if not outcome.has_moments:
+                raise CredoError(
+                    f"numpyro knows no mean and variance of {outcome.family}{name}: use sample(), quantile() or log_prob()."
+                )
+        with double():
+            return self._stream(_moments)
+
+    @property
+    def mean(self):
+        """E[y]: (M, …); the probability of 1 for a binary outcome, the probabilities (M, K) for a categorical one."""
+        return over(lambda triple: triple[0], self._moments)
+
+    @property
+    def aleatoric(self):
+        """E[Var(y | θ)]: the variance that would remain if the parameters were known. Shape of ``mean``."""
+        return over(lambda triple: triple[1], self._moments)
+
+    @property
+    def epistemic(self):
+        """Var(E[y | θ]): the variance that more data would remove; zero for a point posterior. Shape of ``mean``."""
+        return over(lambda triple: triple[2], self._moments)
+
+    @property
+    def variance(self):
+        """Var(y) = aleatoric + epistemic, the law of total variance. Shape of ``mean``."""
+        return over(lambda triple: triple[1] + triple[2], self._moments)
+
+    @property
+    def probs(self):
+        """Class probabilities: (M, K) for a categorical outcome, the probability of 1 (M,) for a binary one."""
+        for name, outcome in self._named():
+            if outcome.num_classes is None and not outcome.family.startswith("Bernoulli"):
+                raise CredoError(
+                    f"probs is for classes, and the outcome{name} is {outcome.family}: use mean or log_prob(y)."
+                )
+        return self.mean
+
+    # distribution -----------------------------------------------------------------------------------------------
+
+    def log_prob(self, y) -> np.ndarray:
+        """log p(y_i | x_i, D), (M,): one a datum, its columns taken together; −∞ outside the support.
+
+        Raises CredoError where y is not finite or has another shape than the outcome.
+        """
+        y = outcomes(y)
+        self._check_outcomes(y)
+        with double():
+            return self._stream(_log_prob, y)
+
+    def quantile(self, p: float | Sequence[float]):
+        """Marginal quantiles: (M, …) for a float p in (0, 1), (len(p), M, …) for a sequence.
+
+        Of a count, the smallest value that is not exceeded with probability p at least. Found by inverting the
+        distribution function; where numpyro has none for the likelihood, from 4,096 samples a row.
+        Raises CredoError for a categorical outcome, whose classes have no order.
+        """
+        levels = np.asarray(p, np.float64)
+        if not np.all((levels > 0) & (levels < 1)):
+            raise CredoError(f"A quantile's level lies strictly between 0 and 1; got {p}.")
+        for name, outcome in self._named():
+            if outcome.num_classes is not None:
+                raise CredoError(
+                    f"A categorical outcome{name} has no quantiles, since its classes have no order: use probs."
+                )
+        found = [self._quantile(level) for level in levels.ravel()]
+        return over(lambda *each: np.stack(each).reshape(levels.shape + each[0].shape), *found)
+
+    def interval(self, mass: float = 0.9):
+        """The central interval that holds ``mass``, or more of a count: (lower, upper), each (M, …)."""
+        if not 0 < mass < 1:
+            raise CredoError(f"An interval's mass lies strictly between 0 and 1; got {mass}.")
+        return self.quantile(0.5 * (1.0 - mass)), self.quantile(0.5 * (1.0 + mass))
+
+    def sample(self, key, n: int):
+        """``n`` draws of the outcome at every row: (n, M, …). ``key``: int or JAX key.
+
+        Within one of the n all rows share a draw of the parameters, so that sums over rows are distributed rightly
+        too (except under ``Probit()``, which knows each row alone).
+        """
+        with double():
+            key = jax.random.key(key) if isinstance(key, int | np.integer) else key
+            return self._sample(key, n, None)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{outcome.family}{name} of shape {outcome.shape}" for name, outcome in self._named())
+        return f"<Predictive: {shown}>"
+
+    # how --------------------------------------------------------------------------------------------------------
+
+    def _named(self) -> list[tuple[str, Outcome]]:
+        if isinstance(self._outcomes, dict):
+            return [(f" {name!r}", outcome) for name, outcome in self._outcomes.items()]
+        return [("", self._outcomes)]
+
+    def _check_outcomes(self, y) -> None:
+        given = [y[name] for name in self._outcomes if name in y] if isinstance(self._outcomes, dict) else [y]
+        if len(given) != len(self._named()):
+            raise CredoError(
+                f"y lacks an outcome of the likelihood; it has {', '.join(self._outcomes)}: give them all."
+            )
+        for (name, outcome), values in zip(self._named(), given, strict=True):
+            # without inputs the rows are alike, and any number of them can be asked about
+            wanted = outcome.shape
+            if self._stream.size is None and wanted[:1] == (1,):
+                wanted = (*np.shape(values)[:1], *wanted[1:])
+            if np.shape(values) != wanted:
+                raise CredoError(
+                    f"y{name} has shape {np.shape(values)} and the predictive {outcome.shape}: give one row a row."
+                )
+
+    def _quantile(self, level: float):
+        if isinstance(self._outcomes, dict):
+            return {name: self._quantile_of(name, outcome, level) for name, outcome in self._outcomes.items()}
+        return self._quantile_of(None, self._outcomes, level)
+
+    def _quantile_of(self, part: str | None, outcome: Outcome, level: float) -> np.ndarray:
+        with double():
+            if not outcome.has_cdf:
+                return self._sampled_quantile(part, outcome, level)
+            value = self._stream(
+                functools.partial(
+                    _quantile, p=level, part=part, is_discrete=outcome.is_discrete, has_moments=outcome.has_moments
+                )
+            )
+        return value.astype(np.int64) if outcome.is_discrete else value
+
+    def _sampled_quantile(self, part: str | None, outcome: Outcome, level: float) -> np.ndarray:
+        method = "inverted_cdf" if outcome.is_discrete else "linear"
+
+        def reduce(draws):
+            return np.quantile(np.asarray(draws if part is None else draws[part]), level, axis=0, method=method)
+
+        chunk = MEMORY // (NUM_TEMPORARIES * NUM_SAMPLES * 8 * max(1, int(np.prod(outcome.shape[1:]))))
+        return self._sample(self._key, NUM_SAMPLES, max(1, chunk), reduce)
+
+    def _sample(self, key, n: int, chunk: int | None, reduce=None):
+        k_draws, k_rows = jax.random.split(key)
+
+        def draw(law, rows, key_rows):
+            draws = _sample(law, rows, k_draws, key_rows, n)
+            return draws if reduce is None else reduce(draws)
+
+        return self._stream(draw, key=k_rows, chunk=chunk, axis=1 if reduce is None else 0)
+
+
+@jax.jit
+def _moments(law: Law, rows):
+    return law.moments(rows)
+
+
+@jax.jit
+def _log_prob(law: Law, rows, y):
+    return law.log_prob(rows, y)
+
+
+@functools.partial(jax.jit, static_argnames=("part", "is_discrete", "has_moments"))
+def _quantile(law: Law, rows, p, part: str | None, is_discrete: bool, has_moments: bool):
+    cdf = law.cdf(rows, part)
+    shape = jax.eval_shape(cdf, jnp.zeros(())).shape
+    mean = sd = jnp.full(shape, jnp.nan)
+    if has_moments:
+        found = law.moments(rows)
+        mean, aleatoric, epistemic = found if part is None else found[part]
+        sd = jnp.sqrt(aleatoric + epistemic)
+    return invert(cdf, p, mean, sd, is_discrete=is_discrete)
+
+
+@functools.partial(jax.jit, static_argnames=("n",))
+def _sample(law: Law, rows, key, key_rows, n: int):
+    return law.sample(rows, key, key_rows, n)

@@ -1,0 +1,132 @@
+"""Chunks of rows: how large they may be, and a function run over them."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from credo.predict.outcome import Outcome, Outcomes, over
+from credo.status import CredoError
+
+MEMORY = 2**27  # bytes that the work on one chunk of rows may take, roughly
+NUM_TEMPORARIES = 10  # arrays of the size of the outcomes that one evaluation holds at a time
+
+
+class Law(Protocol):
+    """A predictive distribution as a pytree of pure functions of a chunk of rows.
+
+    ``width``: how many distributions stand behind each row. ``batch``: how many of them are evaluated at a time.
+    """
+
+    batch: int
+
+    @property
+    def width(self) -> int: ...
+    def likelihood(self, rows, index) -> Outcomes: ...
+    def moments(self, rows) -> Any: ...
+    def log_prob(self, rows, y) -> Any: ...
+    def cdf(self, rows, part: str | None) -> Callable: ...
+    def sample(self, rows, key, key_rows, n: int) -> Any: ...
+
+
+class Stream(NamedTuple):
+    """A law over ``size`` rows, taken ``chunk`` at a time; size None: no inputs, so that the rows cannot be cut."""
+
+    law: Any
+    rows: Any
+    size: int | None
+    chunk: int | None
+
+    def __call__(self, function: Callable, *more, key=None, chunk: int | None = None, axis: int = 0):
+        """``function(law, rows, *more)`` over the chunks, as NumPy arrays joined along ``axis``.
+
+        ``more``: pytrees with the same leading axis as the rows. ``key``: a chunk's own key is handed on as ``key=``.
+        """
+        trees = (self.rows, *more)
+        chunk = min(chunk or self.chunk or 1, self.chunk or 1)
+        if self.size is None or self.chunk is None or chunk >= self.size:
+            return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
+        pieces = []
+        for start in range(0, self.size, chunk):
+            # the last chunk is filled up with the last row, so that one program serves all
+            index = np.minimum(np.arange(start, start + chunk), self.size - 1)
+            piece = function(self.law, *jax.tree.map(lambda leaf, i=index: leaf[i], trees), **_keyed(key, start))
+            kept = min(chunk, self.size - start)
+            pieces.append(jax.tree.map(lambda leaf, k=kept: np.take(leaf, np.arange(k), axis=axis), _to_numpy(piece)))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
+
+
+def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
+    """(what is known of the outcomes, the stream). CredoError where the likelihood cannot take these rows."""
+    outcomes, cost = _outline(law, rows, size)
+    named = list(outcomes.values()) if isinstance(outcomes, dict) else [outcomes]
+    num_rows = size or named[0].shape[0]
+    row_cost = max(cost / num_rows, 1.0)
+    element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
+    chunk = None
+    if size is not None and not any(o.is_joint for o in named):
+        most = int(min(size, max(1, MEMORY // (NUM_TEMPORARIES * law.width * element + row_cost))))
+        chunk = -(-size // -(-size // most))
+        if chunk < size and not _can_cut(law, rows, chunk):
+            chunk = None
+    batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost)))
+    batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
+    law = jax.tree.map(jax.numpy.asarray, dataclasses.replace(law, batch=batch))  # type: ignore[type-var]
+    return outcomes, Stream(law, rows, size, chunk)
+
+
+def _outline(law: Law, rows, size: int | None) -> tuple[Any, float]:
+    """What is known of the outcomes, and the bytes of all that one evaluation of the likelihood computes."""
+    seen: list[Any] = []
+
+    def look(law, rows):
+        found = law.likelihood(rows, 0)
+        seen.append(over(Outcome.of, found))
+        return jax.tree.leaves(found)
+
+    try:
+        jaxpr = jax.make_jaxpr(look)(law, rows)
+    except CredoError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise CredoError(
+            f"The likelihood cannot be evaluated at these inputs ({str(error)[:120]}): a parameter with one entry a row "
+            "must be indexed by a column of x."
+        ) from error
+    for outcome in seen[0].values() if isinstance(seen[0], dict) else seen:
+        if size is not None and outcome.shape[:1] != (size,):
+            raise CredoError(
+                f"The likelihood returned {outcome.family} of shape {outcome.shape} for {size} rows of x: a parameter with "
+                "one entry a row must be indexed by a column of x."
+            )
+    return seen[0], _footprint(jaxpr.jaxpr)
+
+
+def _can_cut(law: Law, rows, chunk: int) -> bool:
+    try:
+        _outline(law, jax.tree.map(lambda leaf: leaf[:chunk], rows), chunk)
+    except CredoError:
+        return False
+    return True
+
+
+def _footprint(jaxpr) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        inner = [p.jaxpr if hasattr(p, "jaxpr") else p for p in equation.params.values()]
+        total += sum(_footprint(p) for p in inner if hasattr(p, "eqns"))
+        total += sum(
+            math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars if hasattr(v.aval, "shape")
+        )
+    return total
+
+
+def _to_numpy(tree):
+    return jax.tree.map(np.asarray, tree)
+
+
+def _keyed(key, start: int) -> dict[str, Any]:
+    return {} if key is None else {"key_rows": jax.random.fold_in(key, start)}
