@@ -52,8 +52,7 @@ class BetaBernoulli(Family):
         n = np.broadcast_to(n, s.shape) if len(n) == 1 else n
         checks.same_length("successes", s, "trials", n)
         checks.inside("successes", s, s <= n, "at most the number of trials")
-        log_coefficients = -betaln(s + 1, n - s + 1) - np.log1p(n)
-        return self._absorb(s.sum(), n.sum(), log_coefficients.sum())
+        return self._absorb(s.sum(), n.sum(), log_choose(n, s).sum())
 
     def _absorb(self, s: float, n: float, log_coefficients: float) -> "BetaBernoulli":
         a, b = self.a + s, self.b + (n - s)
@@ -69,7 +68,17 @@ class BetaBernoulli(Family):
         if trials is None:
             return Predictive(distribution(dist.BernoulliProbs, self.a / (self.a + self.b)))
         n = _trials(trials).astype(np.int64)
-        return Predictive(distribution(dist.BetaBinomial, self.a, self.b, n if np.ndim(trials) else n[0]))
+        n = n if np.ndim(trials) else n[0]
+
+        def density(s):
+            return betaln(self.a + s, self.b + n - s) - betaln(self.a, self.b) + log_choose(n, s)
+
+        return Predictive(distribution(dist.BetaBinomial, self.a, self.b, n), density)
+
+
+def log_choose(n: ArrayLike, s: ArrayLike) -> np.ndarray:
+    """log C(n, s)."""
+    return -betaln(s + 1, n - s + 1) - np.log1p(n)  # type: ignore[operator]
 
 
 def _trials(trials: ArrayLike | None) -> np.ndarray:

@@ -4,7 +4,7 @@ MacKay (1992); Bishop (2006), section 3.5. See type_two.py for one alpha and rel
 With one alpha the posterior mean is ridge regression at λ = α/β.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import jax
@@ -13,11 +13,11 @@ import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
 from credo.methods.exact import checks
-from credo.methods.exact.family import NO_DATA, Family, Predictive, distribution
+from credo.methods.exact.family import NO_DATA, Family, Predictive, distribution, settle
 from credo.methods.exact.information import Information, triangularise
 from credo.methods.exact.linear_regression import design_and_response, gaussian_predictive
 from credo.methods.exact.relevance import one_alpha_a_feature
-from credo.methods.exact.type_two import Maximum, one_alpha
+from credo.methods.exact.type_two import Data, Maximum, one_alpha
 from credo.status import CredoError, Estimate
 
 
@@ -25,10 +25,13 @@ from credo.status import CredoError, Estimate
 class EvidenceLinearRegression(Family):
     """y = X w + ε, w_j ~ N(0, 1/alpha_j), ε ~ N(0, 1/beta), with alpha and beta chosen by maximum evidence.
 
-    ``ard``: one alpha a feature in place of one for all. ``update`` only gathers statistics (a triangle of D + 1
-    columns); alpha and beta are found when first asked for, from all the data so far, so that any split of the data
-    gives the same answer. Features that the data do not support have alpha = inf and weight zero: ``sentences`` names
-    them. Where the features fit y exactly no maximum exists, and asking for an answer raises CredoError.
+    ``ard``: one alpha a feature in place of one for all. ``noise_precision``: beta where it is known.
+
+    ``update`` only gathers statistics (a triangle of D + 1 columns); alpha and beta are found when first asked for,
+    from all the data so far, so that any split of the data gives the same answer. Features that the data do not
+    support have alpha = inf and weight zero: ``sentences`` names them, and says where the maximum is not interior.
+    Where the features fit y exactly the evidence is unbounded, and asking for an answer raises CredoError: with
+    ``ard`` and N < D that is common, and ``noise_precision`` the remedy.
 
     ``log_evidence`` is log p(y | alpha, beta) at its maximum, hence above any average over alpha and beta.
     Parameter name: ``weights``.
@@ -40,8 +43,13 @@ class EvidenceLinearRegression(Family):
     """
 
     ard: bool = False
+    noise_precision: float | None = None
     num_rows: int = field(default=0, kw_only=True)
     triangle: np.ndarray | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self):
+        if self.noise_precision is not None:
+            settle(self, noise_precision=checks.positive("noise_precision", self.noise_precision))
 
     def update(self, x: ArrayLike, y: ArrayLike) -> "EvidenceLinearRegression":
         """All data so far and rows ``x`` (N, D) with responses ``y`` (N,)."""
@@ -52,13 +60,13 @@ class EvidenceLinearRegression(Family):
             start = self.triangle
             checks.matrix("x", x, start.shape[1] - 1)
         triangle = triangularise(start, x, y)
-        return EvidenceLinearRegression(self.ard, num_rows=self.num_rows + len(y), triangle=triangle)
+        return replace(self, num_rows=self.num_rows + len(y), triangle=triangle)
 
     @cached_property
     def maximum(self) -> Maximum:
         """alpha (D,), beta, their log evidence, and the gradient that is left in log alpha."""
         maximise = one_alpha_a_feature if self.ard else one_alpha
-        return maximise(*self._data, self.num_rows)
+        return maximise(Data(*self._data, self.num_rows, self.noise_precision))
 
     @property
     def _data(self) -> tuple[np.ndarray, np.ndarray]:
@@ -91,6 +99,11 @@ class EvidenceLinearRegression(Family):
     def sentences(self) -> tuple[str, ...]:
         """What a reader should know of the maximum; empty where it is interior and nothing is pruned."""
         pruned = np.flatnonzero(~self.active)
+        if self.maximum.is_noiseless:
+            return (
+                "The evidence has no interior maximum: it rises towards beta = inf, where the features fit y exactly. "
+                "beta is held just below: give noise_precision, add rows or drop features.",
+            )
         if len(pruned) == len(self.active):
             return (
                 "The evidence has no interior maximum: it is highest at alpha = inf, where all weights are zero. "
@@ -126,7 +139,7 @@ class EvidenceLinearRegression(Family):
 
     def sample(self, key: int | jax.Array, n: int) -> dict[str, np.ndarray]:
         """``n`` draws of the weights (n, D), zero where pruned."""
-        drawn = Family.sample(self, key, n).get("weights", np.zeros((n, 0)))
+        drawn = Family.sample(self, key, n)["weights"] if np.any(self.active) else np.zeros((n, 0))
         return {"weights": self._with_zeros(drawn)}
 
     def predictive(self, x: ArrayLike, *, joint: bool = False) -> Predictive:

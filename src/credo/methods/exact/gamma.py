@@ -57,7 +57,13 @@ class GammaPoisson(Family):
     def predictive(self, *, exposure: ArrayLike = 1.0) -> Predictive:
         """The count over a further ``exposure``: negative binomial."""
         e = _exposure(exposure)
-        return Predictive(distribution(dist.GammaPoisson, self.a, self.b / (e if np.ndim(exposure) else e[0])))
+        e = e if np.ndim(exposure) else e[0]
+
+        def density(y):
+            log_mass = gammaln(self.a + y) - gammaln(self.a) - gammaln(y + 1)
+            return log_mass - self.a * np.log1p(e / self.b) - y * np.log1p(self.b / e)
+
+        return Predictive(distribution(dist.GammaPoisson, self.a, self.b / e), density)
 
 
 def _exposure(exposure: ArrayLike) -> np.ndarray:
