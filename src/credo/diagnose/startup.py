@@ -15,6 +15,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import is_dependent
 
 from credo.model.distributions import unwrapped
+from credo.model.prior import at_index
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
 from credo.precision import double, to_numpy
@@ -100,8 +101,7 @@ def _parts(target: Target, u):
     parameters, position = {}, target.structure.unravel(u)
 
     def value(name, distribution, index):
-        v = position[name] if index is None else position[name][index]
-        return biject_to(distribution.support)(v)
+        return biject_to(distribution.support)(at_index(position[name], index))
 
     def see(name, distribution, value):
         parameters[name] = {
@@ -112,7 +112,8 @@ def _parts(target: Target, u):
             "arguments": _arguments(distribution),
         }
 
-    params, log_factor, outcome = target.prior.visit(value, see)
+    params, sum_factors, outcome = target.prior.visit(value, see)
+    log_factor = sum_factors()
     if target.model.log_factor is not None:
         log_factor = log_factor + target.model.log_factor(params, target.x)
     outcomes, terms = {}, None

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution, MaskedDistribution
+from numpyro.distributions import Distribution
 
 from credo.model.dependence import dependencies
-from credo.model.distributions import unwrapped
+from credo.model.distributions import masks, unwrapped
 from credo.model.heads import Head, head_of
 from credo.model.structure import Structure
 from credo.model.target import log_prob_rows
@@ -122,23 +122,15 @@ def _check_support(name: str, traced: Distribution, distribution: Callable, u: d
         )
 
 
-def _masks(distribution: Any) -> list:
-    masks = []
-    while distribution is not unwrapped(distribution):
-        masks += [distribution._mask] if isinstance(distribution, MaskedDistribution) else []
-        distribution = distribution.base_dist
-    return masks
-
-
 def _bounds(distribution: Distribution) -> list:
     """The arrays that say where the distribution lives and which rows of it count."""
-    return jax.tree.leaves((distribution.support, _masks(distribution)))
+    return jax.tree.leaves((distribution.support, masks(distribution)))
 
 
 def _inside(distribution: Distribution, values):
     """Whether each datum lies in the support; a masked one may be anything."""
     support: Any = distribution.support
     inside = support(values)
-    for mask in _masks(distribution):
+    for mask in masks(distribution):
         inside = inside | jnp.logical_not(mask)
     return inside

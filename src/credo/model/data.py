@@ -62,13 +62,13 @@ def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> t
         coded[name] = Levels(found).encode(name, values)
     if coded:
         table = {**table, **coded}
-    converted = jax.tree_util.tree_map_with_path(lambda path, leaf: _column(_path(path), leaf), table)
+    converted = jax.tree_util.tree_map_with_path(lambda path, leaf: column(column_name(path), leaf), table)
     return converted, Levels(found)
 
 
 def outcomes(y):
     """Check and convert outcomes: an array, or a dict of arrays."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: _column(_path(path, "y"), leaf), y)
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: column(column_name(path, "y"), leaf), y)
 
 
 def num_rows(x: Inputs, y, weights) -> int:
@@ -77,8 +77,10 @@ def num_rows(x: Inputs, y, weights) -> int:
     for root, tree in (("x", x), ("y", y), ("weights", weights)):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if not np.ndim(leaf):
-                raise CredoError(f"{_path(path, root)} is a single number: data have one row a datum; give an array.")
-            lengths[_path(path, root)] = np.shape(leaf)[0]
+                raise CredoError(
+                    f"{column_name(path, root)} is a single number: data have one row a datum; give an array."
+                )
+            lengths[column_name(path, root)] = np.shape(leaf)[0]
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in list(lengths.items())[:6])
         raise CredoError(f"The data differ in length ({shown} rows): give one row a datum in each.")
@@ -91,7 +93,7 @@ def num_rows(x: Inputs, y, weights) -> int:
 def case_weights(weights) -> np.ndarray | None:
     if weights is None:
         return None
-    weights = _column("weights", weights)
+    weights = column("weights", weights)
     if weights.ndim != 1 or np.any(weights < 0):
         raise CredoError("The weights must be one non-negative number a row; correct or drop the negative ones.")
     return weights.astype(np.float64)
@@ -104,7 +106,7 @@ def _levels(name: str, values: np.ndarray) -> np.ndarray:
     return np.unique(values)
 
 
-def _column(name: str, leaf) -> np.ndarray:
+def column(name: str, leaf) -> np.ndarray:
     try:
         values = np.asarray(leaf)
     except ValueError as error:
@@ -141,6 +143,6 @@ def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
         return values.astype(str)
 
 
-def _path(path, root: str = "x") -> str:
+def column_name(path, root: str = "x") -> str:
     parts = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
     return f"{root}[{parts[0]!r}]" + "".join(f".{part}" for part in parts[1:]) if parts else root

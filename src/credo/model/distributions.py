@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax
-from numpyro.distributions import Distribution, ImproperUniform
+from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution
 
 
 class Scaled(Distribution):
@@ -56,4 +56,15 @@ def is_distribution(node) -> bool:
 
 
 def is_improper(distribution: Distribution) -> bool:
-    return isinstance(unwrapped(distribution), ImproperUniform)
+    """Whether it integrates to infinity: a flat one, or one that is masked somewhere."""
+    return isinstance(unwrapped(distribution), ImproperUniform) or any(mask is not True for mask in masks(distribution))
+
+
+def masks(distribution: Distribution) -> list:
+    """The masks around a distribution: booleans or boolean arrays, False where it does not count."""
+    inner: Any = distribution
+    found = []
+    while inner is not unwrapped(inner):
+        found += [inner._mask] if isinstance(inner, MaskedDistribution) else []
+        inner = inner.base_dist
+    return found

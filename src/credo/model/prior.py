@@ -36,12 +36,12 @@ See = Callable[[str, Distribution, jax.Array], None]
 class Visited(NamedTuple):
     """What a visit brings home.
 
-    ``log_factor``: log factors that the program holds beside its distributions. ``outcome``: the distribution of the
-    data (or a dict of them) where the program has met it on its way, else None.
+    ``log_factor()``: the sum of the log factors that the program holds beside its distributions. ``outcome``: the
+    distribution of the data (or a dict of them) where the program has met it on its way, else None.
     """
 
     params: Params
-    log_factor: jax.Array | float
+    log_factor: Callable[[], Any]
     outcome: Any
 
 
@@ -55,8 +55,11 @@ class AbstractPrior(eqx.Module):
     factors: eqx.AbstractVar[tuple[str, ...]]
 
     @abstractmethod
-    def visit(self, value: Value, see: See) -> Visited:
-        """Give each parameter, in order, the ``value`` it takes, and let ``see`` look at it."""
+    def visit(self, value: Value, see: See, key=None) -> Visited:
+        """Give each parameter, in order, the ``value`` it takes, and let ``see`` look at it.
+
+        ``key``: for what is random and no parameter (a discrete variable that is summed out), where that matters.
+        """
 
     @abstractmethod
     def recorded(self, params: Params) -> dict[str, jax.Array]:
@@ -67,7 +70,7 @@ class AbstractPrior(eqx.Module):
         log_prob = jnp.zeros(())
 
         def value(name, distribution, index):
-            return biject_to(distribution.support)(_at(u[name], index))
+            return biject_to(distribution.support)(at_index(u[name], index))
 
         def see(name, distribution, value):
             nonlocal log_prob
@@ -75,7 +78,7 @@ class AbstractPrior(eqx.Module):
             log_prob = log_prob + jnp.sum(distribution.log_prob(value)) + jnp.sum(log_jacobian)
 
         params, log_factor, outcome = self.visit(value, see)
-        return params, log_prob + log_factor, outcome
+        return params, log_prob + log_factor(), outcome
 
     def constrain(self, u: Position) -> tuple[Params, jax.Array]:
         """The parameters at ``u`` and the log density of ``u`` under the prior, log-Jacobian included."""
@@ -91,7 +94,7 @@ class AbstractPrior(eqx.Module):
             u[name] = transform._inverse(value)
             log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
 
-        self.visit(lambda name, _, index: _at(jnp.asarray(values[name]), index), see)
+        self.visit(lambda name, _, index: at_index(values[name], index), see)
         return u, log_jacobian
 
     def sample(self, key) -> tuple[Params, Position]:
@@ -114,7 +117,7 @@ class AbstractPrior(eqx.Module):
         def see(name, distribution, value):
             u[name] = biject_to(distribution.support)._inverse(value)
 
-        return self.visit(value, see).params, u
+        return self.visit(value, see, key).params, u
 
     def survey(self, see: See) -> Params:
         """Visit abstractly, each parameter at its unconstrained origin: shapes and supports, nothing computed."""
@@ -180,7 +183,7 @@ class Prior(AbstractPrior):
     def factors(self) -> tuple[str, ...]:
         return ()
 
-    def visit(self, value: Value, see: See) -> Visited:
+    def visit(self, value: Value, see: See, key=None) -> Visited:
         params: dict[str, Params] = {}
 
         def meet(path, distribution):
@@ -201,7 +204,7 @@ class Prior(AbstractPrior):
                 tree,
                 lambda node: isinstance(node, Conditional) or is_distribution(node),
             )
-        return Visited(params if self.names is not None else params[""], 0.0, None)
+        return Visited(params if self.names is not None else params[""], lambda: jnp.zeros(()), None)
 
     def recorded(self, params: Params) -> dict[str, jax.Array]:
         return {}
@@ -234,7 +237,9 @@ def origin(name: str, distribution: Distribution):
     return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
 
 
-def _at(array, index):
+def at_index(array, index):
+    """A step of a series, or the whole where there is no series."""
+    array = jnp.asarray(array)
     return array if index is None else array[index]
 
 

@@ -117,8 +117,9 @@ class Target(eqx.Module):
             raise
         except (ValueError, TypeError) as error:
             raise CredoError(
-                f"The likelihood cannot be evaluated on {num_rows} of the {self.size} rows ({str(error)[:80]}): a "
-                "parameter with one entry a row must be indexed by a column of x."
+                f"The likelihood cannot be evaluated on {num_rows} of the {self.size} rows ({str(error)[:80]}): what "
+                "varies by row must come in through given(x, y), and a parameter with one entry a row must be indexed "
+                "by a column of x."
             ) from error
         if shape != (num_rows,):
             raise CredoError(f"The likelihood of {num_rows} rows has {shape[0]} factors: it must have one a row.")
@@ -165,7 +166,10 @@ class Target(eqx.Module):
     def likelihood_distribution(self, params, x) -> Distribution:
         """p(y | x, params) as a numpyro distribution with one batch element a row."""
         if self.model.likelihood is None:
-            raise CredoError("This model is a bare log density: it has no likelihood to predict with.")
+            raise CredoError(
+                "This model has no likelihood to predict with (a bare log density, log factors alone, or discrete sites "
+                "summed out): write it as prior and likelihood, or compute predictions from its draws."
+            )
         return unscaled(self.model.likelihood(params, x))
 
     @property

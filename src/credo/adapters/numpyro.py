@@ -1,0 +1,291 @@
+"""An existing NumPyro model, as it is, as a Credo model (Phan, Pradhan & Jankowiak, 2019).
+
+    from_numpyro(fn, x, y).given()        the whole call bound
+    from_numpyro(fn).given(x, y)          calls fn(x, y)
+
+Sites become parts of the target: latent ones are parameters, observed ones the likelihood, one factor a row of the
+leading axis; deterministic ones are reported with the draws; ``numpyro.factor``, and "observations" that depend on
+parameters, are log factors beside the prior. Subsampling plates take all their rows, discrete latent sites are summed
+out, and ``numpyro.param`` sites keep their initial value, as in NumPyro's own samplers.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.adapters.program import Program, as_double, first_line, is_array
+from credo.adapters.sites import NumPyroPrior, bind
+from credo.model.check import check_outcome
+from credo.model.data import Levels, case_weights, column, column_name
+from credo.model.model import Model
+from credo.model.prior import AbstractPrior, Params, See, Value, Visited
+from credo.model.structure import Structure
+from credo.model.target import Target
+from credo.precision import double, in_double
+from credo.status import CredoError
+
+
+def from_numpyro(fn: Callable, *args, **kwargs) -> "NumPyroModel":
+    """The NumPyro model ``fn`` as a Credo model, with the arguments of its call, some of them, or none.
+
+    What is not given here is given to ``.given(x, y)``. New inputs for prediction are a dict by parameter name, or
+    bare where the model has one input; the model is then run with ``y=None``.
+
+    >>> import numpy as np, numpyro, numpyro.distributions as dist
+    >>> def line(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    ...     numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+    >>> from_numpyro(line).given(np.arange(3.0), np.ones(3)).dim
+    1
+    """
+    try:
+        arguments = inspect.signature(fn).bind_partial(*args, **kwargs).arguments
+    except TypeError as error:
+        raise CredoError(f"The arguments do not fit the model's signature {inspect.signature(fn)}: {error}.") from error
+    return NumPyroModel(fn, dict(arguments))
+
+
+class NumPyroModel(Model):
+    """A model whose prior and likelihood are read off a NumPyro program once the arguments of its call are there.
+
+    ``input_name``: the parameter of the program that takes bare inputs, None where no single one does.
+    """
+
+    prior: "NumPyroPrior | Unbound"
+    input_name: str | None = eqx.field(static=True)
+
+    def __init__(
+        self, fn: Callable, arguments: dict[str, Any], input_name: str | None = None, *, is_final: bool = False
+    ):
+        """``is_final``: an argument that is missing stays so (without y nothing is observed)."""
+        with double():
+            is_bound = is_final or _is_complete(fn, arguments)
+            self.prior = bind(fn, arguments) if is_bound else Unbound(Program(fn, arguments))
+            self.structure = Structure.of(self.prior) if is_bound else Structure((), None, ())
+        bound = self.prior if isinstance(self.prior, NumPyroPrior) else None
+        self.input_name = input_name or (bound and _sole_input(bound))
+        self.likelihood = None
+        if bound is not None and bound.outcomes and not bound.discrete:
+            self.likelihood = NumPyroLikelihood(bound, self.input_name)
+        self.derived_functions = tuple((name, None) for name in bound.derived) if bound else ()
+        self.group_items = ()
+        self.log_factor = self.start = None
+
+    def given(self, x=None, y=None, *, weights=None) -> Target:
+        """The posterior: ``x`` and ``y`` are the arguments of the program that are not bound yet, in this order.
+
+        On a model that has all its arguments they take the place of its inputs and its observations. ``weights``:
+        (N,), each the number of times its row counts.
+        """
+        program = self.prior.program
+        x, y = _converted(x, "x"), _converted(y, "y")
+        arguments, input_name = self._with_data(x, y)
+        try:
+            model = NumPyroModel(program.fn, arguments, input_name, is_final=True)
+        except CredoError:
+            raise
+        except (TypeError, ValueError) as error:
+            lengths = {name: len(a) for name, a in (("x", x), ("y", y)) if is_array(a) and a.ndim}
+            if len(set(lengths.values())) < 2:
+                raise
+            raise CredoError(
+                f"The data differ in length ({lengths}), and the model failed on them: {error}."
+            ) from error
+        assert isinstance(model.prior, NumPyroPrior)
+        return _target(model, model.prior, x, weights)
+
+    def _with_data(self, x, y) -> tuple[dict[str, Any], str | None]:
+        """The arguments with ``x`` and ``y`` in their places, and the place of ``x``."""
+        program, prior = self.prior.program, self.prior
+        arguments = program.arguments
+        free = [name for name in _parameters(program.fn) if name not in arguments]
+        if y is not None:
+            bound = _outcome_parameters(prior) if isinstance(prior, NumPyroPrior) else []
+            named = [name for name in (*bound, "y", "obs") if name in (*free, *bound)]
+            place = next(iter(named), free[-1] if free else None)
+            if place is None:
+                raise CredoError(
+                    f"The NumPyro model has no argument left for y: its parameters are {_shown(program.fn)}."
+                )
+            arguments[place] = y
+            free = [name for name in free if name != place]
+        if x is None:
+            return arguments, self.input_name
+        place = free[0] if free else self.input_name
+        if place is None:
+            raise CredoError(
+                f"The NumPyro model has no single argument for x: its parameters are {_shown(program.fn)}. Bind all "
+                "arguments in from_numpyro(fn, ...) and call given() without data."
+            )
+        arguments[place] = x
+        return arguments, place
+
+
+class NumPyroLikelihood(eqx.Module):
+    """(params, x) -> the distribution of the observed sites. ``x`` None: at the arguments that are bound."""
+
+    prior: NumPyroPrior
+    input_name: str | None = eqx.field(static=True)
+
+    def __call__(self, params, x):
+        prior = self.prior
+        if x is None:
+            sites, _ = prior.program.run(prior.given(params))
+            return prior.outcome(sites)
+        try:
+            sites, _ = prior.program.run(self._value(params), self._inputs(x), prior.outcome_leaves)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, CredoError):
+                raise
+            raise CredoError(
+                f"The NumPyro model does not run at these inputs without {self._outcomes()} ({first_line(error)}): let "
+                f"it use {self._outcomes()} only in obs=, and take its sizes from the inputs."
+            ) from error
+        missing = [name for name in prior.outcomes if name not in sites]
+        if missing:
+            raise CredoError(
+                f"Without {self._outcomes()} the NumPyro model has no site {missing[0]!r}, so it cannot predict: write "
+                f"numpyro.sample({missing[0]!r}, ..., obs=y) outside of any `if y is not None`."
+            )
+        return prior.outcome(sites)
+
+    def _inputs(self, x) -> dict[str, Any]:
+        names = _parameters(self.prior.program.fn)
+        if isinstance(x, dict) and x and set(x) <= set(names):
+            return x
+        if self.input_name is None:
+            raise CredoError(
+                f"The NumPyro model has no single input: give new ones as a dict of its arguments ({', '.join(names)})."
+            )
+        return {self.input_name: x}
+
+    def _outcomes(self) -> str:
+        return ", ".join(_outcome_parameters(self.prior)) or "its observations"
+
+    def _value(self, params):
+        known = self.prior.given(params)
+
+        def value(name, distribution, index):
+            if name in params:
+                return known(name, distribution, index)
+            if name not in self.prior.outcomes:
+                raise CredoError(f"Site {name!r} appears only where the model predicts, so it has no posterior.")
+            # nothing may depend on the value of what is predicted; NaN shows where something does
+            if distribution.is_discrete:
+                return distribution.support.feasible_like(jnp.zeros(distribution.shape(), int))
+            return jnp.full(distribution.shape(), jnp.nan)
+
+        return value
+
+
+class Unbound(AbstractPrior):
+    """A program that waits for the rest of its arguments."""
+
+    program: Program
+
+    def __init__(self, program: Program):
+        self.program = program
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        return ()
+
+    def visit(self, value: Value, see: See, key=None) -> Visited:
+        raise CredoError(
+            "The NumPyro model waits for data: call given(x, y) first (its .model is complete), or bind all arguments "
+            "in from_numpyro(fn, ...)."
+        )
+
+    def recorded(self, params: Params) -> dict[str, jax.Array]:
+        return {}
+
+
+def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
+    data = _data(prior) if model.likelihood is not None else {}
+    y = None if not data else next(iter(data.values())) if len(data) == 1 else data
+    lengths = [len(values) if np.ndim(values) else 1 for values in data.values()]
+    size = 0 if not data else lengths[0] if len(set(lengths)) == 1 else sum(lengths)
+    num_terms, head = (size, None) if y is None else check_outcome(_joint_outcome, model.structure, prior, y)
+    weights = case_weights(weights)
+    if weights is not None and (num_terms != size or len(weights) != size):
+        raise CredoError(
+            f"There are {len(weights)} weights and {num_terms} factors in the likelihood of {size} rows: give one "
+            "weight a row, and a likelihood with one factor a row."
+        )
+    is_arrays = all(is_array(leaf) for leaf in jax.tree.leaves(x))
+    return Target(model, x if is_arrays else None, y, weights, model.structure, size, num_terms, head, Levels())
+
+
+def _joint_outcome(u, prior: NumPyroPrior):
+    return prior.joint(u)[2]
+
+
+@in_double
+def _data(prior: NumPyroPrior) -> dict[str, np.ndarray]:
+    return _jitted_data(prior)
+
+
+@jax.jit
+def _jitted_data(prior: NumPyroPrior):
+    return prior.data()
+
+
+def _is_complete(fn: Callable, arguments: dict[str, Any]) -> bool:
+    """Whether every argument is there but those whose default is a value."""
+    return all(
+        name in arguments or parameter.default not in (inspect.Parameter.empty, None)
+        for name, parameter in inspect.signature(fn).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    )
+
+
+def _parameters(fn: Callable) -> list[str]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, parameter in inspect.signature(fn).parameters.items() if parameter.kind not in kinds]
+
+
+def _shown(fn: Callable) -> str:
+    return ", ".join(_parameters(fn)) or "none"
+
+
+def _outcome_parameters(prior: NumPyroPrior) -> list[str]:
+    """The parameters of the program whose leaves are observed."""
+    return list(dict.fromkeys(_leaf_parameters(prior.program)[i] for i in prior.outcome_leaves))
+
+
+def _leaf_parameters(program: Program) -> list[str]:
+    """For each leaf of the arguments, the parameter it belongs to."""
+    return [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(program.arguments)]
+
+
+def _sole_input(prior: NumPyroPrior) -> str | None:
+    observed = _outcome_parameters(prior)
+    owners = _leaf_parameters(prior.program)
+    names = {owners[i] for i in prior.program.places} - set(observed)
+    return names.pop() if len(names) == 1 else None
+
+
+def _converted(data, root: str):
+    """Data frames become dicts of columns, floats become double precision; NaN or infinite inputs are refused."""
+    if hasattr(data, "columns"):
+        data = {str(name): np.asarray(data[name]) for name in data.columns}
+    elif hasattr(data, "to_numpy"):
+        data = data.to_numpy()
+
+    def convert(path, leaf):
+        if not is_array(leaf):
+            return leaf
+        values = np.asarray(leaf)
+        is_input = root == "x" and values.dtype.kind == "f"  # y may hold anything where it is masked
+        return column(column_name(path, root), values) if is_input else as_double(values)
+
+    return jax.tree_util.tree_map_with_path(convert, data)
