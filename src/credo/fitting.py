@@ -4,14 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from credo.journal import read_identity
+from credo.methods.settings import from_json, to_json
+from credo.model.fingerprint import check, fingerprint
 from credo.model.target import Target
+from credo.posterior.files import load
 from credo.posterior.posterior import Posterior, as_key
 from credo.precision import double, to_numpy
 from credo.run import Options
 from credo.status import CredoError, Verdict
 from credo.timing import stopwatch
+
+
+__all__ = ["fit", "load", "resume"]
 
 
 class Method(Protocol):
@@ -48,7 +57,6 @@ def fit(
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(); got {method!r}.")
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
-    is_double = precision != "float32"
     options = Options(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         layout=layout,
@@ -56,13 +64,50 @@ def fit(
         max_memory=max_memory,
         progress=progress,
     )
+    if checkpoint is not None:
+        options = options._replace(identity=_identity(target, method, as_key(key), precision))
+    return _fit(target, method, as_key(key), start, precision, options)
+
+
+def resume(
+    path: str | Path,
+    target: Target,
+    *,
+    layout: str | None = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
+    progress: bool = True,
+) -> Posterior:
+    """Continue the run in the folder ``path``, which ``fit(..., checkpoint=path)`` began, to its end.
+
+    Method, key and precision are those of the run. The draws are bit for bit those of an uninterrupted run on the same
+    kind of machine and versions. CredoError where the folder is damaged or ``target`` is not the one that was fitted.
+    """
+    identity = read_identity(path)
+    with double():
+        check(identity["target"], target)
+    options = Options(Path(path), layout, time_limit, max_memory, progress, identity, resume=True)
+    key = jax.random.wrap_key_data(np.asarray(identity["key"], np.uint32))
+    return _fit(target, from_json(identity["settings"]), key, None, identity["precision"], options)
+
+
+def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
+    is_double = precision != "float32"
     with double(is_double), stopwatch() as seconds:
         target = target.cast(np.float64 if is_double else np.float32)
-        posterior = method.fit(target, key=as_key(key), start=start_position(target, start), options=options)
+        posterior = method.fit(target, key=key, start=start_position(target, start), options=options)
         posterior.kind = to_numpy(posterior.kind)
     posterior.info["seconds"] = seconds | posterior.info.get("seconds", {})
     posterior.verdict = _with_few_rows(posterior.verdict, target)
     return posterior
+
+
+def _identity(target: Target, method: Method, key, precision: str | None) -> dict[str, Any]:
+    """What a checkpoint is of."""
+    with double():
+        known = fingerprint(target, np.zeros(target.dim))
+    key_data = np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
+    return {"target": known, "settings": to_json(method), "key": key_data.tolist(), "precision": precision}
 
 
 def _with_few_rows(verdict: Verdict, target: Target) -> Verdict:

@@ -19,18 +19,26 @@ from credo.posterior.product import Product
 NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127, and for exp(u) with sd up to about 4
 NUM_DRAWS = 8_192  # where no formula is: the mean's Monte Carlo error is then 1.1 % of an sd
 
+AT_ONCE = 10_000_000  # numbers: 80 MB in float64
+
 Report = dict[str, Any]  # leaf or derived name -> array
 
 
 @jax.jit
 def report_positions(target: Target, positions):
     """Parameters and derived quantities at positions (n, dim): arrays (n, *shape)."""
-    return jax.lax.map(lambda u: target.model.report(target.constrain(u)), positions, batch_size=256)
+    return _each(lambda u: target.model.report(target.constrain(u)), positions)
 
 
 @functools.partial(jax.jit, static_argnames=("n",))
 def sample_positions(kind: Kind, key, n: int):
-    return jax.lax.map(kind.sample_u, jax.random.split(key, n), batch_size=256)
+    return _each(kind.sample_u, jax.random.split(key, n), kind)
+
+
+def _each(function: Callable, rows, kind: Kind | None = None):
+    """``function`` of each row: at once where that is small (half the program to compile), else in batches."""
+    size = rows.size if kind is None else rows.shape[0] * max(leaf.size for leaf in jax.tree.leaves(kind))
+    return jax.vmap(function)(rows) if size <= AT_ONCE else jax.lax.map(function, rows, batch_size=256)
 
 
 def moments(kind: Kind, target: Target, drawn: Callable[[], Report]) -> tuple[Report, Report]:

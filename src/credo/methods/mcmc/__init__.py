@@ -1,0 +1,8 @@
+"""Markov chain Monte Carlo: draws from the exact posterior."""
+
+from credo.methods.mcmc.hmc import hmc
+from credo.methods.mcmc.metric import DenseMetric, DiagonalMetric
+from credo.methods.mcmc.nuts import nuts
+from credo.methods.mcmc.sampling import HMC, NUTS
+
+__all__ = ["HMC", "NUTS", "DenseMetric", "DiagonalMetric", "hmc", "nuts"]
