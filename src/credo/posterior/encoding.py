@@ -75,12 +75,13 @@ class Writer:
         if isinstance(value, Structure):
             return {"structure": True}
         if isinstance(value, list | tuple):
-            return {type(value).__name__ if type(value) is list else "tuple": [self.encode(item) for item in value]}
+            return {"list" if isinstance(value, list) else "tuple": [self.encode(item) for item in value]}
         if isinstance(value, Distribution):
             return self._distribution(value)
         if isinstance(value, Flow):
             raise CredoError(
-                "A Flow posterior holds functions, and a file holds no code: save draws of it, or fit it again from its key."
+                "A Flow posterior holds functions, and a file holds no code: save draws of it, or fit it "
+                "again from its key."
             )
         if type(value) in MODULES.values():
             fields = {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -133,7 +134,7 @@ class Reader:
         if "structure" in code:
             return self.structure
         if "list" in code or "tuple" in code:
-            items = [self.decode(item) for item in code.get("list", code.get("tuple"))]
+            items = [self.decode(item) for item in code["list" if "list" in code else "tuple"]]
             return items if "list" in code else tuple(items)
         if "text" in code:
             items = [self.decode(item) for item in code["text"]]

@@ -73,8 +73,8 @@ def _match_leaf(name: str, fitted: np.ndarray, new: np.ndarray) -> np.ndarray:
     if new.shape[1:] != fitted.shape[1:] or new.ndim != fitted.ndim:
         wanted = f"(M{''.join(f', {n}' for n in fitted.shape[1:])})" if fitted.ndim > 1 else "(M,)"
         raise CredoError(
-            f"{name} has shape {new.shape} and the model was fitted with {name} of shape {fitted.shape}: give {wanted}, "
-            "one row a datum and the same columns."
+            f"{name} has shape {new.shape} and the model was fitted with {name} of shape {fitted.shape}: give "
+            f"{wanted}, one row a datum and the same columns."
         )
     if fitted.dtype.kind in "iu" and new.dtype.kind == "f":
         uneven = np.flatnonzero(np.any((new % 1 != 0).reshape(len(new), -1), axis=1))

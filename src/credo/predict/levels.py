@@ -6,6 +6,7 @@ a probe finds every other parameter that the likelihood indexes by the same code
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ from numpyro.distributions import Distribution
 
 from credo.model.data import Levels
 from credo.model.distributions import is_improper
-from credo.model.prior import at_index
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -23,13 +23,13 @@ NewRows = tuple[tuple[str, int], ...]  # parameter -> how many rows past its own
 
 
 def code(target: Target, table) -> tuple[object, NewRows]:
-    """``table`` with its group columns coded: known levels as in the fit, unseen ones from the parameter's length on."""
+    """``table`` with group columns coded: known levels as in the fit, unseen ones from the parameter's length on."""
     groups = target.model.groups
     if not groups:
         return table, ()
     if not isinstance(table, Mapping):
         raise CredoError(
-            f"The model groups by column {next(iter(groups))!r}: give x as a DataFrame or a dict of columns that has it."
+            f"The model groups by column {next(iter(groups))!r}: give x as a DataFrame or a dict of columns with it."
         )
     lengths = {leaf.name: leaf.shape[0] for leaf in target.structure.leaves if leaf.shape}
     unseen: dict[str, np.ndarray] = {}
@@ -57,8 +57,8 @@ def _values(column: str, values, known: np.ndarray) -> np.ndarray:
     is_missing = np.array([v is None or v != v for v in values.ravel()])
     if is_missing.any():
         raise CredoError(
-            f"x[{column!r}] has {is_missing.sum()} missing values (the first in row {int(np.argmax(is_missing))}): give a "
-            "level, or a new name for an unknown one."
+            f"x[{column!r}] has {is_missing.sum()} missing values (the first in row {np.argmax(is_missing)}): give "
+            "a level, or a new name for an unknown one."
         )
     if _kind(known) != _kind(values):
         raise CredoError(
@@ -85,7 +85,7 @@ def lengthen(target: Target, params, new_rows: NewRows, key):
     def visitor(name, distribution, index):
         value = values[name]
         if name not in wanted:
-            return at_index(value, index)
+            return value if index is None else value[index]
         number = wanted[name]
         fresh = _fresh_rows(distribution, value.shape[0], number, jax.random.fold_in(key, list(wanted).index(name)))
         return jnp.concatenate([value, fresh.astype(value.dtype)])
@@ -97,8 +97,8 @@ def _overlook(name, distribution, value) -> None:
     """A visit that looks at nothing."""
 
 
-def _fresh_rows(distribution: Distribution, length: int, number: int, key):
-    base = _rows_of(distribution)
+def _fresh_rows(distribution: Distribution, length: int, number: int, key) -> jax.Array:
+    base: Any = _rows_of(distribution)
     if base.batch_shape[0] == length + number:  # its prior follows an earlier parameter that was lengthened itself
         return base.sample(key)[length:]
     copies = base.sample(key, (-(-number // length),))
@@ -120,14 +120,10 @@ def indexed_parameters(target: Target, u, x, new_rows: NewRows) -> NewRows:
     found: dict[str, int] = {}
     lengths = {leaf.name: leaf.shape[0] for leaf in target.structure.leaves if leaf.shape}
     for parameter, number in new_rows:
-        columns = [column for column, p in target.model.group_items if p == parameter]
-        for name in [
-            parameter,
-            *(n for n, length in lengths.items() if length == lengths[parameter] and n != parameter),
-        ]:
-            if any(
-                _is_indexed(target, u, _probe_rows(x, column, lengths[name]), name, parameter) for column in columns
-            ):
+        probes = [_probe_rows(x, c, lengths[parameter]) for c, p in target.model.group_items if p == parameter]
+        others = [name for name, length in lengths.items() if length == lengths[parameter] and name != parameter]
+        for name in (parameter, *others):
+            if any([_is_indexed(target, u, probe, name, parameter) for probe in probes]):  # each probe may refuse
                 found[name] = number
     ordered = tuple((leaf.name, found[leaf.name]) for leaf in target.structure.leaves if leaf.name in found)
     _check_exchangeable(target, u, ordered)
@@ -150,8 +146,8 @@ def _is_indexed(target: Target, u, x, name: str, parameter: str) -> bool:
         unseen = known = True
     if known and unseen:
         raise CredoError(
-            f"Group {parameter!r} has unseen levels, but the likelihood uses all rows of {name!r} at once, so a new row "
-            "would change the others: predict at known levels only, or let the likelihood index the parameter alone."
+            f"Group {parameter!r} has unseen levels, but the likelihood uses all rows of {name!r} at once: a new row "
+            "would change the others. Predict at known levels only, or let the likelihood index the parameter alone."
         )
     return bool(unseen)
 
@@ -163,18 +159,14 @@ def _poisoned(target: Target, u, x, name: str):
     values = target.model.prior.leaves(params)
     padded = jnp.concatenate([values[name], jnp.full((1, *values[name].shape[1:]), jnp.nan, values[name].dtype)])
     params = target.structure.assemble({**values, name: padded})
-    leaves = jax.tree.leaves(target.likelihood_distribution(params, x))
-    rows = [
-        jnp.broadcast_to(jnp.isnan(_per_row(leaf)), (2,))
-        for leaf in leaves
-        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-    ]
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(target.likelihood_distribution(params, x))]
+    real = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    rows = [jnp.broadcast_to(jnp.isnan(_per_row(leaf)), (2,)) for leaf in real]
     return jnp.any(jnp.stack(rows), axis=0)
 
 
 def _per_row(leaf):
     """(2,) where the leaf has a row for each of two rows, () where it is shared: NaN if any entry is."""
-    leaf = jnp.asarray(leaf)
     return jnp.sum(leaf.reshape(2, -1), axis=1) if leaf.ndim and leaf.shape[0] == 2 else jnp.sum(leaf)
 
 
@@ -185,7 +177,7 @@ def _check_exchangeable(target: Target, u, new_rows: NewRows) -> None:
     def visitor(name, distribution, index):
         value = values[name]
         if name not in wanted:
-            return at_index(value, index)
+            return value if index is None else value[index]
         if _rows_of(distribution).batch_shape[:1] != (len(value) + wanted[name],):
             _check_rows(name, distribution, value)
         return jnp.concatenate([value, jnp.repeat(value[-1:], wanted[name], axis=0)])
@@ -207,8 +199,8 @@ def _check_rows(name: str, distribution: Distribution, value) -> None:
         raise CredoError(f"{name!r} has an improper prior, from which no unseen level can be drawn: {remedy}")
     if base.batch_shape[:1] != value.shape[:1]:
         raise CredoError(
-            f"The rows of {name!r} are one joint draw from {type(base).__name__}, so the prior says nothing of one more: "
-            f"{remedy}"
+            f"The rows of {name!r} are one joint draw from {type(base).__name__}, so the prior says nothing of one "
+            f"more: {remedy}"
         )
     for row in (value[:1], value[-1:]):
         log_probs = np.asarray(base.log_prob(jnp.broadcast_to(row, value.shape)))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from credo.model.heads import Head, head_of
@@ -71,12 +70,12 @@ class Quadrature:
 class Probit:
     """MacKay's (1992) approximation σ(m / √(1 + π s² / 8)) of a class probability, and its form for several classes.
 
-    Within 0.02 of the integral for two classes; for more, softmax of m_k / √(1 + π s_k² / 8) (Gibbs 1998), which looks at
-    each logit alone and may be further off. The epistemic share of the variance is that of the linearised outputs.
+    Within 0.02 of the integral for two classes; for more, softmax of m_k / √(1 + π s_k² / 8) (Gibbs 1998), which looks
+    at each logit alone and may be further off. The epistemic share of the variance is that of the linearised outputs.
     """
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProbitLaw", "Projection"]:
-        target, kind, head, rows = _project(posterior, table, "Probit")
+        _, _, head, rows = _project(posterior, table, "Probit")
         if head.name not in ("bernoulli", "categorical"):
             raise CredoError(
                 f"Probit() is for classes, and the outcome is {head.name}: use Linearised() or MonteCarlo()."
@@ -193,7 +192,8 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
     kind, target = posterior.kind, without_data(posterior.target)
     if not isinstance(kind, Gaussian | Point):
         raise CredoError(
-            f"{rule}() needs a Gaussian posterior, and this one is {type(kind).__name__}: use MonteCarlo(), or fit Laplace()."
+            f"{rule}() needs a Gaussian posterior, and this one is {type(kind).__name__}: use MonteCarlo(), or "
+            "fit Laplace()."
         )
     if table.new_rows:
         names = ", ".join(name for name, _ in table.new_rows)
@@ -209,8 +209,8 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
     num_rows = table.size or 1
     if num_rows * num_outputs**2 * 8 > MAX_COVARIANCES:
         raise CredoError(
-            f"{rule}() would hold {num_rows} covariances of {num_outputs} outputs each: predict fewer rows at a time, or use "
-            "MonteCarlo()."
+            f"{rule}() would hold {num_rows} covariances of {num_outputs} outputs each: predict fewer rows at a time, "
+            "or use MonteCarlo()."
         )
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     both = Stream((target, kind), table.x, table.size, chunk)
@@ -246,7 +246,7 @@ def _head(target: Target, table: Table) -> tuple[Head | None, int, bool]:
 
 @functools.partial(jax.jit, static_argnames=("head", "is_cut"))
 def _outputs(both: tuple[Target, Kind], x, head: Head, is_cut: bool):
-    """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, a row's J at a time where rows part."""
+    """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part."""
     target, kind = both
     centre = centre_of(kind)
 

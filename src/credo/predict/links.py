@@ -1,7 +1,7 @@
 """Integrals of an observation model over Gaussian outputs, p(y) = ∫ p(y | z) N(z; m, C) dz, for one head each.
 
-``moments(m, C, d, number)`` gives the mean, E[Var(y | z)] and Var(E[y | z]); ``components(m, C, d, y, number)`` a mixture
-(Q, M) with log weights that stands for p(y) near y. ``d`` holds what is not in z (the trials of a binomial).
+``moments(m, C, d, number)`` gives the mean, E[Var(y | z)] and Var(E[y | z]); ``components(m, C, d, y, number)`` a
+mixture (Q, M) with log weights that stands for p(y) near y. ``d`` holds what is not in z (the trials of a binomial).
 
 One-dimensional integrals are trapezoidal sums, which converge exponentially (Trefethen & Weideman 2014), after
 z = c + a sinh(x): nodes then lie a apart around c, where p(y | z) bends, and as far apart as N(z; m, s²) allows
@@ -65,7 +65,7 @@ def normal_points(number: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     from scipy.stats import qmc
 
     size = 2 ** math.ceil(math.log2(8 * number))
-    points = ndtri(qmc.Sobol(dim, seed=0).random(size))  # scrambled (Owen 1998), always alike
+    points = ndtri(qmc.Sobol(dim, rng=0).random(size))  # scrambled (Owen 1998), always alike
     return points, np.full(size, -math.log(size))
 
 
@@ -145,7 +145,7 @@ def _exponential_components(mean, covariance, d, y, number):
 
 
 def _location_scale(mean, covariance, number):
-    """Given the log scale at its nodes (Q, M): the location's mean and variance, the scale, and the log weights (Q, 1)."""
+    """At the nodes of the log scale (Q, M): the location's mean and variance, the scale, and the log weights (Q, 1)."""
     t, log_weights = normal_nodes(number)
     t = t[:, None]
     variance = covariance[:, 1, 1]

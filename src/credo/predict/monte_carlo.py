@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from credo.linalg.operator import Stored
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
 from credo.posterior.marginals import draw_weights, sample_positions
 from credo.predict.inputs import Table
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
-from credo.predict.outcome import Outcomes, cdf, log_prob, moments, over, rowwise
+from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ class MixtureLaw(eqx.Module):
 
     target: Target
     kind: Kind | None
-    positions: Float[Array, "draw dim"] | None
+    positions: Float[Stored, "draw dim"] | None
     keys: Key[Array, " draw"]
-    log_weights: Float[Array, " draw"]
+    log_weights: Float[Stored, " draw"]
     new_rows: NewRows = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
 
@@ -100,10 +101,10 @@ class MixtureLaw(eqx.Module):
         """How many distributions stand behind each row."""
         return self.log_weights.shape[0]
 
-    def likelihood(self, rows, index) -> Outcomes:
+    def likelihood(self, rows, index) -> Any:
         """p(y | x, θ) at one draw."""
         key = self.keys[index]
-        u = self.positions[index] if self.kind is None else self.kind.sample_u(key)
+        u = self.kind.sample_u(key) if self.kind is not None else self.positions[index]  # type: ignore[index]
         params = self.target.constrain(u)
         if self.new_rows:
             params = lengthen(self.target, params, self.new_rows, jax.random.fold_in(key, 1))
@@ -151,7 +152,7 @@ class MixtureLaw(eqx.Module):
 
         return jax.lax.map(one, (index, jax.random.split(key_rows, n)), batch_size=self.batch)
 
-    def _each(self, function: Callable[[Outcomes], Any], rows):
+    def _each(self, function: Callable[[Any], Any], rows):
         """``function`` of the likelihood at each draw, stacked on a leading axis."""
 
         def one(index):
@@ -163,8 +164,8 @@ class MixtureLaw(eqx.Module):
         return jax.lax.map(one, indices, batch_size=self.batch)
 
 
-def likelihood_at(target: Target, params, x) -> Outcomes:
-    """p(y | x, params) with one batch element a row."""
+def likelihood_at(target: Target, params, x) -> Any:
+    """p(y | x, params) with one batch element a row; a dict of such where there are several outcomes."""
     leaves = jax.tree.leaves(x)
     size = leaves[0].shape[0] if leaves else 1
     return over(lambda d: rowwise(d, size), target.likelihood_distribution(params, x))

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import betainc, gammaincc
 from numpyro.distributions import Distribution
+from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from credo.model.distributions import unwrapped
 
@@ -33,23 +35,23 @@ def rowwise(d: Distribution, num_rows: int) -> Distribution:
 
 def num_classes(d: Distribution) -> int | None:
     """The number of classes of a categorical outcome; None for any other."""
-    d = unwrapped(d)
-    if isinstance(d, dist.CategoricalLogits):
-        return d.logits.shape[-1]
-    return d.probs.shape[-1] if isinstance(d, dist.CategoricalProbs) else None
+    inner: Any = unwrapped(d)
+    if isinstance(inner, dist.CategoricalLogits | dist.CategoricalProbs):
+        return np.shape(getattr(inner, "logits" if isinstance(inner, dist.CategoricalLogits) else "probs"))[-1]
+    return None
 
 
-def moments(d: Distribution) -> tuple[jax.Array, jax.Array]:
+def moments(d: Any) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of each outcome (M, …); of the one-hot vector (M, …, K) for a categorical one."""
     shape = d.batch_shape + d.event_shape
     if num_classes(d) is None:
         return jnp.broadcast_to(d.mean, shape), jnp.broadcast_to(d.variance, shape)
-    probs = unwrapped(d).probs  # type: ignore[attr-defined]
-    probs = jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
+    inner: Any = unwrapped(d)
+    probs = jnp.broadcast_to(inner.probs, (*shape, inner.probs.shape[-1]))
     return probs, probs * (1.0 - probs)
 
 
-def log_prob(d: Distribution, y) -> jax.Array:
+def log_prob(d: Any, y) -> jax.Array:
     """One log probability a datum (M,), −∞ outside the support; trailing batch dimensions fold into the datum."""
     terms = d.log_prob(y)
     if not isinstance(d, dist.MaskedDistribution):  # a masked datum counts nothing, whatever stands in its place
@@ -57,7 +59,7 @@ def log_prob(d: Distribution, y) -> jax.Array:
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
 
 
-def cdf(d: Distribution, y) -> jax.Array:
+def cdf(d: Any, y) -> jax.Array:
     """Pr(Y ≤ y) for each scalar outcome, right outside the support too; NotImplementedError where none is known."""
     if isinstance(d, dist.Independent):  # its events are marginals that the base knows
         return cdf(d.base_dist, y)
@@ -71,7 +73,7 @@ def cdf(d: Distribution, y) -> jax.Array:
     return value if upper is None else jnp.where(y >= upper, 1.0, value)
 
 
-def _cdf_inside(d: Distribution, y) -> jax.Array:
+def _cdf_inside(d: Any, y) -> jax.Array:
     for family, function in _CDF.items():
         if isinstance(d, family):
             return function(d, y)
@@ -79,8 +81,7 @@ def _cdf_inside(d: Distribution, y) -> jax.Array:
 
 
 def _bernoulli(d, y):
-    logits = d.logits if isinstance(d, dist.BernoulliLogits) else None
-    at_zero = 1.0 - d.probs if logits is None else jax.nn.sigmoid(-logits)
+    at_zero = jnp.subtract(1.0, d.probs)
     return jnp.where(y < 0, 0.0, jnp.where(y < 1, at_zero, 1.0))
 
 
@@ -108,7 +109,7 @@ _CDF: dict[type | tuple, Callable] = {
     (dist.BinomialLogits, dist.BinomialProbs): _binomial,
     dist.Poisson: _poisson,
     (dist.GeometricLogits, dist.GeometricProbs): _geometric,
-    dist.discrete.ZeroInflatedProbs: _zero_inflated,
+    ZeroInflatedProbs: _zero_inflated,
     (dist.ExpandedDistribution, dist.MaskedDistribution): lambda d, y: cdf(d.base_dist, y),
 }
 

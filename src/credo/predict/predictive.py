@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.model.data import outcomes
+from credo.precision import double
 from credo.predict.inputs import Table, check_inputs
 from credo.predict.invert import invert
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.outcome import Outcome, over
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
-from credo.precision import double
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Predictive:
         for name, outcome in self._named():
             if not outcome.has_moments:
                 raise CredoError(
-                    f"numpyro knows no mean and variance of {outcome.family}{name}: use sample(), quantile() or log_prob()."
+                    f"numpyro knows no mean and variance of {outcome.family}{name}: use sample(key, n), "
+                    "quantile(p) or log_prob(y)."
                 )
         with double():
             return self._stream(_moments)

@@ -93,14 +93,14 @@ def _outline(law: Law, rows, size: int | None) -> tuple[Any, float]:
         raise
     except (TypeError, ValueError) as error:
         raise CredoError(
-            f"The likelihood cannot be evaluated at these inputs ({str(error)[:120]}): a parameter with one entry a row "
-            "must be indexed by a column of x."
+            f"The likelihood cannot be evaluated at these inputs ({str(error)[:120]}): a parameter with one entry a "
+            "row must be indexed by a column of x."
         ) from error
     for outcome in seen[0].values() if isinstance(seen[0], dict) else seen:
         if size is not None and outcome.shape[:1] != (size,):
             raise CredoError(
-                f"The likelihood returned {outcome.family} of shape {outcome.shape} for {size} rows of x: a parameter with "
-                "one entry a row must be indexed by a column of x."
+                f"The likelihood returned {outcome.family} of shape {outcome.shape} for {size} rows of x: a parameter "
+                "with one entry a row must be indexed by a column of x."
             )
     return seen[0], _footprint(jaxpr.jaxpr)
 
