@@ -1,0 +1,116 @@
+"""Laplace's approximation (MacKay 2003, chapter 27): a Gaussian at the mode with the curvature found there.
+
+    û = argmax log p(u, D),  A = −∇² log p(u, D) at û,  q(u) = N(û, A⁻¹)
+    log p(D) ≈ log p(û, D) + (d/2) log 2π − ½ log |A|
+
+u is the unconstrained position, Jacobian included. Exact where log p(u, D) is quadratic; the error of the evidence falls
+as 1/N where N data inform every direction (Kass & Raftery 1995, section 4.1).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from credo.methods.laplace.curvature import Curvature, ExactHessian
+from credo.methods.laplace.proposal import NUM_DRAWS, pareto_k
+from credo.methods.laplace.structure import Dense, Shape, Structure
+from credo.methods.optimise.diagnosis import coordinate_names, diagnose
+from credo.methods.optimise.map import fit_info
+from credo.methods.optimise.newton import MAX_STEPS
+from credo.methods.optimise.objective import (
+    Objective,
+    after,
+    chunk_size,
+    find_mode,
+    in_unconstrained_space,
+    solver_for,
+    starting_position,
+)
+from credo.methods.particles.importance import has_evidence
+from credo.model.target import Target
+from credo.posterior.kinds import Draws, Gaussian, Point
+from credo.posterior.posterior import Posterior
+from credo.run import Options
+from credo.status import CredoError, Estimate
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A Gaussian at the mode in unconstrained space.
+
+    ``structure``: ``Dense()`` (every covariance) or ``Diagonal()``. ``curvature``: ``ExactHessian()``, or
+    ``GaussNewton()``, which is never negative for the likelihood's part. ``num_steps``: at most this many evaluations on
+    the way to the mode.
+    ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
+    batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
+    ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
+
+    Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for
+    A and no evidence), and ``pareto_k`` of 1,000 draws of the Gaussian weighed against the target.
+    ``log_evidence`` is None under an improper prior. Raises CredoError where the density is not finite at the start,
+    or the curvature asked for does not exist.
+    """
+
+    structure: Structure = field(default_factory=Dense)
+    curvature: Curvature = field(default_factory=ExactHessian)
+    prior: Posterior | None = None
+    num_steps: int = MAX_STEPS
+
+    def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
+        target = target.flat()
+        self.curvature.check(target)
+        objective = self._objective(target)
+        start = self.prior if start is None else start
+        solver, chunk = solver_for(target, options.max_memory), chunk_size(target, options.max_memory)
+        optimum = find_mode(
+            objective,
+            target,
+            starting_position(target, key, start),
+            key,
+            solver,
+            max_steps=self.num_steps,
+            time_limit=options.time_limit,
+        )
+        diagnosis = diagnose(target, objective, optimum, solver)
+        shape = self.structure.shape(self.curvature, objective, target, optimum, chunk)
+        kind = Gaussian(optimum.position, shape.scale)
+        sentences = diagnosis.sentences
+        is_positive = shape.min_curvature > 0
+        if not is_positive:
+            name = coordinate_names(target)[shape.coordinate]
+            sentences = (
+                *(s for s in sentences if "direction led by" not in s),
+                f"The direction of smallest curvature is led by {name}. The Gaussian has the absolute curvature in its "
+                "place, which is no approximation of the posterior.",
+            )
+        verdict = diagnosis._replace(sentences=sentences).verdict(
+            min_curvature=shape.min_curvature, pareto_k=pareto_k(objective, kind, key, chunk)
+        )
+        is_mode = is_positive and not (verdict.figures["mode_at_infinity"] or verdict.figures["mode_on_boundary"])
+        evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)
+        info = fit_info(objective, optimum) | {"num_densities": NUM_DRAWS}
+        if self.prior is not None:
+            info["log_evidence_increment"] = increment
+        return Posterior(kind, target, verdict=verdict, info=info, log_evidence=evidence)
+
+    def _objective(self, target: Target) -> Objective:
+        if self.prior is None:
+            return in_unconstrained_space(target)
+        if not isinstance(self.prior, Posterior) or isinstance(self.prior.kind, Point | Draws):
+            raise CredoError(
+                "Laplace(prior=…) takes a posterior that has a density, such as one by Laplace() or ADVI(); got "
+                f"{type(getattr(self.prior, 'kind', self.prior)).__name__}."
+            )
+        if self.prior.target.structure != target.structure:
+            raise CredoError("The posterior given as prior has other parameters than this target: fit the same model.")
+        if target.y is None or target.model.likelihood is None:
+            raise CredoError("Laplace(prior=…) needs a target with a likelihood: this one is a bare log density.")
+        return after(self.prior.kind, target)
+
+    def _evidence(self, target: Target, value: float, shape: Shape) -> tuple[Estimate | None, float | None]:
+        """log p(D), of all batches so far, and of the last."""
+        increment = value + 0.5 * target.dim * float(np.log(2 * np.pi)) + float(shape.scale.log_det())
+        if self.prior is None:
+            return (Estimate(increment, np.nan, "laplace") if has_evidence(target) else None), increment
+        earlier = self.prior.log_evidence
+        return (None if earlier is None else Estimate(earlier.value + increment, np.nan, "laplace")), increment

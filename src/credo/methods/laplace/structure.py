@@ -1,0 +1,65 @@
+"""How much of the curvature the Gaussian keeps: all of it, or its diagonal."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from credo.linalg.dense import Dense as DenseScale
+from credo.linalg.diagonal import Diagonal as DiagonalScale
+from credo.linalg.operator import ScaleOperator
+from credo.methods.laplace.curvature import Curvature, ExactHessian
+from credo.methods.optimise.newton import Optimum
+from credo.methods.optimise.objective import Objective
+from credo.methods.optimise.spectrum import LEAST, Spectrum
+from credo.model.target import Target
+from credo.status import CredoError
+
+MAX_DENSE = 10_000  # 800 MB a matrix, and minutes for its factors
+
+
+class Shape(NamedTuple):
+    """S with S Sᵀ = A⁻¹; the smallest eigenvalue of A and the coordinate that leads its direction."""
+
+    scale: ScaleOperator
+    min_curvature: float
+    coordinate: int
+
+
+class Structure(Protocol):
+    """From the curvature at the mode to the Gaussian's scale."""
+
+    def shape(
+        self, curvature: Curvature, objective: Objective, target: Target, optimum: Optimum, chunk: int
+    ) -> Shape: ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Every covariance. Up to 10,000 dimensions."""
+
+    def shape(self, curvature, objective, target, optimum, chunk):
+        if target.dim > MAX_DENSE:
+            raise CredoError(
+                f"A dense Laplace of {target.dim} dimensions needs {8e-9 * target.dim**2:.0f} GB a matrix (the bound is "
+                f"{MAX_DENSE} dimensions): use structure=Diagonal()."
+            )
+        A = curvature.matrix(objective, target, optimum, chunk).astype(np.float64)
+        spectrum = Spectrum.of(A, float(np.finfo(optimum.position.dtype).eps))
+        smallest, coordinate = spectrum.smallest(A)
+        return Shape(DenseScale.from_precision(A if spectrum.is_positive else spectrum.safe()), smallest, coordinate)
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The diagonal of the curvature alone: parameters independent, with their conditional variances."""
+
+    def shape(self, curvature, objective, target, optimum, chunk):
+        diagonal = curvature.diagonal(objective, target, optimum, chunk).astype(np.float64)
+        coordinate = int(np.argmin(diagonal))
+        smallest = float(diagonal[coordinate])
+        if optimum.curvature is not None and isinstance(curvature, ExactHessian):  # a saddle may hide off the diagonal
+            spectrum = Spectrum.of(optimum.curvature, float(np.finfo(optimum.position.dtype).eps))
+            smallest, coordinate = spectrum.smallest(optimum.curvature)
+        safe = np.maximum(np.abs(diagonal), LEAST * max(float(np.max(np.abs(diagonal))), 1e-100))
+        return Shape(DiagonalScale(1 / np.sqrt(np.where(diagonal > 0, diagonal, safe))), smallest, coordinate)

@@ -1,0 +1,170 @@
+"""Is the point where the optimiser stopped a mode? If not: at infinity, on a boundary, a saddle or a ridge, and whose.
+
+A mode at infinity shows as Newton steps that keep their length and direction while the gradient fades (separable
+classes: the gradient halves with each step and the steps stay), and as a density that is no lower ten times further
+out. A boundary shows as a transformed coordinate (log σ, logit p) that runs off.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpyro.distributions import biject_to
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
+
+from credo.diagnose.verdict import judge
+from credo.methods.optimise.newton import Optimum, Solver, Status
+from credo.methods.optimise.spectrum import Spectrum
+from credo.model.structure import scalar_names
+from credo.model.target import Target
+from credo.posterior.marginals import report_positions
+from credo.status import Verdict
+
+FAR = 30.0  # of a log or logit: a number of 1e-13 beside 1
+FADED = 1e-3  # relative length of a last Newton step that is no rounding error
+CLASSES = ("bernoulli", "binomial", "categorical")
+
+
+class Diagnosis(NamedTuple):
+    """Figures for the verdict and sentences that name the parameter. ``spectrum``: None where A was not formed."""
+
+    figures: dict[str, float | None]
+    sentences: tuple[str, ...]
+    spectrum: Spectrum | None
+
+    def verdict(self, **more: float | None) -> Verdict:
+        """``more``: figures of the method's own."""
+        figures = self.figures | more
+        if not (figures["mode_at_infinity"] or figures["mode_on_boundary"]):
+            return judge(figures, self.sentences)
+        consequences = ("gradient_norm", "min_curvature", "pareto_k")  # true, but no news
+        judged = judge({name: value for name, value in figures.items() if name not in consequences}, self.sentences)
+        known = {name: np.nan if value is None else float(value) for name, value in figures.items()}
+        return replace(judged, figures=known)
+
+
+def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Diagnosis:
+    """What ``optimum`` of ``objective`` (an ``Objective``) over the flat ``target`` is."""
+    is_transformed = transformed(target)
+    figures: dict[str, float | None] = {
+        "gradient_norm": optimum.gradient_norm,
+        "mode_at_infinity": 0.0,
+        "mode_on_boundary": 0.0,
+        "num_iterations": float(optimum.num_gradients),
+        "position_norm": float(np.max(np.abs(optimum.position))),
+    }
+    sentences = []
+    runaway = _runaway(objective, optimum, solver, is_transformed)
+    if runaway is not None:
+        name, before, after = _named(target, optimum.position, runaway, optimum.newton)
+        if is_transformed[runaway] and not abs(after) > abs(before) * (1 + 1e-6):
+            figures["mode_on_boundary"] = 1.0
+            sentences.append(f"{name} is {before:.3g} and still on its way to the boundary of its support.")
+        else:
+            figures["mode_at_infinity"] = 1.0
+            sentences.append(f"{name} is {before:.3g} and still on its way to infinity.")
+            if target.head is not None and target.head.name in CLASSES:
+                sentences.append(
+                    "The inputs separate the classes (almost) perfectly: ever larger coefficients fit ever better."
+                )
+    spectrum = None
+    if optimum.curvature is not None:
+        spectrum = Spectrum.of(optimum.curvature, float(np.finfo(optimum.position.dtype).eps))
+        smallest, coordinate = spectrum.smallest(optimum.curvature)
+        # one unit of a log or a logit that changes nothing
+        is_flat = is_transformed & (np.abs(np.diagonal(optimum.curvature)) <= _rounding(optimum))
+        if is_flat.any() and smallest > 0:
+            smallest, coordinate = 0.0, int(np.argmax(is_flat))
+        figures["min_curvature"] = smallest
+        if smallest <= 0 and runaway is None:
+            name = coordinate_names(target)[coordinate]
+            shape = "rises" if smallest < 0 else "is flat"
+            sentences.append(f"The density {shape} to both sides along a direction led by {name}.")
+    elif optimum.status is Status.STALLED:
+        sentences.append(
+            "Second derivatives were used by products only, and rounding ended the ascent before the gradient did: the "
+            "parameters may differ too much in scale."
+        )
+    if optimum.status is Status.TIME:
+        sentences.append("The time limit ended the ascent.")
+    return Diagnosis(figures, tuple(sentences), spectrum)
+
+
+def transformed(target: Target) -> np.ndarray:
+    """Which coordinates (dim,) pass through a transform that is not the identity."""
+    parts = {}
+
+    def see(name, distribution, value):
+        transform = biject_to(distribution.support)
+        while isinstance(transform, IndependentTransform):
+            transform = transform.base_transform
+        parts[name] = not isinstance(transform, IdentityTransform)
+
+    target.prior.survey(see)
+    return np.concatenate([np.full(leaf.size, parts[leaf.name]) for leaf in target.structure.leaves])
+
+
+def coordinate_names(target: Target) -> list[str]:
+    """A name for each coordinate: that of the scalar it moves, where there is one."""
+    names = []
+    for leaf in target.structure.leaves:
+        scalars = scalar_names(leaf.name, leaf.free_shape)
+        names += scalars if leaf.is_elementwise else [f"{name} (unconstrained)" for name in scalars]
+    return names
+
+
+def _runaway(objective, optimum: Optimum, solver: Solver, is_transformed) -> int | None:
+    """The coordinate that leads the way to infinity or to a boundary; None if the point stays where it is."""
+    u, step = optimum.position, np.nan_to_num(optimum.newton)
+    far = is_transformed & (np.abs(u) > FAR)
+    if optimum.curvature is not None and optimum.status is Status.CONVERGED:
+        far &= np.abs(np.diagonal(optimum.curvature)) <= _rounding(optimum)
+    if far.any():
+        return int(np.argmax(np.where(far, np.abs(u), 0.0)))
+    leader = int(np.argmax(np.abs(step)))
+    if optimum.status is Status.CONVERGED and not _is_drifting(u, step, optimum.previous, leader):
+        return None
+    if abs(step[leader]) <= FADED * abs(u[leader]) and optimum.status is Status.CONVERGED:
+        return None
+    size = max(float(np.max(np.abs(u))), 1.0)
+    for direction in (step, u):
+        length = float(np.max(np.abs(direction)))
+        if length == 0:
+            continue
+        there = [u + (direction * (factor * size / length)).astype(u.dtype) for factor in (1.0, 10.0)]
+        values = [solver.evaluate(objective.function, objective.args, v, np.inf, None).value for v in there]
+        if all(value >= optimum.value - _rounding(optimum) for value in values):
+            return int(np.argmax(np.abs(direction)))
+    return None
+
+
+def _is_drifting(u, step, previous, leader: int) -> bool:
+    """Whether the last Newton steps went the same way, no shorter, and far for the place they are at."""
+    lengths = float(np.linalg.norm(step)), float(np.linalg.norm(previous))
+    if abs(step[leader]) <= FADED * abs(u[leader]) or lengths[0] < 0.9 * lengths[1]:
+        return False
+    return lengths[1] == 0 or float(step @ previous) > 0.9 * lengths[0] * lengths[1]
+
+
+def _rounding(optimum: Optimum) -> float:
+    return 10 * float(np.finfo(optimum.position.dtype).eps) * max(1.0, abs(optimum.value))
+
+
+def _named(target: Target, u, coordinate: int, step) -> tuple[str, float, float]:
+    """The scalar that the coordinate moves, its value at u and one unit further on."""
+    names = coordinate_names(target)
+    direction = np.zeros_like(u)
+    direction[coordinate] = np.sign(u[coordinate]) or np.sign(step[coordinate])
+    start, leaf = 0, target.structure.leaves[0]
+    for candidate in target.structure.leaves:
+        if start <= coordinate < start + candidate.size:
+            leaf = candidate
+            break
+        start += candidate.size
+    # one position a call: the program that posterior.mean() uses later
+    values = [np.ravel(report_positions(target, v[None])[leaf.name]) for v in (u, u + direction)]
+    # where a coordinate moves several scalars, the one nearest to the boundary speaks for them
+    index = coordinate - start if leaf.is_elementwise else int(np.argmin(np.abs(values[0])))
+    scalars = scalar_names(leaf.name, leaf.shape)
+    name = names[coordinate] if leaf.is_elementwise else scalars[index]
+    return name, float(values[0][index]), float(values[1][index])

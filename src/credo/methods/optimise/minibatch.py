@@ -1,0 +1,92 @@
+"""Gradient ascent by an optax optimiser, on full data or on minibatches drawn without replacement within each epoch.
+
+One compiled program takes any number of updates. Step i's batch is a slice of the permutation of its epoch, drawn from
+(key, epoch), so the same key gives the same path however the steps are cut into calls.
+"""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from credo.model.target import Target
+from credo.run import Options
+from credo.status import CredoError
+
+NUM_EPOCHS, LEAST_STEPS = 30, 1_000
+STEP_SIZE = 0.05  # in unconstrained coordinates, which are of order one
+NUM_CALLS = 20  # between which the time limit is looked at
+
+
+def default_num_steps(target: Target, batch_size: int | None) -> int:
+    """30 epochs, and no fewer than 1,000 steps."""
+    return max(LEAST_STEPS, NUM_EPOCHS * (target.size // batch_size) if batch_size else 0)
+
+
+@functools.lru_cache(maxsize=32)  # the compiled program is keyed on the object
+def default_optimiser(num_steps: int) -> optax.GradientTransformation:
+    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
+    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
+
+
+def ascend(
+    target: Target,
+    optimiser: optax.GradientTransformation,
+    batch_size: int | None,
+    num_steps: int,
+    key,
+    position: Float[np.ndarray, " dim"],
+    options: Options,
+) -> Float[np.ndarray, " dim"]:
+    """``num_steps`` updates from ``position`` (fewer at the time limit) of the density in the user's space."""
+    if batch_size is not None:
+        target.check_minibatch(batch_size)
+        if batch_size == target.size:
+            batch_size = None
+    deadline = np.inf if options.time_limit is None else time.monotonic() + options.time_limit
+    state = initial(optimiser, jnp.asarray(position), target.size)
+    stops = np.linspace(0, num_steps, NUM_CALLS + 1).astype(int)
+    for first, last in zip(stops[:-1], stops[1:], strict=True):
+        state = _advance(optimiser, batch_size, target, key, state, first, last)
+        if not np.all(np.isfinite(state[0])):
+            raise CredoError(
+                f"The position is no longer finite after {last} steps: lower the optimiser's step size, or add "
+                "optax.clip_by_global_norm before it."
+            )
+        if time.monotonic() > deadline:
+            break
+    return np.asarray(state[0])
+
+
+@functools.partial(jax.jit, static_argnames=("optimiser", "size"))
+def initial(optimiser, u: Float[Array, " dim"], size: int):
+    """(position, state of the optimiser, order of the rows in this epoch)."""
+    return u, optimiser.init(u), jnp.arange(size)
+
+
+@functools.partial(jax.jit, static_argnames=("optimiser", "batch_size"))
+def _advance(optimiser, batch_size: int | None, target: Target, key, state, first, last):
+    num_batches = 1 if batch_size is None else target.size // batch_size
+
+    def loss(u, batch):
+        return target.log_jacobian(u) - target.log_density(u, batch)
+
+    def body(i, state):
+        u, memory, order = state
+        batch = None
+        if batch_size is not None:
+            place = i % num_batches
+
+            def shuffle():
+                return jax.random.permutation(jax.random.fold_in(key, i // num_batches), target.size)
+
+            order = jax.lax.cond(place == 0, shuffle, lambda: order)
+            batch = jax.lax.dynamic_slice_in_dim(order, place * batch_size, batch_size)
+        updates, memory = optimiser.update(jax.grad(loss)(u, batch), memory, u)
+        return optax.apply_updates(u, updates), memory, order
+
+    return jax.lax.fori_loop(first, last, body, state)

@@ -1,0 +1,191 @@
+"""Newton's method in a trust region (Conn, Gould & Toint 2000, algorithm 6.1.1), to float64's last digits.
+
+Maximise f with gradient g and curvature A = −∇²f, which need not be positive definite:
+    s = argmax m(s) = gᵀs − ½ sᵀAs  over ‖D s‖ ≤ Δ     (subproblem.py)
+    ρ = (f(u + s) − f(u) + δ) / (m(s) + δ),  δ = 10 ε max(1, |f|), so that rounding rejects no last step (section 17.4.2)
+    ρ ≥ η: move to u + s; Δ grows if the model was good at the edge. Otherwise Δ and s shrink to a quarter.
+Stops where the Newton decrement (gᵀ|A|⁻¹g)^½, the distance to the mode in posterior standard deviations, is below
+``tolerance`` and A is positive semi-definite, or where rounding hides any further ascent. Where the gain that m
+promises is too small for f to show it, a step counts as good if it halves the decrement.
+
+f, g and A come from one compiled program with one gradient in it. The loop and its linear algebra run on the host:
+compiled into the program they tripled its compile time (0.3 to 0.8 s for a logistic regression, whose ten steps take
+3 ms) and gained nothing.
+"""
+
+import enum
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+MAX_STEPS = 300  # logistic regression takes about 8; the rest is for curved valleys and for modes at infinity
+TOLERANCE = 1e-10  # convergence is quadratic, so asking for two digits more than promised costs at most one step
+ACCEPT = 1e-4  # η: any true ascent
+BLIND = 1e3  # gains below this many δ are left to the decrement
+SHRINK, GROW = 0.25, 3.0
+
+Vector = Float[np.ndarray, " dim"]
+
+
+class Status(enum.Enum):
+    """Why the loop stopped."""
+
+    CONVERGED = "converged"
+    STALLED = "no ascent that floating point can see"
+    MAX_STEPS = "max_steps reached"
+    TIME = "time_limit reached"
+
+
+class Evaluation(NamedTuple):
+    """f, g and what the solver needs of A at one point. ``resolution``: ε of the precision it was computed in."""
+
+    value: float
+    gradient: Vector
+    curvature: np.ndarray | None
+    extra: tuple
+    resolution: float
+    num_products: int
+
+
+class Proposal(NamedTuple):
+    """The step s at one point, with slope gᵀs, bend sᵀAs and length ‖D s‖.
+
+    ``newton``: |A|⁻¹g, not held in the region. ``scale``: D.
+    """
+
+    step: Vector
+    slope: float
+    bend: float
+    length: float
+    radius: float
+    newton: Vector
+    decrement: float
+    is_indefinite: bool
+    scale: Vector | float
+
+    @property
+    def gain(self) -> float:
+        return self.slope - 0.5 * self.bend
+
+    def times(self, factor: float) -> "Proposal":
+        """A shorter step along the same line, in a region that just holds it."""
+        length = factor * self.length
+        return self._replace(
+            step=factor * self.step,
+            slope=factor * self.slope,
+            bend=factor**2 * self.bend,
+            length=length,
+            radius=length,
+        )
+
+
+class Solver(Protocol):
+    """How A is represented, and the subproblem solved."""
+
+    def evaluate(self, objective: Callable, args, u: Vector, minimum: float, last: Proposal | None) -> Evaluation:
+        """Work on A may be left out where f(u) < ``minimum``: the point will not be accepted."""
+        ...
+
+    def propose(self, at: Evaluation, radius: float, scale: Vector | float) -> Proposal: ...
+
+
+class Optimum(NamedTuple):
+    """Where the loop stopped.
+
+    ``curvature``: −∇²f (dim, dim), None where only products with it were formed. ``gradient_norm``: the decrement.
+    ``newton``, ``previous``: the last two Newton steps, by which a mode at infinity is told from one at hand.
+    """
+
+    position: Vector
+    value: float
+    gradient: Vector
+    gradient_norm: float
+    curvature: np.ndarray | None
+    newton: Vector
+    previous: Vector
+    status: Status
+    num_gradients: int
+    num_hessians: int
+    num_products: int
+
+
+def maximise(
+    objective: Callable,
+    args,
+    start: Vector,
+    solver: Solver,
+    *,
+    tolerance: float = TOLERANCE,
+    max_steps: int = MAX_STEPS,
+    time_limit: float | None = None,
+) -> Optimum | None:
+    """The maximum of ``objective(args, u)`` over u in R^dim, from ``start`` (dim,); None if f or g is not finite there.
+
+    ``objective``: a module-level function, which the compiled program is keyed on; ``args``: a pytree, which it is
+    not. ``max_steps`` counts evaluations; 0 looks at the start alone. ``time_limit``: seconds.
+    """
+    deadline = np.inf if time_limit is None else time.monotonic() + time_limit
+    u = np.asarray(start)
+    now = solver.evaluate(objective, args, u, -np.inf, None)
+    if not _is_finite(now):
+        return None
+    step = solver.propose(now, np.inf, 0.0)
+    previous = np.zeros_like(u)
+    num_gradients, num_hessians, num_products = 1, 1, now.num_products
+    while (status := _status(step, tolerance, num_gradients > max_steps, deadline)) is None:
+        slack = 10 * now.resolution * max(1.0, abs(now.value))
+        is_blind = step.gain <= BLIND * slack
+        trial = u + step.step.astype(u.dtype)
+        there = solver.evaluate(objective, args, trial, -np.inf if is_blind else now.value - slack, step)
+        num_gradients += 1
+        num_products += there.num_products
+        ratio = (there.value - now.value + slack) / (step.gain + slack)
+        if not _is_finite(there):
+            ratio = -np.inf
+        if is_blind and ratio > -np.inf:
+            decrement = solver.propose(there, step.radius, step.scale).decrement
+            ratio = 1.0 if decrement < 0.5 * step.decrement else ratio if there.value > now.value + slack else -np.inf
+        if ratio > ACCEPT:
+            num_hessians += 1
+            u, now, previous = trial, there, step.newton
+            step = solver.propose(now, _new_radius(step, ratio), step.scale)
+        elif step.gain <= 0.1 * slack or (is_blind and ratio > -np.inf):
+            status = Status.STALLED
+            break
+        else:
+            step = step.times(SHRINK)
+    return Optimum(
+        position=u,
+        value=now.value,
+        gradient=now.gradient,
+        gradient_norm=step.decrement,
+        curvature=now.curvature,
+        newton=step.newton,
+        previous=previous,
+        status=status,
+        num_gradients=num_gradients,
+        num_hessians=num_hessians,
+        num_products=num_products,
+    )
+
+
+def _status(step: Proposal, tolerance: float, is_last: bool, deadline: float) -> Status | None:
+    if step.decrement <= tolerance and not step.is_indefinite:
+        return Status.CONVERGED
+    if is_last:
+        return Status.MAX_STEPS
+    return Status.TIME if time.monotonic() > deadline else None
+
+
+def _new_radius(step: Proposal, ratio: float) -> float:
+    if ratio < 0.25:
+        return 0.5 * step.length
+    return GROW * step.radius if ratio > 0.75 and step.length > 0.9 * step.radius else step.radius
+
+
+def _is_finite(at: Evaluation) -> bool:
+    parts = (at.value, at.gradient, *(() if at.curvature is None else (at.curvature,)), *at.extra[:1])
+    return all(bool(np.all(np.isfinite(part))) for part in parts)

@@ -1,0 +1,159 @@
+"""What is maximised, from where, and how its curvature is represented.
+
+Each objective is a module-level function of (args, u), so that compiled programs are keyed on it. MAP and Laplace share
+one: log p(u, D) − w log |∂params/∂u| with w an argument, 1 for the density in the user's space and 0 for that of u.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from credo.diagnose.startup import explain
+from credo.methods.optimise.diagnosis import transformed
+from credo.methods.optimise.newton import Optimum, Solver, maximise
+from credo.methods.optimise.subproblem import ConjugateGradients, Dense
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind, Point
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+MAX_DENSE = 1_000  # above it A is not formed: at 1,000 its eigenvectors take 0.4 s a step
+CHUNK_BYTES = 256 * 2**20  # of intermediates while columns of A are formed
+NUM_STARTS = 10  # random positions tried where the density is not finite at the first
+SPREAD, WIDE_SPREAD = 0.1, 2.0
+
+
+class Objective(NamedTuple):
+    """``function(args, u)``, its part that is no likelihood, and in words the density whose mode its maximum is."""
+
+    function: Callable
+    log_prior: Callable
+    args: Any
+    mode: str
+
+
+def in_users_space(target: Target) -> Objective:
+    """The density of the parameters themselves: no Jacobian."""
+    return _density(target, 1.0, "mode of the density in the user's space (no Jacobian)")
+
+
+def in_unconstrained_space(target: Target) -> Objective:
+    """The density of the unconstrained position: Jacobian included."""
+    return _density(target, 0.0, "mode of the density in unconstrained space (Jacobian included)")
+
+
+def _density(target: Target, weight: float, mode: str) -> Objective:
+    if not transformed(target).any():
+        return Objective(log_density, log_prior, target, mode)
+    return Objective(log_density_less_jacobian, log_prior_less_jacobian, (target, np.float64(weight)), mode)
+
+
+def of_likelihood(target: Target) -> Objective:
+    """The likelihood alone, whatever the prior."""
+    return Objective(log_likelihood, no_prior, target, "maximum of the likelihood (priors ignored)")
+
+
+def after(earlier: Kind, target: Target) -> Objective:
+    """The likelihood of ``target`` with ``earlier``, a density over its positions, in the place of its prior."""
+    mode = "mode of the density in unconstrained space (Jacobian included), an earlier posterior as the prior"
+    return Objective(log_density_after, log_prior_after, (target, earlier), mode)
+
+
+def log_density(target: Target, u):
+    return target.log_density(u)
+
+
+def log_prior(target: Target, u):
+    return target.log_prior(u)
+
+
+def log_density_less_jacobian(args, u):
+    target, weight = args
+    return target.log_density(u) - weight.astype(u.dtype) * target.log_jacobian(u)
+
+
+def log_prior_less_jacobian(args, u):
+    target, weight = args
+    return target.log_prior(u) - weight.astype(u.dtype) * target.log_jacobian(u)
+
+
+def log_likelihood(target: Target, u):
+    return target.log_likelihood(u).sum()
+
+
+def no_prior(target: Target, u):
+    return 0.0 * u.sum()
+
+
+def log_density_after(args, u):
+    target, earlier = args
+    return earlier.log_prob_u(u) + target.log_likelihood(u).sum()
+
+
+def log_prior_after(args, u):
+    return args[1].log_prob_u(u)
+
+
+def solver_for(target: Target, max_memory: int | None = None) -> Solver:
+    """Second derivatives in full up to 1,000 dimensions, products with them above."""
+    return Dense(chunk_size(target, max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
+
+
+def chunk_size(target: Target, max_memory: int | None = None) -> int:
+    """How many columns of a curvature, or positions, to work on at once: about four numbers a row each."""
+    budget = CHUNK_BYTES if max_memory is None else min(CHUNK_BYTES, max_memory // 4)
+    return int(np.clip(budget // (4 * 8 * max(target.size, target.dim, 1)), 1, 128))
+
+
+def starting_position(target: Target, key, start) -> np.ndarray:
+    """(dim,): the centre of a posterior, the position given, or a point near the origin.
+
+    A random one, so that no symmetry holds the optimiser (the origin is a saddle of every neural network).
+    """
+    dtype = np.dtype(jax.numpy.result_type(float))
+    if start is None:
+        return random_position(target, key, 0, SPREAD).astype(dtype)
+    if isinstance(start, Posterior):
+        start = centre(start)
+    start = np.asarray(start, dtype)
+    return start[0] if start.ndim == 2 else start
+
+
+def centre(posterior: Posterior):
+    """A position (dim,) in the middle of a posterior."""
+    if isinstance(posterior.kind, Point):
+        return posterior.kind.position
+    if isinstance(posterior.kind, Gaussian):
+        return posterior.kind.mean
+    return posterior.target.unconstrain(posterior.mean())
+
+
+def random_position(target: Target, key, index: int, spread: float) -> np.ndarray:
+    """N(0, spread²) in each coordinate, by NumPy: nothing to compile."""
+    return spread * generator(key, index).normal(size=target.dim)
+
+
+def generator(key, *stream: int) -> np.random.Generator:
+    """NumPy's random numbers from a JAX key."""
+    return np.random.default_rng([*np.asarray(jax.random.key_data(key)).ravel().tolist(), *stream])
+
+
+def find_mode(objective: Objective, target: Target, start: np.ndarray, key, solver: Solver, **settings) -> Optimum:
+    """The maximum from ``start``, or from random positions where the density is not finite there.
+
+    Raises CredoError, naming parameter or row, where it is finite at none of them.
+    """
+    for attempt in range(NUM_STARTS + 1):
+        position = start if attempt == 0 else random_position(target, key, attempt, WIDE_SPREAD).astype(start.dtype)
+        optimum = maximise(objective.function, objective.args, position, solver, **settings)
+        if optimum is not None:
+            return optimum
+    at = solver.evaluate(objective.function, objective.args, start, -np.inf, None)
+    if np.isfinite(at.value) and np.all(np.isfinite(at.gradient)):
+        raise CredoError(
+            "The log density and its gradient are finite at the start but the second derivatives are not: look for a "
+            "root, a power or an absolute value at 0 in the model, or start elsewhere (start=)."
+        )
+    raise CredoError(explain(target, start))

@@ -1,0 +1,170 @@
+"""The step of a trust-region method: argmax gᵀs − ½ sᵀAs over ‖D s‖ ≤ Δ, A not necessarily positive definite.
+
+``Dense`` solves it exactly from the eigenvectors of D⁻¹AD⁻¹ (Moré & Sorensen 1983), with D² = |diag A|, so that the
+units of the parameters do not matter. ``ConjugateGradients`` needs only products A v (Steihaug 1983), with D = I.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.methods.optimise.newton import Evaluation, Proposal
+from credo.methods.optimise.spectrum import Spectrum
+
+NUM_BISECTIONS = 60
+DECAY = 0.1  # how fast D may fall from one step to the next
+HARD = 1e-6  # the least part of g along the eigenvector that leads away from a saddle
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A is formed, ``chunk`` columns at a time."""
+
+    chunk: int
+
+    def evaluate(self, objective, args, u, minimum, last) -> Evaluation:
+        value, gradient, A = _value_gradient_curvature(objective, self.chunk, args, u, minimum)
+        return _evaluation(value, gradient, np.asarray(A), (), len(u))
+
+    def propose(self, at: Evaluation, radius, scale) -> Proposal:
+        g = at.gradient.astype(np.float64)
+        spectrum = Spectrum.of(at.curvature, at.resolution, least_scale=DECAY * scale)
+        D, λ, Q, floor = spectrum.scale, spectrum.eigenvalues, spectrum.vectors, spectrum.floor
+        γ = Q.T @ (g / D)
+        size = np.linalg.norm(γ)
+        is_indefinite = bool(λ[0] < -floor)
+        free = γ / np.maximum(np.abs(λ), floor)
+        if np.isinf(radius):  # the first step: Newton's own where A allows it
+            radius = max(1.0, size if is_indefinite else np.linalg.norm(free))
+        if not is_indefinite and np.linalg.norm(free) <= radius:
+            p = free
+        else:
+            p = _to_edge(λ, γ, radius, floor)
+        s = (Q @ p) / D
+        return Proposal(
+            step=s,
+            slope=g @ s,
+            bend=np.sum(λ * p * p),
+            length=np.linalg.norm(p),
+            radius=radius,
+            newton=(Q @ free) / D,
+            decrement=np.sqrt(np.sum(γ**2 / np.where(np.abs(λ) > floor, np.abs(λ), 1.0))),
+            is_indefinite=is_indefinite,
+            scale=D,
+        )
+
+
+def _to_edge(λ, γ, radius: float, floor: float) -> np.ndarray:
+    """p = (Λ + μI)⁻¹γ with ‖p‖ = Δ and Λ + μI positive definite, by bisection on μ."""
+    γ = γ.copy()
+    low = max(0.0, -λ[0])
+    if low > 0:
+        γ[0] = np.copysign(max(abs(γ[0]), HARD * (1 + np.linalg.norm(γ))), γ[0])
+    high = low + np.linalg.norm(γ) / radius + floor
+    for _ in range(NUM_BISECTIONS):
+        μ = 0.5 * (low + high)
+        is_long = np.linalg.norm(γ / np.maximum(λ + μ, floor)) > radius
+        low, high = (μ, high) if is_long else (low, μ)
+    return γ / np.maximum(λ + high, floor)
+
+
+@dataclass(frozen=True)
+class ConjugateGradients:
+    """At most ``max_products`` products a step; the residual asked for falls with the distance to the mode."""
+
+    max_products: int = 250
+
+    def evaluate(self, objective, args, u, minimum, last) -> Evaluation:
+        radius = np.sqrt(len(u)) if last is None else last.radius  # positions are of order one
+        # superlinear near the mode; and a loose solution could hide what is left in directions of small curvature
+        forcing = 0.1 if last is None else np.clip(last.decrement, 1e-6, 0.1)
+        value, gradient, s, As, is_solved, is_indefinite, count = _value_gradient_step(
+            objective, self.max_products, args, u, minimum, u.dtype.type(radius), u.dtype.type(forcing)
+        )
+        extra = (np.asarray(s), np.asarray(As), bool(is_solved), bool(is_indefinite), radius)
+        return _evaluation(value, gradient, None, extra, int(count))
+
+    def propose(self, at: Evaluation, radius, scale) -> Proposal:
+        s, As, is_solved, is_indefinite, radius_used = at.extra
+        s, As, g = s.astype(np.float64), As.astype(np.float64), at.gradient.astype(np.float64)
+        slope, length = g @ s, float(np.linalg.norm(s))
+        radius = radius_used if np.isinf(radius) else radius
+        decrement = np.sqrt(max(slope, 0.0)) if is_solved else np.inf  # a step cut short says nothing of the distance
+        found = Proposal(s, slope, s @ As, length, radius, s, decrement, is_indefinite, 1.0)
+        # found before f(u) was compared with its prediction: held in the region that the comparison gave
+        return found.times(radius / length) if length > radius else found
+
+
+def _evaluation(value, gradient, A, extra, num_products) -> Evaluation:
+    gradient = np.asarray(gradient)
+    return Evaluation(float(value), gradient, A, extra, float(np.finfo(gradient.dtype).eps), num_products)
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "chunk"))
+def _value_gradient_curvature(objective: Callable, chunk: int, args, u, minimum):
+    (value, gradient), tangent = jax.linearize(jax.value_and_grad(lambda v: objective(args, v)), u)
+
+    def curvature():
+        return -columns(lambda v: tangent(v)[1], u, chunk)
+
+    return value, gradient, jax.lax.cond(value >= minimum, curvature, lambda: jnp.zeros((u.size, u.size), u.dtype))
+
+
+def columns(product: Callable, u, chunk: int):
+    """The symmetric matrix of ``product`` on vectors like u, ``chunk`` columns at a time."""
+    rows = _by_chunks(product, u, chunk)
+    return 0.5 * (rows + rows.T)
+
+
+def diagonal(product: Callable, u, chunk: int):
+    """Its diagonal, the matrix never formed."""
+    return _by_chunks(lambda e: jnp.dot(e, product(e)), u, chunk)
+
+
+def _by_chunks(function: Callable, u, chunk: int):
+    """``function`` of each unit vector, ``chunk`` of them at a time; a single chunk needs no loop."""
+    dim = u.size
+    chunk = -(-dim // -(-dim // chunk))  # equal chunks: what fills up the last is cut off again
+
+    def some(first):
+        return jax.vmap(lambda i: function(jnp.zeros_like(u).at[i].set(1.0)))(first + jnp.arange(chunk))
+
+    if chunk == dim:
+        return some(0)
+    parts = jax.lax.map(some, jnp.arange(0, dim, chunk))
+    return parts.reshape(-1, *parts.shape[2:])[:dim]
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "max_products"))
+def _value_gradient_step(objective: Callable, max_products: int, args, u, minimum, radius, forcing):
+    """f, g, the step s and A s, whether A s = g to the residual asked for, whether A is indefinite, and the products."""
+    (value, g), tangent = jax.linearize(jax.value_and_grad(lambda v: objective(args, v)), u)
+    size = jnp.linalg.norm(g)
+    bound = forcing * size
+
+    def body(state):
+        s, As, r, p, *_, count = state
+        Ap = -tangent(p)[1]
+        bend, rr = jnp.dot(p, Ap), jnp.dot(r, r)
+        α = rr / bend
+        is_indefinite = bend <= 0
+        is_outside = is_indefinite | (jnp.linalg.norm(s + α * p) >= radius)
+        # to the edge along p: ‖s + τ p‖ = Δ
+        sp, pp, ss = jnp.dot(s, p), jnp.dot(p, p), jnp.dot(s, s)
+        τ = (jnp.sqrt(jnp.maximum(sp * sp + pp * (radius * radius - ss), 0.0)) - sp) / pp
+        α = jnp.where(is_outside, τ, α)
+        s, As, residual = s + α * p, As + α * Ap, r - α * Ap
+        is_solved = ~is_outside & (jnp.linalg.norm(residual) <= bound)
+        is_done = is_outside | is_solved | (count + 1 >= max_products)
+        p = residual + (jnp.dot(residual, residual) / rr) * p
+        return s, As, residual, p, is_done, is_solved, is_indefinite, count + 1
+
+    zero, no = jnp.zeros_like(g), jnp.zeros((), bool)
+    is_flat = size == 0
+    initial = zero, zero, g, g, is_flat | ~(value >= minimum), is_flat, no, jnp.zeros((), jnp.int32)
+    s, As, *_, is_solved, is_indefinite, count = jax.lax.while_loop(lambda state: ~state[4], body, initial)
+    return value, g, s, As, is_solved, is_indefinite, count
