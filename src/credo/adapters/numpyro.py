@@ -15,17 +15,17 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from credo.adapters.program import Program, as_double, first_line, is_array
+from credo.adapters.likelihood import NumPyroLikelihood, leaf_parameters, outcome_parameters, parameters, shown
+from credo.adapters.program import Program, as_double, is_array
 from credo.adapters.sites import NumPyroPrior, bind
 from credo.model.check import check_outcome
 from credo.model.data import Levels, case_weights, column, column_name
 from credo.model.model import Model
-from credo.model.prior import AbstractPrior, Params, See, Value, Visited
 from credo.model.structure import Structure
 from credo.model.target import Target
+from credo.model.visit import AbstractPrior, Params, See, Value, Visited
 from credo.precision import double, in_double
 from credo.status import CredoError
 
@@ -103,14 +103,14 @@ class NumPyroModel(Model):
         """The arguments with ``x`` and ``y`` in their places, and the place of ``x``."""
         program, prior = self.prior.program, self.prior
         arguments = program.arguments
-        free = [name for name in _parameters(program.fn) if name not in arguments]
+        free = [name for name in parameters(program.fn) if name not in arguments]
         if y is not None:
-            bound = _outcome_parameters(prior) if isinstance(prior, NumPyroPrior) else []
+            bound = outcome_parameters(prior) if isinstance(prior, NumPyroPrior) else []
             named = [name for name in (*bound, "y", "obs") if name in (*free, *bound)]
             place = next(iter(named), free[-1] if free else None)
             if place is None:
                 raise CredoError(
-                    f"The NumPyro model has no argument left for y: its parameters are {_shown(program.fn)}."
+                    f"The NumPyro model has no argument left for y: its parameters are {shown(program.fn)}."
                 )
             arguments[place] = y
             free = [name for name in free if name != place]
@@ -119,68 +119,11 @@ class NumPyroModel(Model):
         place = free[0] if free else self.input_name
         if place is None:
             raise CredoError(
-                f"The NumPyro model has no single argument for x: its parameters are {_shown(program.fn)}. Bind all "
+                f"The NumPyro model has no single argument for x: its parameters are {shown(program.fn)}. Bind all "
                 "arguments in from_numpyro(fn, ...) and call given() without data."
             )
         arguments[place] = x
         return arguments, place
-
-
-class NumPyroLikelihood(eqx.Module):
-    """(params, x) -> the distribution of the observed sites. ``x`` None: at the arguments that are bound."""
-
-    prior: NumPyroPrior
-    input_name: str | None = eqx.field(static=True)
-
-    def __call__(self, params, x):
-        prior = self.prior
-        if x is None:
-            sites, _ = prior.program.run(prior.given(params))
-            return prior.outcome(sites)
-        try:
-            sites, _ = prior.program.run(self._value(params), self._inputs(x), prior.outcome_leaves)
-        except (TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, CredoError):
-                raise
-            raise CredoError(
-                f"The NumPyro model does not run at these inputs without {self._outcomes()} ({first_line(error)}): let "
-                f"it use {self._outcomes()} only in obs=, and take its sizes from the inputs."
-            ) from error
-        missing = [name for name in prior.outcomes if name not in sites]
-        if missing:
-            raise CredoError(
-                f"Without {self._outcomes()} the NumPyro model has no site {missing[0]!r}, so it cannot predict: write "
-                f"numpyro.sample({missing[0]!r}, ..., obs=y) outside of any `if y is not None`."
-            )
-        return prior.outcome(sites)
-
-    def _inputs(self, x) -> dict[str, Any]:
-        names = _parameters(self.prior.program.fn)
-        if isinstance(x, dict) and x and set(x) <= set(names):
-            return x
-        if self.input_name is None:
-            raise CredoError(
-                f"The NumPyro model has no single input: give new ones as a dict of its arguments ({', '.join(names)})."
-            )
-        return {self.input_name: x}
-
-    def _outcomes(self) -> str:
-        return ", ".join(_outcome_parameters(self.prior)) or "its observations"
-
-    def _value(self, params):
-        known = self.prior.given(params)
-
-        def value(name, distribution, index):
-            if name in params:
-                return known(name, distribution, index)
-            if name not in self.prior.outcomes:
-                raise CredoError(f"Site {name!r} appears only where the model predicts, so it has no posterior.")
-            # nothing may depend on the value of what is predicted; NaN shows where something does
-            if distribution.is_discrete:
-                return distribution.support.feasible_like(jnp.zeros(distribution.shape(), int))
-            return jnp.full(distribution.shape(), jnp.nan)
-
-        return value
 
 
 class Unbound(AbstractPrior):
@@ -248,28 +191,9 @@ def _is_complete(fn: Callable, arguments: dict[str, Any]) -> bool:
     )
 
 
-def _parameters(fn: Callable) -> list[str]:
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [name for name, parameter in inspect.signature(fn).parameters.items() if parameter.kind not in kinds]
-
-
-def _shown(fn: Callable) -> str:
-    return ", ".join(_parameters(fn)) or "none"
-
-
-def _outcome_parameters(prior: NumPyroPrior) -> list[str]:
-    """The parameters of the program whose leaves are observed."""
-    return list(dict.fromkeys(_leaf_parameters(prior.program)[i] for i in prior.outcome_leaves))
-
-
-def _leaf_parameters(program: Program) -> list[str]:
-    """For each leaf of the arguments, the parameter it belongs to."""
-    return [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(program.arguments)]
-
-
 def _sole_input(prior: NumPyroPrior) -> str | None:
-    observed = _outcome_parameters(prior)
-    owners = _leaf_parameters(prior.program)
+    observed = outcome_parameters(prior)
+    owners = leaf_parameters(prior.program)
     names = {owners[i] for i in prior.program.places} - set(observed)
     return names.pop() if len(names) == 1 else None
 

@@ -16,7 +16,7 @@ from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
 from credo.model.distributions import Scaled
-from credo.model.prior import Value
+from credo.model.visit import Value
 from credo.status import CredoError
 
 Sites = dict[str, dict[str, Any]]

@@ -15,7 +15,7 @@ from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
 from credo.model.dependence import dependencies
 from credo.model.distributions import unwrapped
-from credo.model.prior import AbstractPrior, Params, See, Value, Visited, at_index, origin
+from credo.model.visit import AbstractPrior, Params, See, Value, Visited, at_index, origin
 from credo.status import CredoError
 
 

@@ -15,9 +15,9 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import is_dependent
 
 from credo.model.distributions import unwrapped
-from credo.model.prior import at_index
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
+from credo.model.visit import at_index
 from credo.precision import double, to_numpy
 from credo.status import CredoError
 

@@ -118,8 +118,23 @@ HEADS: dict[type[Distribution], Head] = {
 }
 
 
+def _expanded(head: Head) -> Head:
+    """The head of a distribution whose arguments are shared by rows: Normal(mu, sigma).expand([N])."""
+
+    def split(d):
+        z = head.split(d.base_dist)
+        return jnp.broadcast_to(z, (*d.batch_shape, z.shape[-1]))
+
+    return Head(head.name, split, lambda z, d: head.join(z, d.base_dist), lambda z, d: head.fisher(z, d.base_dist))
+
+
+EXPANDED_HEADS = {kind: _expanded(head) for kind, head in HEADS.items()}
+
+
 def head_of(distribution: Distribution) -> Head | None:
     """The head of a likelihood's distribution with one scalar (or class) outcome a datum; None where unknown."""
     if len(distribution.batch_shape) != 1 or distribution.event_shape:
         return None
+    if isinstance(distribution, dist.ExpandedDistribution):
+        return EXPANDED_HEADS.get(type(distribution.base_dist))
     return HEADS.get(type(distribution))

@@ -12,10 +12,11 @@ from numpyro.distributions import Distribution, ImproperUniform, constraints
 
 from credo.model.check import check_likelihood
 from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
-from credo.model.distributions import is_distribution
-from credo.model.prior import AbstractPrior, Conditional, Prior
+from credo.model.distributions import is_distribution, unscaled
+from credo.model.prior import Conditional, Prior
 from credo.model.structure import Structure
 from credo.model.target import Target
+from credo.model.visit import AbstractPrior
 from credo.precision import in_double
 from credo.status import CredoError
 
@@ -137,8 +138,10 @@ class Model(eqx.Module):
 
         def draw(k):
             k_params, k_data = jax.random.split(k)
-            distribution = likelihood(self.prior.sample(k_params)[0], x)
-            return jax.tree.map(lambda d: d.sample(k_data), distribution, is_leaf=is_distribution)
+            distributions = unscaled(likelihood(self.prior.sample(k_params)[0], x))
+            flat, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+            keys = jax.random.split(k_data, len(flat))
+            return jax.tree.unflatten(structure, [d.sample(own) for d, own in zip(flat, keys, strict=True)])
 
         return jax.vmap(draw)(_split(key, n))
 

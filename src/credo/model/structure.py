@@ -10,7 +10,7 @@ from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to
 from numpyro.distributions.transforms import IndependentTransform
 
-from credo.model.prior import AbstractPrior, Position
+from credo.model.visit import AbstractPrior, Position
 
 
 class Leaf(NamedTuple):

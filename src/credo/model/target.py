@@ -18,8 +18,8 @@ from numpyro.distributions import Distribution
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import unscaled
 from credo.model.heads import Head
-from credo.model.prior import AbstractPrior
 from credo.model.structure import Structure
+from credo.model.visit import AbstractPrior
 from credo.precision import double
 from credo.status import CredoError
 
@@ -103,16 +103,19 @@ class Target(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[batch], Rows(self.x, self.y, self.weights))
 
     def check_minibatch(self, num_rows: int) -> None:
-        """Refuse a minibatch larger than the data, or a likelihood that cannot be evaluated on a part of the rows."""
+        """Refuse minibatches that the density cannot be estimated from, without bias, row by row."""
         if self.y is None or self.model.likelihood is None:
             raise CredoError("This target has no data to take minibatches of: leave batch_size out.")
         if not 1 <= num_rows <= self.size:
             raise CredoError(f"A minibatch of {num_rows} rows was asked of {self.size}: give 1 to {self.size}.")
+        rows = np.arange(max(2, min(num_rows, 64)) if self.size > 1 else 1)
+        # an arbitrary position: at 0 the effect of the inputs may vanish
+        u = 0.5 * np.cos(np.arange(self.dim))
         try:
             with double():
-                shape = jax.eval_shape(
-                    lambda target, v: target.log_likelihood(v, jnp.arange(num_rows)), self.flat(), jnp.zeros(self.dim)
-                ).shape
+                batch = jnp.arange(num_rows)
+                (num_terms,) = jax.eval_shape(lambda target: target.log_likelihood(u, batch), self.flat()).shape
+                together, apart = _row_terms(self.flat(), u, rows), _row_terms(self.flat(), u, rows[::2])
         except CredoError:
             raise
         except (ValueError, TypeError) as error:
@@ -121,8 +124,13 @@ class Target(eqx.Module):
                 "varies by row must come in through given(x, y), and a parameter with one entry a row must be indexed "
                 "by a column of x."
             ) from error
-        if shape != (num_rows,):
-            raise CredoError(f"The likelihood of {num_rows} rows has {shape[0]} factors: it must have one a row.")
+        if num_terms != num_rows:
+            raise CredoError(f"The likelihood of {num_rows} rows has {num_terms} factors: it must have one a row.")
+        if not np.allclose(together[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise CredoError(
+                "The likelihood of a row changes with the rows beside it (a mean over x or a lag inside the model?), "
+                "so minibatches would be biased: compute that beforehand and give it as a column of x."
+            )
 
     @property
     def prior(self) -> AbstractPrior:
@@ -167,8 +175,8 @@ class Target(eqx.Module):
         """p(y | x, params) as a numpyro distribution with one batch element a row."""
         if self.model.likelihood is None:
             raise CredoError(
-                "This model has no likelihood to predict with (a bare log density, log factors alone, or discrete sites "
-                "summed out): write it as prior and likelihood, or compute predictions from its draws."
+                "This model has no likelihood to predict with (it is a bare log density, has log factors alone, or "
+                "sums discrete sites out): write it as prior and likelihood, or predict from its draws."
             )
         return unscaled(self.model.likelihood(params, x))
 
@@ -200,3 +208,8 @@ def log_prob_rows(distribution, y) -> Float[Array, " M"]:
         return sum(parts if is_aligned else [jnp.sum(part, keepdims=True) for part in parts], start=jnp.zeros(()))
     terms = distribution.log_prob(y)
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
+
+
+@jax.jit
+def _row_terms(target: Target, u, rows):
+    return target.log_likelihood(u, rows)

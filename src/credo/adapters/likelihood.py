@@ -1,0 +1,89 @@
+"""The observed sites of a NumPyro program as a likelihood, at the inputs that are bound or at new ones."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from credo.adapters.program import Program, first_line
+from credo.adapters.sites import NumPyroPrior
+from credo.status import CredoError
+
+
+class NumPyroLikelihood(eqx.Module):
+    """(params, x) -> the distribution of the observed sites. ``x`` None: at the arguments that are bound."""
+
+    prior: NumPyroPrior
+    input_name: str | None = eqx.field(static=True)
+
+    def __call__(self, params, x):
+        prior = self.prior
+        if x is None:
+            sites, _ = prior.program.run(prior.given(params))
+            return prior.outcome(sites)
+        try:
+            sites, _ = prior.program.run(self._value(params), self._inputs(x), prior.outcome_leaves)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, CredoError):
+                raise
+            raise CredoError(
+                f"The NumPyro model does not run at these inputs without {self._outcomes()} ({first_line(error)}): let "
+                f"it use {self._outcomes()} only in obs=, and take its sizes from the inputs."
+            ) from error
+        missing = [name for name in prior.outcomes if name not in sites]
+        if missing:
+            raise CredoError(
+                f"Without {self._outcomes()} the NumPyro model has no site {missing[0]!r}, so it cannot predict: write "
+                f"numpyro.sample({missing[0]!r}, ..., obs=y) outside of any `if y is not None`."
+            )
+        return prior.outcome(sites)
+
+    def _inputs(self, x) -> dict[str, Any]:
+        names = parameters(self.prior.program.fn)
+        if isinstance(x, dict) and x and set(x) <= set(names):
+            return x
+        if self.input_name is None:
+            raise CredoError(
+                f"The NumPyro model has no single input: give new ones as a dict of its arguments ({', '.join(names)})."
+            )
+        return {self.input_name: x}
+
+    def _outcomes(self) -> str:
+        return ", ".join(outcome_parameters(self.prior)) or "its observations"
+
+    def _value(self, params):
+        known = self.prior.given(params)
+
+        def value(name, distribution, index):
+            if name in params:
+                return known(name, distribution, index)
+            if name not in self.prior.outcomes:
+                raise CredoError(f"Site {name!r} appears only where the model predicts, so it has no posterior.")
+            # nothing may depend on the value of what is predicted; NaN shows where something does
+            if distribution.is_discrete:
+                return distribution.support.feasible_like(jnp.zeros(distribution.shape(), int))
+            return jnp.full(distribution.shape(), jnp.nan)
+
+        return value
+
+
+def parameters(fn: Callable) -> list[str]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, parameter in inspect.signature(fn).parameters.items() if parameter.kind not in kinds]
+
+
+def shown(fn: Callable) -> str:
+    return ", ".join(parameters(fn)) or "none"
+
+
+def outcome_parameters(prior: NumPyroPrior) -> list[str]:
+    """The parameters of the program whose leaves are observed."""
+    return list(dict.fromkeys(leaf_parameters(prior.program)[i] for i in prior.outcome_leaves))
+
+
+def leaf_parameters(program: Program) -> list[str]:
+    """For each leaf of the arguments, the parameter it belongs to."""
+    return [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(program.arguments)]

@@ -1,0 +1,171 @@
+"""A prior as a program that visits named distributions in order.
+
+Everything that is asked of a prior (density, transform, sampling, shapes) is a *visit*: ``value`` gives each parameter
+its value, ``see`` looks at it afterwards. ``Prior`` (prior.py) is the one that users write; a program of another
+library becomes a prior by its own ``visit`` (see adapters).
+"""
+
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from numpyro.distributions import Distribution, biject_to
+
+from credo.model.distributions import is_improper
+from credo.status import CredoError
+
+Params = Any
+Position = dict[str, jax.Array]  # leaf name -> unconstrained array
+# (name, distribution, index) -> value. Inside a loop over time the distribution is that of one step and ``index`` says
+# which; elsewhere it is None. No side effects there: a loop's body is traced on its own.
+Value = Callable[[str, Distribution, Any], jax.Array]
+See = Callable[[str, Distribution, jax.Array], None]
+
+
+class Visited(NamedTuple):
+    """What a visit brings home.
+
+    ``log_factor()``: the sum of the log factors that the program holds beside its distributions. ``outcome``: the
+    distribution of the data (or a dict of them) where the program has met it on its way, else None.
+    """
+
+    params: Params
+    log_factor: Callable[[], Any]
+    outcome: Any
+
+
+class AbstractPrior(eqx.Module):
+    """A program that visits named distributions. ``names``: those of its dict of parameters; None if it is no dict.
+
+    ``factors``: the names of log factors that are no distributions, so that the prior cannot be sampled.
+    """
+
+    names: eqx.AbstractVar[tuple[str, ...] | None]
+    factors: eqx.AbstractVar[tuple[str, ...]]
+
+    @abstractmethod
+    def visit(self, value: Value, see: See, key=None) -> Visited:
+        """Give each parameter, in order, the ``value`` it takes, and let ``see`` look at it.
+
+        ``key``: for what is random and no parameter (a discrete variable that is summed out), where that matters.
+        """
+
+    @abstractmethod
+    def recorded(self, params: Params) -> dict[str, jax.Array]:
+        """Quantities that the program itself derives from its parameters, by name."""
+
+    def joint(self, u: Position) -> tuple[Params, jax.Array, Any]:
+        """(parameters at ``u``, log density of ``u`` with its log-Jacobian, the outcome met on the way or None)."""
+        log_prob = jnp.zeros(())
+
+        def value(name, distribution, index):
+            return biject_to(distribution.support)(at_index(u[name], index))
+
+        def see(name, distribution, value):
+            nonlocal log_prob
+            log_jacobian = biject_to(distribution.support).log_abs_det_jacobian(u[name], value)
+            log_prob = log_prob + jnp.sum(distribution.log_prob(value)) + jnp.sum(log_jacobian)
+
+        params, log_factor, outcome = self.visit(value, see)
+        return params, log_prob + log_factor(), outcome
+
+    def constrain(self, u: Position) -> tuple[Params, jax.Array]:
+        """The parameters at ``u`` and the log density of ``u`` under the prior, log-Jacobian included."""
+        return self.joint(u)[:2]
+
+    def unconstrain(self, params: Params) -> tuple[Position, jax.Array]:
+        """The position of ``params`` and the log-Jacobian of the map from it to them."""
+        values, u, log_jacobian = self.leaves(params), {}, jnp.zeros(())
+
+        def see(name, distribution, value):
+            nonlocal log_jacobian
+            transform = biject_to(distribution.support)
+            u[name] = transform._inverse(value)
+            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
+
+        self.visit(lambda name, _, index: at_index(values[name], index), see)
+        return u, log_jacobian
+
+    def sample(self, key) -> tuple[Params, Position]:
+        """One draw from the prior, in the user's space and as a position."""
+        u = {}
+        if self.factors:
+            raise CredoError(
+                f"The prior has a log factor ({self.factors[0]!r}) that is no distribution, so it cannot be sampled: "
+                "write that factor as a distribution, or start from a position."
+            )
+
+        def value(name, distribution, index):
+            if is_improper(distribution):
+                raise CredoError(
+                    f"Parameter {name!r} has an improper prior, which cannot be sampled: give it a proper one."
+                )
+            own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+            return distribution.sample(own if index is None else jax.random.fold_in(own, index))
+
+        def see(name, distribution, value):
+            u[name] = biject_to(distribution.support)._inverse(value)
+
+        return self.visit(value, see, key).params, u
+
+    def survey(self, see: See) -> Params:
+        """Visit abstractly, each parameter at its unconstrained origin: shapes and supports, nothing computed."""
+        return jax.eval_shape(lambda: self.visit(lambda name, d, _: origin(name, d), see).params)
+
+    def improper_names(self) -> tuple[str, ...]:
+        """What keeps the prior from integrating to one: parameters with an improper prior, and factors."""
+        names = []
+
+        def value(name, distribution, index):
+            if is_improper(distribution):
+                names.append(name)
+            return origin(name, distribution)
+
+        jax.eval_shape(lambda: self.visit(value, lambda *_: None).params)
+        return (*dict.fromkeys(names), *self.factors)
+
+    def leaves(self, params: Params) -> dict[str, jax.Array]:
+        """The parameters as a flat dict, leaf name -> array."""
+        if self.names is None:
+            return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+        missing = [name for name in self.names if name not in params]
+        if missing:
+            raise CredoError(f"The parameters lack {missing[0]!r}; the model has {', '.join(self.names)}.")
+        return {
+            leaf_name((name, *path)): leaf
+            for name in self.names
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params[name])
+        }
+
+
+def leaf_name(path) -> str:
+    """``('net', DictKey('w'), SequenceKey(0))`` -> ``net.w.0``."""
+    parts = (getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))) for k in path)
+    return ".".join(str(part) for part in parts)
+
+
+def origin(name: str, distribution: Distribution):
+    """The value of a parameter at the unconstrained origin, with a sentence where there is none."""
+    if distribution.is_discrete:
+        raise CredoError(
+            f"Parameter {name!r} is discrete ({type(distribution).__name__}): no gradient method can move it. "
+            "Sum it out of the likelihood, or sample it in a Gibbs block."
+        )
+    try:
+        transform = biject_to(distribution.support)
+    except NotImplementedError as error:
+        raise CredoError(
+            f"Parameter {name!r} has support {distribution.support}, from which no bijection to unconstrained "
+            "coordinates is known: write it as a function of parameters that have one."
+        ) from error
+    return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
+
+
+def at_index(array, index):
+    """A step of a series, or the whole where there is no series."""
+    array = jnp.asarray(array)
+    return array if index is None else array[index]
