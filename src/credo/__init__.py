@@ -1,9 +1,61 @@
-"""Credo: a posterior by the approximation you name, and how far it can be trusted."""
+"""Credo: a posterior by the approximation you name, and how far it can be trusted.
 
+The road: a ``Model`` and data give a ``Target``; a method fits it; the ``Posterior`` carries its own verdict, predicts,
+and stands beside others on one table.
+
+>>> import numpy as np, numpyro.distributions as dist, credo
+>>> model = credo.Model({"p": dist.Beta(1.0, 1.0)}, lambda params, x: dist.Bernoulli(params["p"]))
+>>> posterior = credo.fit(model.given(y=np.array([1, 1, 0, 1])), credo.Exact())
+>>> float(posterior.mean()["p"])
+0.6666666666666666
+"""
+
+from credo import adapters, diagnose
 from credo._version import __version__
+from credo.fitting import fit, load, resume
+from credo.methods.laplace import ExactHessian, GaussNewton, Laplace
+from credo.methods.mcmc import HMC, NUTS
+from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.model.data import Rows
 from credo.model.model import Model
 from credo.model.target import Target
+from credo.posterior.posterior import Posterior
+from credo.predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
+from credo.reporting.comparison import compare
 from credo.status import CredoError, Estimate, Verdict
 
-__all__ = ["__version__", "Model", "Target", "Rows", "Verdict", "Estimate", "CredoError"]
+
+__all__ = [
+    "__version__",
+    # what is believed
+    "Model",
+    "Target",
+    "Rows",
+    "adapters",
+    # how to infer
+    "fit",
+    "resume",
+    "load",
+    "MAP",
+    "MLE",
+    "confidence_ellipsoid",
+    "Laplace",
+    "ExactHessian",
+    "GaussNewton",
+    "HMC",
+    "NUTS",
+    # what is now believed, and how far
+    "Posterior",
+    "Verdict",
+    "Estimate",
+    "diagnose",
+    "compare",
+    # what will be seen
+    "Predictive",
+    "MonteCarlo",
+    "Linearised",
+    "Probit",
+    "Quadrature",
+    # what went wrong
+    "CredoError",
+]
