@@ -78,6 +78,14 @@ CASES = {
     ),
 }
 each = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+# numpyro's discrete samplers take seconds to compile
+each_quick = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if name in ("binomial", "poisson", "multinomial") else [])
+        for name, case in CASES.items()
+    ],
+)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES.values() if case.log_joint])
@@ -179,7 +187,7 @@ def test_predictive_is_the_ratio_of_evidences(case):
     assert before.predictive(**case.predictive).log_prob(y) == pytest.approx(ratio, rel=1e-10)
 
 
-@each
+@each_quick
 def test_draws_agree_with_the_moments(case):
     posterior, n = case.family.update(**case.data), 20_000
     draws = posterior.sample(1, n)
@@ -189,7 +197,7 @@ def test_draws_agree_with_the_moments(case):
         assert draws[name].dtype == np.float64
 
 
-@each
+@each_quick
 def test_predictive_draws_agree_with_its_moments(case):
     predictive, n = case.family.update(**case.data).predictive(**case.predictive), 20_000
     draws = predictive.sample(jax.random.key(2), n)

@@ -33,11 +33,15 @@ NUM_POSITIONS = 6  # a batch; every batch has the same shape, so that one progra
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: constraints have no hash
 class Conjugate:
-    """A family: T(θ, center) -> (k,) for one element θ, and the distribution with natural parameters η (…, k)."""
+    """A family: T(θ, center) -> (k,) for one element θ, and the distribution with natural parameters η (…, k).
+
+    Drawing in NumPy spares the compilation of JAX's rejection samplers, most of the time this would take.
+    """
 
     support: constraints.Constraint
     statistics: Callable
     build: Callable[[np.ndarray, np.ndarray], Distribution]
+    draw: Callable  # (NumPy generator, distribution, shape) -> values where it has mass, away from its boundary
 
 
 class Leaf(NamedTuple):
@@ -59,13 +63,15 @@ def recognise(target: Target) -> tuple[dict[str, Distribution], float] | None:
         if leaves is None:
             return None
         spread = np.linspace(0.3, 2.0, NUM_POSITIONS)[:, None]
-        far = np.random.default_rng(0).normal(size=(NUM_POSITIONS, target.dim)) * spread
+        generator = np.random.default_rng(0)  # fixed: what is recognised is a property of the model
+        far = generator.normal(size=(NUM_POSITIONS, target.dim)) * spread
         candidate = _fit(target, leaves, far)
         # a second fit near the candidate, where the terms of the log joint are small and cost fewer digits
-        candidate = candidate and _fit(target, leaves, _draws(candidate, target, seed=0))
+        candidate = candidate and _fit(target, leaves, _near(candidate, leaves, generator))
         if candidate is None:
             return None
-        constants, tolerances = _constants(candidate, target, np.concatenate([_draws(candidate, target, seed=1), far]))
+        positions = np.concatenate([_near(candidate, leaves, generator), far])
+        constants, tolerances = _constants(candidate, target, positions)
         log_evidence = float(np.mean(constants[:NUM_POSITIONS]))
         is_constant = np.all(np.abs(constants - log_evidence) <= tolerances)  # False where anything is NaN
         return (to_numpy(candidate), log_evidence) if is_constant else None
@@ -76,9 +82,7 @@ def _leaves(target: Target) -> dict[str, Leaf] | None:
     found = {}
 
     def see(name, prior, _):
-        base = prior
-        while isinstance(base, dist.Independent | dist.ExpandedDistribution):
-            base = base.base_dist
+        base = _base(prior)
         family = BETA if _is_standard_uniform(base) else FAMILIES.get(type(base))
         if family is not None:
             num_own = family.support.event_dim
@@ -86,7 +90,14 @@ def _leaves(target: Target) -> dict[str, Leaf] | None:
             found[name] = Leaf(family, shape[: len(shape) - num_own], prior.event_dim - num_own)
 
     target.model.prior.survey(see)
-    return found if found and set(found) == {leaf.name for leaf in target.structure.leaves} else None
+    names = [leaf.name for leaf in target.structure.leaves]
+    return {name: found[name] for name in names} if names and set(found) == set(names) else None
+
+
+def _base(prior: Distribution) -> Distribution:
+    while isinstance(prior, dist.Independent | dist.ExpandedDistribution):
+        prior = prior.base_dist
+    return prior
 
 
 def _is_standard_uniform(prior: Distribution) -> bool:
@@ -144,8 +155,15 @@ def _linear_systems(family: Conjugate, u, gradient):
     return jax.vmap(of_element)(u, gradient)
 
 
-def _draws(candidate: dict[str, Distribution], target: Target, seed: int) -> np.ndarray:
-    return np.asarray(_sample(Product(candidate, target.structure), jax.random.key(seed)))
+def _near(candidate: dict[str, Distribution], leaves: dict[str, Leaf], generator: np.random.Generator) -> np.ndarray:
+    """Positions (S, dim) where ``candidate`` has its mass."""
+    pieces = []
+    for name, leaf in leaves.items():
+        fitted = _base(candidate[name])
+        values = leaf.family.draw(generator, fitted, (NUM_POSITIONS, *fitted.shape()))
+        u = biject_to(leaf.family.support)._inverse(jnp.asarray(values))
+        pieces.append(np.reshape(u, (NUM_POSITIONS, -1)))
+    return np.concatenate(pieces, axis=1)
 
 
 def _constants(candidate: dict[str, Distribution], target: Target, positions) -> tuple[np.ndarray, np.ndarray]:
@@ -162,41 +180,44 @@ def _values_and_gradients(target: Target, positions):
 
 
 @jax.jit
-def _sample(product: Product, key):
-    return jax.vmap(product.sample_u)(jax.random.split(key, NUM_POSITIONS))
-
-
-@jax.jit
 def _log_prob(product: Product, positions):
     return jax.vmap(product.log_prob_u)(positions)
 
 
-def _statistics_of_normal(x, center):
-    return jnp.stack([x - center, (x - center) ** 2])  # about the center, so that a distant mean costs no digits
-
-
-def _normal(eta, center):
-    precision = -2 * eta[..., 1]
-    return dist.Normal(center + eta[..., 0] / precision, 1 / np.sqrt(precision))
+def _shares(values):
+    return values / values.sum(axis=-1, keepdims=True)
 
 
 BETA = Conjugate(
     constraints.unit_interval,
     lambda x, _: jnp.stack([jnp.log(x), jnp.log1p(-x)]),
     lambda eta, _: dist.Beta(eta[..., 0] + 1, eta[..., 1] + 1),
+    lambda generator, d, shape: generator.beta(d.concentration1 + 1, d.concentration0 + 1, shape),
 )
 GAMMA = Conjugate(
     constraints.positive,
     lambda x, _: jnp.stack([jnp.log(x), -x]),
     lambda eta, _: dist.Gamma(eta[..., 0] + 1, eta[..., 1]),
+    lambda generator, d, shape: generator.gamma(d.concentration + 1, 1 / np.asarray(d.rate), shape),
 )
 INVERSE_GAMMA = Conjugate(
     constraints.positive,
     lambda x, _: jnp.stack([-jnp.log(x), -1 / x]),
     lambda eta, _: dist.InverseGamma(eta[..., 0] - 1, eta[..., 1]),
+    lambda generator, d, shape: d.rate / generator.gamma(d.concentration + 1, size=shape),
 )
-DIRICHLET = Conjugate(constraints.simplex, lambda x, _: jnp.log(x), lambda eta, _: dist.Dirichlet(eta + 1))
-NORMAL = Conjugate(constraints.real, _statistics_of_normal, _normal)
+DIRICHLET = Conjugate(
+    constraints.simplex,
+    lambda x, _: jnp.log(x),
+    lambda eta, _: dist.Dirichlet(eta + 1),
+    lambda generator, d, shape: _shares(generator.gamma(d.concentration + 1, size=shape)),
+)
+NORMAL = Conjugate(
+    constraints.real,
+    lambda x, center: jnp.stack([x - center, (x - center) ** 2]),  # so that a distant mean costs no digits
+    lambda eta, center: dist.Normal(center - 0.5 * eta[..., 0] / eta[..., 1], (-2 * eta[..., 1]) ** -0.5),
+    lambda generator, d, shape: generator.normal(d.loc, d.scale, shape),
+)
 
 FAMILIES = {
     dist.Beta: BETA,

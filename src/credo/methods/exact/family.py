@@ -120,4 +120,4 @@ def _in_jax(distribution: Distribution) -> Distribution:
 
 
 def _as_key(key: int | jax.Array) -> jax.Array:
-    return jax.random.key(key) if isinstance(key, int) else key
+    return jax.random.key(key) if isinstance(key, int | np.integer) else key
