@@ -39,7 +39,7 @@ class EvidenceLinearRegression(Family):
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
     >>> model = EvidenceLinearRegression().update(x, [1.1, 2.1, 2.9, -1.2])
     >>> model.mean()["weights"].round(2)
-    array([0.93, 2.03])
+    array([0.93, 2.06])
     """
 
     ard: bool = False
