@@ -13,10 +13,13 @@ ROOT = Path(credo.__file__).parent
 
 # From the ground up; a module may import its own layer and those above it in this list. The longest prefix decides.
 LAYERS = (
-    ("_version", "status", "precision", "tree"),
+    ("_version", "status", "precision", "timing", "tree"),
     ("linalg",),
+    ("checkpoint",),
     ("model",),
     ("adapters",),
+    ("native", "progress"),
+    ("journal",),
     ("run",),
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict"),
     ("posterior",),
@@ -24,7 +27,7 @@ LAYERS = (
     ("methods.optimise", "methods.particles.importance"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.particles", "methods.grid"),
-    ("methods",),  # the package's own page, which gathers the families
+    ("methods",),  # the package's own page, and methods as text
     ("fitting",),
     ("diagnose", "evidence", "decisions"),  # what is left of diagnose: sbc, calibration, checks
     ("models", "nn"),

@@ -24,7 +24,6 @@ from credo.predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
 from credo.reporting.comparison import compare
 from credo.status import CredoError, Estimate, Verdict
 
-
 __all__ = [
     "__version__",
     # what is believed

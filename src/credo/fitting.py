@@ -19,7 +19,6 @@ from credo.run import Options
 from credo.status import CredoError, Verdict
 from credo.timing import stopwatch
 
-
 __all__ = ["fit", "load", "resume"]
 
 

@@ -24,7 +24,7 @@ def _register() -> None:
 
 @contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """A dict that holds, once the block has ended, ``total`` wall seconds and ``compile`` seconds (tracing included)."""
+    """A dict that holds ``total`` and ``compile`` seconds, tracing included, once the block has ended."""
     _register()
     seconds: dict[str, float] = {}
     start, compiled = time.perf_counter(), _total

@@ -1,8 +1,6 @@
-"""Markov chain Monte Carlo: draws from the exact posterior."""
+"""Markov chain Monte Carlo: draws from the exact posterior. The bare kernels are in the modules of their names."""
 
-from credo.methods.mcmc.hmc import hmc
 from credo.methods.mcmc.metric import DenseMetric, DiagonalMetric
-from credo.methods.mcmc.nuts import nuts
 from credo.methods.mcmc.sampling import HMC, NUTS
 
-__all__ = ["HMC", "NUTS", "DenseMetric", "DiagonalMetric", "hmc", "nuts"]
+__all__ = ["HMC", "NUTS", "DenseMetric", "DiagonalMetric"]
