@@ -15,9 +15,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from numpyro.distributions import Distribution, ImproperUniform, Uniform
 
-from credo.model.distributions import is_distribution
+from credo.model.distributions import is_distribution, unwrapped
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, leaf_name
 from credo.model.visit import at_index as at_index  # re-exported: predict reads a step of a series too
 from credo.status import CredoError
@@ -95,7 +96,7 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
         full = leaf_name((name, *path)) if name else leaf_name(path) or "the prior"
         if is_distribution(node):
             _check_arguments(full, node)
-            return jax.tree.map(lambda leaf: np.asarray(leaf) if np.isscalar(leaf) else leaf, node)
+            return jax.tree.map(_hyperparameter, node)
         if isinstance(node, Conditional):
             return node
         if callable(node):
@@ -118,8 +119,22 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
     )
 
 
+def _hyperparameter(leaf):
+    """An array in double precision: a float32 one would drag the special functions of a density down with it."""
+    if isinstance(leaf, Tracer) or not (np.isscalar(leaf) or eqx.is_array_like(leaf)):
+        return leaf
+    values = np.asarray(leaf)
+    return values.astype(np.float64) if np.issubdtype(values.dtype, np.floating) else values
+
+
 def _check_arguments(name: str, distribution: Distribution) -> None:
     """Refuse hyperparameters that are not finite (numpyro itself refuses a scale that is not positive)."""
+    inner = unwrapped(distribution)
+    if isinstance(inner, Uniform) and np.any(np.asarray(inner.low) >= np.asarray(inner.high)):
+        raise CredoError(
+            f"The prior of {name!r} is Uniform, whose lower end {inner.low} is not below its upper end {inner.high}: "
+            "swap them."
+        )
     for leaf in jax.tree.leaves(distribution):
         values = np.asarray(leaf)
         if not isinstance(distribution, ImproperUniform | Uniform) and not np.all(np.isfinite(values)):
