@@ -10,6 +10,7 @@ them, and so does a program that holds one. A scatter-add, the gradient of index
 more reason to stay: ``value_and_gradient`` writes it as a loop, which is what it is on a CPU.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 
 import jax
@@ -26,17 +27,53 @@ WITH_KERNELS = frozenset(
 )
 
 
+class jit:  # noqa: N801 (it stands where jax.jit would)
+    """``jax.jit(function)``, as one native function on a CPU where ``function`` suits that.
+
+    What the compiler then refuses all the same is compiled as usual, and remembered.
+    """
+
+    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = ()):
+        self.function, self.static_argnames = function, static_argnames
+        self.refused: set = set()
+
+    @functools.cached_property
+    def native(self) -> Callable:
+        def program(*args, **static):
+            equations, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
+            call = native_call if suits(equations) else lambda function, *leaves: function(*leaves)
+            leaves = call(jex.jaxpr_as_fun(equations), *jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+        return jax.jit(program, static_argnames=self.static_argnames, compiler_options=compiler_options())
+
+    @functools.cached_property
+    def usual(self) -> Callable:
+        return jax.jit(self.function, static_argnames=self.static_argnames)
+
+    def __call__(self, *args, **static):
+        """``static``: by keyword."""
+        if self.refused and _signature(args, static) in self.refused:
+            return self.usual(*args, **static)
+        try:
+            return self.native(*args, **static)
+        except jax.errors.JaxRuntimeError:
+            self.refused.add(_signature(args, static))
+            return self.usual(*args, **static)
+
+
+def _signature(args, static):
+    leaves, structure = jax.tree.flatten(args)
+    return structure, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves), tuple(static.items())
+
+
 def native_call(function: Callable, *args):
     """``function(*args)`` inside a traced program, as one native function. Numerically the same but for rounding."""
     from jax.experimental.xla_metadata import set_xla_metadata
 
-    @jax.jit
-    def body(*args):
-        with set_xla_metadata(**dict.fromkeys(NATIVE)):  # the call carries it, not what is inside
-            return function(*args)
-
-    with set_xla_metadata(**NATIVE):
-        return body(*args)
+    leaves, structure = jax.tree.flatten(jax.jit(function)(*args))
+    leaves[0] = set_xla_metadata(leaves[0], **NATIVE)  # lands on the operation that made it: the call
+    return jax.tree.unflatten(structure, leaves)
 
 
 def suits(program: jex.ClosedJaxpr) -> bool:
@@ -45,10 +82,10 @@ def suits(program: jex.ClosedJaxpr) -> bool:
 
 
 def compiler_options() -> dict[str, int] | None:
-    """What the compiler is told about iterative programs on a CPU.
+    """What the compiler is told about native programs.
 
-    Level 1 of LLVM's optimiser makes them compile in half the time at the same speed: their inner loops are too short
-    for the vectoriser and the unroller of levels 2 and 3 to earn anything.
+    Level 1 of LLVM's optimiser makes them compile in two thirds of the time at the same speed: their inner loops are
+    too short for the vectoriser and the unroller of levels 2 and 3 to earn anything.
     """
     return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
 

@@ -25,7 +25,7 @@ from jax import lax
 from jax.extend import core as jex
 
 from credo.journal import Journal
-from credo.native import compiler_options, native_call, suits
+from credo.native import jit
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.status import CredoError
@@ -182,13 +182,7 @@ def as_key(data) -> Key:
 # the compiled chunk ---------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def compiled_chunk() -> Callable:
-    """The jitted chunk; made on first use, since asking for the backend at import would start it."""
-    return jax.jit(_chunk, static_argnames=("program", "length", "is_native"), compiler_options=compiler_options())
-
-
-def _chunk(program, length: int, is_native: bool, target, tuning, key, state, start, stop):
+def _chunk(target, tuning, key, state, start, stop, *, program: Program, length: int):
     """Steps ``start`` to ``stop`` of one chain, ``length`` at most -> (state, records of each step)."""
     algorithm = program.algorithm(target, tuning)
 
@@ -198,7 +192,6 @@ def _chunk(program, length: int, is_native: bool, target, tuning, key, state, st
 
     # The user's density is traced here, once; the loop repeats the equations that came of it.
     equations, shapes = jax.make_jaxpr(step, return_shape=True)(start, state)
-    buffers = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes[1])
 
     def body(carry):
         i, state, buffers = carry
@@ -207,11 +200,11 @@ def _chunk(program, length: int, is_native: bool, target, tuning, key, state, st
         put = functools.partial(lax.dynamic_update_index_in_dim, index=i - start, axis=0)
         return i + 1, state, jax.tree.map(put, buffers, record)
 
-    def loop(stop, carry):
-        return lax.while_loop(lambda carry: carry[0] < stop, body, carry)
+    buffers = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes[1])
+    return lax.while_loop(lambda carry: carry[0] < stop, body, (start, state, buffers))[1:]
 
-    call = native_call if is_native and suits(equations) else lambda function, *args: function(*args)
-    return call(loop, stop, (start, state, buffers))[1:]
+
+compiled_chunk = jit(_chunk, static_argnames=("program", "length"))
 
 
 # chains on threads ----------------------------------------------------------------------------------------------------
@@ -249,17 +242,16 @@ class _Crew:
         return self.pool.submit(task)
 
     def compile(self) -> None:
-        """Compile by running no step at all. The second attempt is for a model that needs one of XLA's kernels."""
+        """Compile by running no step at all."""
         tuning, state = jax.tree.map(np.zeros_like, self.like)
-        for is_native in (True, False):
-            self.chunk = functools.partial(compiled_chunk(), self.program, self.length, is_native, self.target)
-            try:
-                _, rows = self.chunk(tuning, self.keys[0], state, np.int32(0), np.int32(0))
-                break
-            except jax.errors.JaxRuntimeError:
-                if not is_native:
-                    raise
+        _, rows = self.chunk(tuning, 0, state, 0, 0)
         self.rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
+
+    def chunk(self, tuning, chain: int, state, first: int, last: int):
+        return compiled_chunk(
+            self.target, tuning, self.keys[chain], state, np.int32(first), np.int32(last),
+            program=self.program, length=self.length,
+        )  # fmt: skip
 
     def allocate(self, phase: Phase) -> Records:
         """Arrays (chain, step, …) for the records of a phase."""
@@ -282,7 +274,7 @@ class _Crew:
             first = done[chain]
             last = min(first + self.quota[chain], phase.num_steps)
             begun = time.monotonic()
-            state, (kept, info) = self.chunk(tuning, self.keys[chain], states[chain], np.int32(first), np.int32(last))
+            state, (kept, info) = self.chunk(tuning, chain, states[chain], first, last)
             rows = jax.tree.map(lambda a: np.asarray(a)[: last - first], ({n: kept[n] for n in phase.record}, info))
             elapsed = time.monotonic() - begun
             jax.tree.map(lambda a, row: a[chain].__setitem__(slice(first, last), row), records, rows)

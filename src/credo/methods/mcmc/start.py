@@ -1,14 +1,12 @@
 """Where chains start: at positions given, drawn from a posterior, or scattered wide; always where the model is finite."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from credo.diagnose.startup import explain
 from credo.methods.mcmc.nuts import State
-from credo.native import compiler_options, value_and_gradient
+from credo.native import jit, value_and_gradient
 from credo.run import as_key, stream
 from credo.status import CredoError
 
@@ -31,7 +29,7 @@ def start_chains(target, start, key, num_chains: int) -> list[State]:
         random = np.random.default_rng(stream(key, STREAM + chain))
         for _ in range(MAX_TRIES if given is None else 1):
             u = random.uniform(-WIDTH, WIDTH, dim) if given is None else given[chain]
-            state = jax.tree.map(np.asarray, _evaluate()(target, np.asarray(u, dtype)))
+            state = jax.tree.map(np.asarray, _evaluate(target, np.asarray(u, dtype)))
             if np.isfinite(state.log_density) and np.all(np.isfinite(state.gradient)):
                 break
         else:
@@ -56,8 +54,6 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
     return np.broadcast_to(positions, (num_chains, dim))
 
 
-@functools.cache
-def _evaluate():
-    return jax.jit(
-        lambda target, u: State(u, *value_and_gradient(target.log_density)(u)), compiler_options=compiler_options()
-    )
+@jit
+def _evaluate(target, u) -> State:
+    return State(u, *value_and_gradient(target.log_density)(u))
