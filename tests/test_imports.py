@@ -27,7 +27,7 @@ LAYERS = (
     ("methods.optimise", "methods.particles.importance"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.particles", "methods.grid"),
-    ("methods",),  # the package's own page, and methods as text
+    ("methods", "methods.settings"),  # the package itself, and methods as text
     ("fitting",),
     ("diagnose", "evidence", "decisions"),  # what is left of diagnose: sbc, calibration, checks
     ("models", "nn"),

@@ -8,41 +8,45 @@ from credo.posterior.posterior import Posterior
 
 COLORS = {"pass": "green", "doubtful": "yellow", "failed": "red"}
 COLUMNS = {  # column -> (heading, format)
-    "max_r_hat": ("R̂", ".3f"),
-    "min_ess_bulk": ("ESS", ".0f"),
-    "pareto_k": ("k̂", ".2f"),
+    "max_r_hat": ("R̂, worst", ".3f"),
+    "min_ess_bulk": ("ESS, worst", ".0f"),
+    "pareto_k": ("Pareto k̂", ".2f"),
     "log_score": ("log score", ".3f"),
     "brier": ("Brier", ".4f"),
     "ece": ("ECE", ".3f"),
     "crps": ("CRPS", ".3g"),
-    "coverage_90": ("cover 90 %", ".2f"),
-    "mean_distance": ("Δmean/sd", ".2f"),
-    "sd_ratio": ("sd ratio", ".2f"),
-    "compile_s": ("compile s", ".1f"),
-    "run_s": ("run s", ".2f"),
+    "coverage_90": ("90 % coverage", ".2f"),
+    "mean_distance": ("mean off by, sd", ".2f"),
+    "sd_ratio": ("sd ratio, worst", ".2f"),
+    "compile_s": ("compile, s", ".1f"),
+    "run_s": ("run, s", ".2f"),
 }
 
 
+def shown_columns(table) -> list[str]:
+    """The columns that say something about at least one posterior."""
+    return [c for c in COLUMNS if c in table.columns and not table[c].isna().all()]
+
+
 def show_comparison(table, posteriors: Mapping[str, Posterior]) -> None:
-    """Print the table, then each verdict's sentences."""
+    """Print a column a method and a row a figure, which fits any terminal, then each verdict's sentences."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
-    columns = [c for c in COLUMNS if c in table.columns and not table[c].isna().all()]
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    grid.add_column("method")
-    grid.add_column("log evidence", justify="right")
-    for column in columns:
-        grid.add_column(COLUMNS[column][0], justify="right")
-    grid.add_column("verdict")
-    for name, row in table.iterrows():
-        cells = [_cell(row[column], COLUMNS[column][1]) for column in columns]
-        color = COLORS[row["verdict"]]
-        grid.add_row(str(name), evidence_cell(row), *cells, f"[{color}]{row['verdict']}[/{color}]")
-    console.print(grid, soft_wrap=False)
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2))
+    grid.add_column("")
+    for name in table.index:
+        grid.add_column(str(name), justify="right", no_wrap=True)
+    rows = [row for _, row in table.iterrows()]
+    grid.add_row("verdict", *(f"[{COLORS[row['verdict']]}]{row['verdict']}[/]" for row in rows))
+    grid.add_row("log evidence", *(evidence_cell(row) for row in rows))
+    for column in shown_columns(table):
+        heading, form = COLUMNS[column]
+        grid.add_row(heading, *(cell(row[column], form) for row in rows))
+    console.print(grid)
     if table.attrs.get("reference"):
-        console.print(f"Δmean/sd and sd ratio: worst parameter against {table.attrs['reference']}.")
+        console.print(f"(mean and sd: the worst parameter, against {table.attrs['reference']})")
     for name, posterior in posteriors.items():
         for sentence in posterior.verdict.sentences:
             console.print(f"[bold]{name}[/bold]: {sentence}", soft_wrap=True)
@@ -58,5 +62,6 @@ def evidence_cell(row) -> str:
     return f"{bound}{value:.2f}{spread}" + (" (laplace)" if kind == "laplace" else "")
 
 
-def _cell(value, form: str) -> str:
-    return "–" if value is None or (isinstance(value, float) and not np.isfinite(value)) else format(value, form)
+def cell(value, form: str) -> str:
+    """A figure, or a dash where it does not apply."""
+    return format(value, form) if np.isfinite(value) else "–"

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-import credo
 from credo.checkpoint import write_text_atomically
+from credo.fitting import fit
+from credo.methods.exact import Exact
+from credo.methods.laplace import Laplace
+from credo.methods.mcmc import HMC, NUTS
+from credo.methods.optimise import MAP
+from credo.methods.particles.importance import Importance
+from credo.methods.vi import ADVI, FullRank, MeanField
 from credo.models.regression import Standardiser, regression
 from credo.models.table import Table, read_table
 from credo.posterior.posterior import Posterior
@@ -18,14 +24,14 @@ from credo.reporting.report import write_report
 from credo.status import CredoError
 
 METHODS = {
-    "exact": lambda fitted: credo.Exact(),
-    "map": lambda fitted: credo.MAP(),
-    "laplace": lambda fitted: credo.Laplace(),
-    "importance": lambda fitted: credo.Importance(proposal=fitted["laplace"]),
-    "advi": lambda fitted: credo.ADVI(family=credo.MeanField()),
-    "fullrank": lambda fitted: credo.ADVI(family=credo.FullRank()),
-    "hmc": lambda fitted: credo.HMC(),
-    "nuts": lambda fitted: credo.NUTS(),
+    "exact": lambda fitted: Exact(),
+    "map": lambda fitted: MAP(),
+    "laplace": lambda fitted: Laplace(),
+    "importance": lambda fitted: Importance(proposal=fitted["laplace"]),
+    "advi": lambda fitted: ADVI(family=MeanField()),
+    "fullrank": lambda fitted: ADVI(family=FullRank()),
+    "hmc": lambda fitted: HMC(),
+    "nuts": lambda fitted: NUTS(),
 }
 
 
@@ -52,18 +58,21 @@ def compare_table(
     model = regression(data.family, data.x.shape[1], data.y)
     fit_target = model.given(standardise(data.x[train]), data.y[train])
     scored = (standardise(data.x[test]), data.y[test]) if len(test) else None
-    console.print(_describe(data, len(train), len(test), fit_target.dim))
+    console.print(_describe(data, len(train), len(test), fit_target.dim), soft_wrap=True)
     posteriors: dict[str, Posterior] = {}
     for name in methods:
         start = time.perf_counter()
         with console.status(f"{name} …"):
-            posteriors[name] = credo.fit(fit_target, METHODS[name](posteriors), key=seed)
+            posteriors[name] = fit(fit_target, METHODS[name](posteriors), key=seed)
         console.print(f"{name:<11}{time.perf_counter() - start:6.1f} s   {posteriors[name].verdict.status}")
     console.print()
     table = compare(posteriors, held_out=scored)
     settings = {"table": data.name, "target": data.target, "family": data.family, "seed": str(seed)}
     write_results(out, data, posteriors, table, scored, settings)
-    console.print(f"\nWrote {out / 'report.html'}, {out / 'comparison.csv'} and {len(posteriors)} posteriors.")
+    console.print(
+        f"\nWrote {out / 'report.html'}, comparison.csv, verdicts.json and {len(posteriors)} posteriors.",
+        soft_wrap=True,
+    )
     return table
 
 

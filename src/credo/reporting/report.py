@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from credo._version import __version__
 from credo.checkpoint import write_text_atomically
 from credo.model.structure import scalar_names
 from credo.posterior.posterior import Posterior
 from credo.reporting import figures
-from credo.reporting.console import COLUMNS, evidence_cell
+from credo.reporting.console import COLUMNS, cell, evidence_cell, shown_columns
 
 MAX_PANELS = 24
 
@@ -108,11 +109,11 @@ def _answer(posteriors: Mapping[str, Posterior], table) -> str:
 
 
 def _table(table) -> str:
-    columns = [c for c in COLUMNS if c in table.columns and not table[c].isna().all()]
+    columns = shown_columns(table)
     head = "".join(f"<th>{html.escape(COLUMNS[c][0])}</th>" for c in columns)
     rows = []
     for name, row in table.iterrows():
-        cells = "".join(f"<td>{format(row[c], COLUMNS[c][1]) if np.isfinite(row[c]) else '–'}</td>" for c in columns)
+        cells = "".join(f"<td>{cell(row[c], COLUMNS[c][1])}</td>" for c in columns)
         status = row["verdict"]
         rows.append(
             f"<tr><td>{html.escape(str(name))}</td><td>{evidence_cell(row)}</td>{cells}"
@@ -155,8 +156,8 @@ def _calibration(posteriors: Mapping[str, Posterior], held_out) -> list[str]:
 
 
 def _settings(settings: Mapping[str, str]) -> str:
-    packages = {name: version(name) for name in ("credo", "jax", "numpyro", "numpy")}
-    everything = {**settings, **packages, "python": platform.python_version()}
+    packages = {name: version(name) for name in ("jax", "numpyro", "numpy")}
+    everything = {**settings, "credo": __version__, **packages, "python": platform.python_version()}
     rows = "".join(
         f"<tr><td>{html.escape(k)}</td><td><code>{html.escape(str(v))}</code></td></tr>" for k, v in everything.items()
     )
