@@ -143,6 +143,15 @@ def test_scale_not_positive(scale):
         Model({"w": dist.Normal(0.0, scale)}, None)
 
 
+def test_an_argument_with_a_default_is_no_parameter():
+    prior = {"a": dist.HalfNormal(1.0), **{f"b{k}": lambda a, k=k: dist.Normal(float(k), a) for k in range(2)}}
+    model = Model(prior, None, derived={"c": lambda a, factor=2.0: factor * a})
+    with double():
+        expected = stats.halfnorm.logpdf(1.0) + stats.norm.logpdf(0.5) + stats.norm.logpdf(0.5, 1.0)
+        np.testing.assert_allclose(log_prior(model.given().flat(), np.array([0.0, 0.5, 0.5])), expected, rtol=1e-12)
+        assert model.report({"a": 3.0, "b0": 0.0, "b1": 0.0})["c"] == 6.0
+
+
 def test_derived_quantities_name_parameters():
     with pytest.raises(CredoError, match="names 'c', which is no parameter"):
         Model({"a": dist.Normal(0.0, 1.0)}, None, derived={"b": lambda c: c})

@@ -62,13 +62,12 @@ def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> t
         coded[name] = Levels(found).encode(name, values)
     if coded:
         table = {**table, **coded}
-    converted = jax.tree_util.tree_map_with_path(lambda path, leaf: column(column_name(path), leaf), table)
-    return converted, Levels(found)
+    return _columns(table, "x"), Levels(found)
 
 
 def outcomes(y):
     """Check and convert outcomes: an array, or a dict of arrays."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: column(column_name(path, "y"), leaf), y)
+    return _columns(y, "y")
 
 
 def num_rows(x: Inputs, y, weights) -> int:
@@ -104,6 +103,17 @@ def _levels(name: str, values: np.ndarray) -> np.ndarray:
     if np.issubdtype(values.dtype, np.integer) and values.size and values.min() >= 0:
         return np.arange(values.max() + 1)
     return np.unique(values)
+
+
+def _columns(tree, root: str):
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: column(column_name(path, root), leaf), tree, is_leaf=_is_list_of_numbers
+    )
+
+
+def _is_list_of_numbers(node) -> bool:
+    """Lists are arrays as Python writes them, unless they hold arrays."""
+    return isinstance(node, list | tuple) and bool(node) and all(np.isscalar(leaf) for leaf in jax.tree.leaves(node))
 
 
 def column(name: str, leaf) -> np.ndarray:

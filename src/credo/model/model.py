@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution, ImproperUniform, constraints
 from credo.model.check import check_likelihood
 from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import is_distribution, unscaled
-from credo.model.prior import Conditional, Prior
+from credo.model.prior import Conditional, Prior, argument_names
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.model.visit import AbstractPrior
@@ -126,24 +126,14 @@ class Model(eqx.Module):
     @in_double
     def sample_prior(self, key, n: int):
         """``n`` draws of the parameters from the prior, derived quantities included: arrays (n, *shape)."""
-        return jax.vmap(lambda k: self.report(self.prior.sample(k)[0]))(_split(key, n))
+        return _draw_parameters(self, _split(key, n))
 
     @in_double
     def sample_prior_predictive(self, key, x, n: int):
         """``n`` data sets drawn from prior and likelihood at inputs ``x``: (n, M, …)."""
         if self.likelihood is None:
             raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
-        likelihood = self.likelihood
-        x, _ = inputs(x, self.groups)
-
-        def draw(k):
-            k_params, k_data = jax.random.split(k)
-            distributions = unscaled(likelihood(self.prior.sample(k_params)[0], x))
-            flat, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
-            keys = jax.random.split(k_data, len(flat))
-            return jax.tree.unflatten(structure, [d.sample(own) for d, own in zip(flat, keys, strict=True)])
-
-        return jax.vmap(draw)(_split(key, n))
+        return _draw_data(self, inputs(x, self.groups)[0], _split(key, n))
 
     def report(self, params) -> dict[str, Any]:
         """The parameters by leaf name, then the derived quantities."""
@@ -158,7 +148,7 @@ class Model(eqx.Module):
         for name, function in self.derived.items():
             if name in names:
                 raise CredoError(f"Derived quantity {name!r} has the name of a parameter: rename it.")
-            unknown = [a for a in inspect.signature(function).parameters if a not in known]
+            unknown = [a for a in argument_names(function) if a not in known]
             if unknown:
                 raise CredoError(f"Derived quantity {name!r} names {unknown[0]!r}, which is no parameter of the prior.")
         for column, parameter in self.group_items:
@@ -168,6 +158,25 @@ class Model(eqx.Module):
                     f"groups maps column {column!r} to {parameter!r}, which is not a parameter with a row a level: "
                     f"the prior has {', '.join(names)}."
                 )
+
+
+@jax.jit
+def _draw_parameters(model: Model, keys):
+    return jax.vmap(lambda key: model.report(model.prior.sample(key)[0]))(keys)
+
+
+@jax.jit
+def _draw_data(model: Model, x, keys):
+    likelihood: Any = model.likelihood
+
+    def draw(key):
+        k_params, k_data = jax.random.split(key)
+        distributions = unscaled(likelihood(model.prior.sample(k_params)[0], x))
+        flat, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+        own_keys = jax.random.split(k_data, len(flat))
+        return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(flat, own_keys, strict=True)])
+
+    return jax.vmap(draw)(keys)
 
 
 class Function(eqx.Module):
@@ -207,7 +216,7 @@ def _flat(support, shape: tuple[int, ...]):
         return _improper(support, shape)
     if not callable(support):
         raise CredoError(f"A support must be a numpyro constraint or a callable that returns one, not {support!r}.")
-    return Conditional(_FlatPrior(support, shape), tuple(inspect.signature(support).parameters))
+    return Conditional(_FlatPrior(support, shape), argument_names(support))
 
 
 def _improper(support, shape: tuple[int, ...]) -> Distribution:
@@ -222,4 +231,4 @@ def _split(key, n: int):
 
 
 def _by_name(function: Callable, source: Mapping[str, Any]):
-    return jnp.asarray(function(**{name: source[name] for name in inspect.signature(function).parameters}))
+    return jnp.asarray(function(**{name: source[name] for name in argument_names(function)}))

@@ -85,6 +85,12 @@ class Prior(AbstractPrior):
         return {}
 
 
+def argument_names(function: Callable) -> tuple[str, ...]:
+    """The parameters that a user's function depends on: its arguments, but those that have a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty)
+
+
 def tree_map_with_path(function, tree, is_leaf):
     return jax.tree_util.tree_map_with_path(function, tree, is_leaf=is_leaf)
 
@@ -97,10 +103,9 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
         if is_distribution(node):
             _check_arguments(full, node)
             return jax.tree.map(_hyperparameter, node)
-        if isinstance(node, Conditional):
-            return node
         if callable(node):
-            arguments = tuple(inspect.signature(node).parameters)
+            function = node.function if isinstance(node, Conditional) else node
+            arguments = node.arguments if isinstance(node, Conditional) else argument_names(node)
             unknown = [a for a in arguments if a not in earlier]
             if unknown:
                 known = ", ".join(earlier) or "none"
@@ -108,7 +113,7 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
                     f"The prior of {full!r} depends on {unknown[0]!r}, which is not an earlier parameter "
                     f"(earlier: {known}): rename the argument, or define {unknown[0]!r} before {full!r}."
                 )
-            return Conditional(node, arguments)
+            return Conditional(function, arguments)
         raise CredoError(
             f"The prior of {full!r} is {type(node).__name__}: give a numpyro distribution, or a callable that "
             "returns one from earlier parameters."

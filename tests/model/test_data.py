@@ -1,0 +1,184 @@
+"""Tables as users bring them: what is accepted, how it is coded, and the sentence for each thing that is wrong."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+
+from credo.model.data import inputs
+from credo.model.model import Model
+from credo.status import CredoError
+
+X = np.arange(8.0).reshape(4, 2)
+Y = np.array([0.5, 1.0, -0.5, 2.0])
+PRIOR = {"w": dist.Normal(0.0, 1.0).expand([2])}
+
+
+def line(params, x):
+    return dist.Normal(x @ params["w"], 1.0)
+
+
+def constant(params, x):
+    return dist.Normal(params["w"][0], 1.0).expand([4])
+
+
+def given(x=X, y=Y, likelihood=line, prior=PRIOR, **options):
+    return Model(prior, likelihood).given(x, y, **options)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["x", "y", "weights"])
+def test_not_finite(name, value):
+    data = {"x": X.copy(), "y": Y.copy(), "weights": np.ones(4)}
+    data[name][2] = value
+    with pytest.raises(CredoError, match=rf"{name} has \d NaN or infinite value.*first in row 2: {value}"):
+        given(**data)
+
+
+def test_the_column_is_named():
+    table = pd.DataFrame({"age": [1.0, 2.0, np.nan, 4.0], "dose": [1, 2, 3, 4]})
+    with pytest.raises(CredoError, match=r"x\['age'\] has 1 NaN or infinite value \(the first in row 2"):
+        given(table, likelihood=constant)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"y": Y[:3]}, r"differ in length \(x has 4, y has 3 rows\)"),
+        ({"weights": np.ones(3)}, "x has 4, y has 4, weights has 3"),
+        ({"x": X[:0], "y": Y[:0]}, "no rows"),
+        ({"x": 3.0}, "x is a single number"),
+        ({"y": 3.0}, "y is a single number"),
+        ({"x": [[1.0, 2.0], [3.0]]}, "x is ragged"),
+        ({"x": np.array([["a", "b"]] * 4)}, "x holds text or dates"),
+        ({"x": pd.DataFrame({"day": pd.to_datetime(["2024-01-01"] * 4)})}, r"x\['day'\] holds text or dates"),
+        ({"x": pd.DataFrame({"a": [1, None, "b", 3]})}, r"x\['a'\] has 1 missing value"),
+        ({"x": X + 1j}, "not a real number"),
+        ({"weights": np.array([1.0, -1.0, 1.0, 1.0])}, "non-negative"),
+        ({"weights": np.ones((4, 1))}, "one non-negative number a row"),
+        ({"y": Y[:, None]}, r"batch_shape \(4,\).*y has shape \(4, 1\)"),
+        ({"likelihood": lambda p, x: dist.Normal(x @ p["w"][:, None], 1.0)}, r"batch_shape \(4, 1\)"),
+        ({"likelihood": lambda p, x: dist.Normal((x @ p["w"])[:3], 1.0)}, r"batch_shape \(3,\)"),
+        ({"likelihood": lambda p, x: x @ p["w"]}, "must return a numpyro distribution"),
+    ],
+)
+def test_refused(data, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        given(**data)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "y", "row"),
+    [
+        (lambda p, x: dist.Bernoulli(logits=x @ p["w"]), np.array([0, 1, 2, 1]), "row 2: 2"),
+        (lambda p, x: dist.Bernoulli(logits=x @ p["w"]), np.array([0, 1, 0.5, 1]), "row 2: 0.5"),
+        (lambda p, x: dist.Poisson(jnp.exp(x @ p["w"])), np.array([0, -1, 2, 1]), "row 1: -1"),
+        (lambda p, x: dist.Gamma(1.0, jnp.exp(x @ p["w"])), np.array([0.5, 1.0, 2.0, -1.0]), "row 3: -1"),
+        (lambda p, x: dist.Categorical(logits=x[:, :1] * jnp.ones(3)), np.array([0, 1, 2, 3]), "row 3: 3"),
+        (lambda p, x: dist.Binomial(x[:, 0].astype(int), logits=p["w"][0]), np.array([0, 1, 5, 3]), "row 2: 5"),
+        (lambda p, x: dist.Dirichlet(jnp.exp(p["w"])).expand([4]), np.array([[0.5, 0.5]] * 3 + [[0.5, 0.6]]), "row 3"),
+    ],
+)
+def test_outside_the_support(distribution, y, row):
+    with pytest.raises(CredoError, match=f"1 row.* outside the likelihood's support .* {row}"):
+        given(y=y, likelihood=distribution)
+
+
+def test_a_support_that_depends_on_parameters_refuses_nothing():
+    """Some position may hold every row; the start-up diagnosis speaks if the start does not."""
+    given(y=np.array([0.5, 1.0, 70.0, 2.0]), likelihood=lambda p, x: dist.Uniform(0.0, jnp.exp(p["w"][0])).expand([4]))
+
+
+def test_masked_rows_may_hold_anything():
+    y = np.array([0, 1, 9, 1])
+    given(y=y, likelihood=lambda p, x: dist.Bernoulli(logits=x @ p["w"]).mask(jnp.arange(4) != 2))
+
+
+def test_types():
+    target = given(
+        X.astype(np.float32), np.array([True, False, True, True]), lambda p, x: dist.Bernoulli(logits=x @ p["w"])
+    )
+    assert target.x.dtype == np.float64
+    assert target.y.dtype == np.int64
+    assert isinstance(target.x, np.ndarray)
+
+
+def test_lists():
+    target = given(X.tolist(), Y.tolist())
+    np.testing.assert_array_equal(target.x, X)
+    np.testing.assert_array_equal(target.y, Y)
+    with pytest.raises(CredoError, match="y has 1 missing value"):
+        given(y=[0.5, None, 1.0, 2.0])
+
+
+def test_data_frame():
+    table = pd.DataFrame({"a": [1, 2, 3, 4], "b": [0.5, 1.0, 1.5, 2.0], 3: [True, False, True, False]})
+    target = given(table, pd.Series(Y), lambda p, x: dist.Normal(x["a"] * p["w"][0] + x["b"] * p["w"][1], 1.0))
+    assert set(target.x) == {"a", "b", "3"}
+    assert target.x["a"].dtype == np.int64
+    np.testing.assert_array_equal(target.y, Y)
+
+
+# groups -------------------------------------------------------------------------------------------------------------
+
+GROUPED = {"w": dist.Normal(0.0, 1.0), "city_effect": dist.Normal(0.0, 1.0).expand([3])}
+
+
+def by_city(params, x):
+    return dist.Normal(params["w"] + params["city_effect"][x["city"]], 1.0)
+
+
+GROUP_MODEL = Model(GROUPED, by_city, groups={"city": "city_effect"})
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series, pd.Categorical])
+def test_group_columns_become_codes(kind):
+    target = GROUP_MODEL.given({"city": kind(["Rome", "Oslo", "Rome", "Bern"])}, Y)
+    np.testing.assert_array_equal(target.x["city"], [2, 1, 2, 0])
+    assert list(target.levels.levels["city"]) == ["Bern", "Oslo", "Rome"]
+
+
+def test_unseen_levels_get_codes_of_their_own():
+    target = GROUP_MODEL.given(pd.DataFrame({"city": ["Rome", "Oslo", "Rome", "Bern"]}), Y)
+    coded, _ = inputs({"city": np.array(["Oslo", "Lima", "Kyiv", "Lima", "Rome"])}, GROUP_MODEL.groups, target.levels)
+    np.testing.assert_array_equal(coded["city"], [1, 4, 3, 4, 2])
+
+
+def test_integer_levels_are_codes_already():
+    target = GROUP_MODEL.given({"city": np.array([2, 0, 2, 0])}, Y)
+    np.testing.assert_array_equal(target.x["city"], [2, 0, 2, 0])
+    coded, _ = inputs({"city": np.array([1, 5])}, GROUP_MODEL.groups, target.levels)
+    np.testing.assert_array_equal(coded["city"], [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("x", "sentence"),
+    [
+        ({"town": np.zeros(4)}, "groups by column 'city', which the inputs lack"),
+        (X, "groups by column 'city', which the inputs lack"),
+        ({"city": ["a", "b", "c", "d"]}, "has 4 levels but parameter 'city_effect' has 3 rows"),
+    ],
+)
+def test_groups_refused(x, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        GROUP_MODEL.given(x, Y)
+
+
+def test_groups_name_a_parameter_with_rows():
+    with pytest.raises(CredoError, match="not a parameter with a row a level"):
+        Model(GROUPED, by_city, groups={"city": "w"})
+
+
+# constants ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_float32_constant_earns_a_sentence():
+    offsets = jnp.array([0.1, 0.2, 0.3, 0.4], jnp.float32)
+    with pytest.warns(UserWarning, match=r"float32 constant of shape \(4,\)"):
+        given(likelihood=lambda p, x: dist.Normal(x @ p["w"] + offsets, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        given(likelihood=lambda p, x: dist.Normal(x @ p["w"] + np.asarray(offsets, np.float64), 1.0))
