@@ -44,9 +44,8 @@ def explain(target: Target, u: Float[np.ndarray, " dim"]) -> str:
     except CredoError as error:
         return str(error)
     except Exception as error:  # the model's own code may raise anything; its message is the explanation
-        return (
-            f"The model cannot be evaluated: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        )
+        cause = str(error).splitlines()[0].rstrip(".") if str(error) else "no message"
+        return f"The model cannot be evaluated: {type(error).__name__}: {cause}."
 
 
 def _explain(target: Target, u: np.ndarray) -> str:
@@ -165,6 +164,11 @@ def _parameter(name: str, leaf: dict, parts: dict) -> str | None:
                     f"The prior of {where} has log density {shown}: its {argument} is {_show(given, ~allowed)} there. "
                     + _argument_remedy(argument, given)
                 )
+        if not np.all(leaf["inside"]):
+            return (
+                f"Parameter {where} has rounded to the boundary of its support ({at}), where its prior has log density "
+                f"{shown}: start nearer the origin, or rescale the parameter."
+            )
         return (
             f"The prior of {where} has log density {shown} at {at}: start inside its support (start=), or give "
             f"{name!r} a prior whose support holds that value."
