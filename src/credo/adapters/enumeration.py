@@ -7,12 +7,13 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from credo.adapters.program import LOCK, Program, Sites
+from credo.model.distributions import unwrapped
 from credo.status import CredoError
 
 
 def check_site(name: str, distribution: Distribution) -> None:
     """CredoError unless the discrete latent site ``name`` can be summed out here."""
-    kind = type(distribution).__name__
+    kind = type(unwrapped(distribution)).__name__
     if not distribution.has_enumerate_support:
         raise CredoError(
             f"Site {name!r} is a discrete latent variable with infinitely many values ({kind}), which cannot be summed "

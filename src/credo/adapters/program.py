@@ -110,7 +110,7 @@ class Program(eqx.Module):
         try:
             with whole:
                 self.fn(*bound.args, **bound.kwargs)
-        except NEEDS_VALUES:
+        except (*NEEDS_VALUES, CredoError):
             raise
         except Exception as error:
             if whole.widened:

@@ -1,0 +1,460 @@
+"""NumPyro models as they are: the same log density as NumPyro's own, site by site, over a table of programs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.contrib.control_flow import cond, scan
+from numpyro.distributions.transforms import OrderedTransform
+from numpyro.infer.reparam import LocScaleReparam, TransformReparam
+from numpyro.infer.util import log_density, potential_energy
+from scipy import stats
+
+from credo.adapters import from_numpyro
+from credo.precision import double, to_numpy
+from credo.status import CredoError
+
+rng = np.random.default_rng(5)
+X, Y = rng.normal(size=(5, 2)), rng.normal(size=5)
+SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+EFFECT = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+GAPS = np.where(np.arange(5) == 2, np.nan, Y)
+
+
+def eight_schools(J, sigma, y=None):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("J", J):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("obs", dist.Normal(theta, sigma), obs=y)
+
+
+def regression(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    s = numpyro.sample("s", dist.LogNormal(0, 1))
+    mean = numpyro.deterministic("mean", x @ w)
+    with numpyro.plate("N", len(x)):
+        numpyro.sample("obs", dist.Normal(mean, s), obs=y)
+
+
+def nested_plates(y):
+    with numpyro.plate("I", 3, dim=-1):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("N", 4, dim=-2):
+            b = numpyro.sample("b", dist.Exponential(jnp.exp(a)))
+            numpyro.sample("obs", dist.Normal(b, 1), obs=y)
+
+
+def masked(y, mask):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("N", len(y)), handlers.mask(mask=mask):
+        numpyro.sample("obs", dist.Normal(mu, 1), obs=y)
+
+
+def factors(y):
+    """A factor, a soft constraint and a likelihood written as a factor."""
+    a = numpyro.sample("a", dist.Normal(0, 1).expand([2]))
+    numpyro.factor("quartic", -jnp.sum(a**4))
+    numpyro.sample("soft", dist.Normal(0, 0.1), obs=jnp.sum(a))
+    with numpyro.plate("N", len(y)):
+        numpyro.factor("rows", -((y - a[0]) ** 2))
+
+
+def lkj(y):
+    L = numpyro.sample("L", dist.LKJCholesky(3, 2.0))
+    s = numpyro.sample("s", dist.HalfNormal(1).expand([3]).to_event(1))
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("obs", dist.MultivariateNormal(0, scale_tril=s[:, None] * L), obs=y)
+
+
+def ordered(y):
+    cut = numpyro.sample("cut", dist.TransformedDistribution(dist.Normal(0, 1).expand([3]), OrderedTransform()))
+    eta = numpyro.sample("eta", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.OrderedLogistic(eta * jnp.ones(len(y)), cut), obs=y)
+
+
+def dependent_supports(y):
+    top = numpyro.sample("top", dist.HalfNormal(2))
+    x = numpyro.sample("x", dist.Uniform(0, top).expand([3]))
+    p = numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+    low = numpyro.sample("low", dist.TruncatedNormal(0, 1, low=x[0]))
+    numpyro.sample("obs", dist.Normal((x * p).sum() + low, 1).expand([len(y)]), obs=y)
+
+
+def two_outcomes(x, y1=None, y2=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    numpyro.sample("cost", dist.Normal(w * x, 1), obs=y1)
+    numpyro.sample("count", dist.Poisson(jnp.exp(w * x)), obs=y2)
+
+
+def state_space(y):
+    s = numpyro.sample("s", dist.HalfNormal(1))
+    x0 = numpyro.sample("x0", dist.Normal(0, 1))
+
+    def step(c, yt):
+        z = numpyro.sample("z", dist.LogNormal(c, s))
+        numpyro.deterministic("twice", 2 * z)
+        numpyro.sample("obs", dist.Normal(z, 1), obs=yt)
+        return jnp.log(z), None
+
+    scan(step, x0, y)
+
+
+def branches(y):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+
+    def small(_):
+        return numpyro.sample("b", dist.Normal(0, 1))
+
+    def large(_):
+        return numpyro.sample("b", dist.Normal(3, 2))
+
+    b = cond(len(y) > 3, large, small, None)
+    numpyro.sample("obs", dist.Normal(a + b, 1), obs=y)
+
+
+def values_are_read(group, y):
+    """Python code reads the data: the number of groups is a constant of the program."""
+    with numpyro.plate("K", len(np.unique(group))):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.Normal(a[group], 1), obs=y)
+
+
+def sample_shape(y):
+    a = numpyro.sample("a", dist.HalfNormal(np.array([1.0, 2.0])), sample_shape=(3,))
+    numpyro.sample("obs", dist.Normal(a.sum(), 1), obs=y)
+
+
+def one_number(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.Normal(mu, 1), obs=y[0])
+
+
+def local_latents(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("N", len(x)):
+        z = numpyro.sample("z", dist.Gamma(2.0, 2.0))
+        numpyro.sample("obs", dist.Normal(x @ w, z), obs=y)
+
+
+def not_centred(J, sigma, y=None):
+    return handlers.reparam(eight_schools, config={"theta": LocScaleReparam(0)})(J, sigma, y)
+
+
+def transformed(y):
+    with handlers.reparam(config={"s": TransformReparam()}):
+        base = dist.TransformedDistribution(dist.Normal(0, 1), dist.transforms.ExpTransform())
+        s = numpyro.sample("s", base)
+    numpyro.sample("obs", dist.Normal(0, s).expand([len(y)]), obs=y)
+
+
+# name: program, its arguments, (rows, factors of the likelihood, head)
+PROGRAMS = {
+    "eight schools": (eight_schools, (8, SIGMA, EFFECT), (8, 8, "normal")),
+    "regression": (regression, (X, Y), (5, 5, "normal")),
+    "nested plates": (nested_plates, (rng.normal(size=(4, 3)),), (4, 4, None)),
+    "mask": (masked, (GAPS, np.isfinite(GAPS)), (5, 5, None)),
+    "factor": (factors, (Y,), (0, 0, None)),
+    "lkj": (lkj, (rng.normal(size=(6, 3)),), (6, 6, None)),
+    "ordered": (ordered, (np.array([0, 1, 2, 3, 1]),), (5, 5, None)),
+    "dependent supports": (dependent_supports, (Y,), (5, 5, "normal")),
+    "two outcomes": (two_outcomes, (Y, Y, np.arange(5)), (5, 5, None)),
+    "outcomes of different lengths": (two_outcomes, (np.ones(1), Y, np.arange(3)), (8, 1, None)),
+    "scan": (state_space, (Y,), (5, 5, "normal")),
+    "cond": (branches, (Y,), (5, 5, None)),
+    "values are read": (values_are_read, (np.array([0, 1, 1, 2, 0]), Y), (5, 5, "normal")),
+    "sample_shape": (sample_shape, (Y,), (5, 5, None)),
+    "one number": (one_number, (Y,), (1, 1, None)),
+    "local latents": (local_latents, (X, Y), (5, 5, "normal")),
+    "reparam": (not_centred, (8, SIGMA, EFFECT), (8, 8, "normal")),
+    "reparam by transform": (transformed, (Y,), (5, 5, "normal")),
+}
+
+
+@jax.jit
+def parts(target, u):
+    params = target.constrain(u)
+    jacobian, back = target.log_jacobian(u), target.unconstrain(params)
+    return target.log_density(u), params, jacobian, back, target.model.report(params)
+
+
+def compare(target, fn, arguments):
+    """(ours, NumPyro's joint density plus our log-Jacobian, NumPyro's potential) at a random position."""
+    with double():
+        target = target.flat()
+        u = 0.5 * np.random.default_rng(1).normal(size=target.dim)
+        ours, params, jacobian, back, report = to_numpy(parts(target, u))
+        np.testing.assert_allclose(back, u, atol=1e-9)
+        theirs = jax.jit(lambda params: log_density(fn, arguments, {}, params)[0])(params)
+        potential = jax.jit(lambda u: potential_energy(fn, arguments, {}, u))(target.structure.unravel(jnp.asarray(u)))
+        return ours, float(theirs) + jacobian, -float(potential), report
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_density_is_numpyros(name):
+    fn, arguments, (size, num_terms, head) = PROGRAMS[name]
+    target = from_numpyro(fn, *arguments).given()
+    ours, theirs, potential, _ = compare(target, fn, arguments)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    np.testing.assert_allclose(ours, potential, rtol=1e-12)
+    assert (target.size, target.num_terms) == (size, num_terms)
+    assert (target.head.name if target.head else None) == head
+
+
+# subsampling ----------------------------------------------------------------------------------------------------------
+
+
+def subsampled_by_index(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("N", len(x), subsample_size=3) as i:
+        z = numpyro.sample("z", dist.Gamma(2.0, 2.0))
+        numpyro.sample("obs", dist.Normal(x[i] @ w, z), obs=y[i])
+
+
+def subsampled_by_primitive(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("N", len(x), subsample_size=3):
+        x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        z = numpyro.sample("z", dist.Gamma(2.0, 2.0))
+        numpyro.sample("obs", dist.Normal(x @ w, z), obs=y)
+
+
+@pytest.mark.parametrize("fn", [subsampled_by_index, subsampled_by_primitive])
+def test_subsampling_plates_take_all_rows(fn):
+    """No key, no scale: the density of the same model without subsampling."""
+    ours, theirs, _, _ = compare(from_numpyro(fn, X, Y).given(), local_latents, (X, Y))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_a_batch_passed_for_the_whole():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("N", 100, subsample_size=len(x)):
+            numpyro.sample("obs", dist.Normal(w * x, 1), obs=y)
+
+    with pytest.raises(CredoError, match="all 100 rows of the subsampling plate 'N'"):
+        from_numpyro(model, Y, Y)
+
+
+# scale ----------------------------------------------------------------------------------------------------------------
+
+
+def scaled(y):
+    with handlers.scale(scale=2.0):
+        s = numpyro.sample("s", dist.HalfNormal(1.0))
+    with numpyro.plate("N", len(y)), handlers.scale(scale=3.5):
+        numpyro.sample("obs", dist.Normal(0, s), obs=y)
+
+
+def test_scale():
+    """The joint density is NumPyro's. Its potential also scales the log-Jacobian, which is no density of s."""
+    target = from_numpyro(scaled, Y).given()
+    ours, theirs, _, _ = compare(target, scaled, (Y,))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    u = np.array([0.3])
+    s = np.exp(0.3)
+    expected = 2 * stats.halfnorm.logpdf(s) + 3.5 * stats.norm.logpdf(Y, 0, s).sum() + 0.3
+    with double():
+        np.testing.assert_allclose(parts(target.flat(), u)[0], expected, rtol=1e-12)
+        # a scale weighs evidence; a new datum counts once
+        np.testing.assert_allclose(
+            target.likelihood_distribution({"s": s}, None).log_prob(Y), stats.norm.logpdf(Y, 0, s), rtol=1e-12
+        )
+
+
+# calling forms, prediction --------------------------------------------------------------------------------------------
+
+W = {"w": np.array([0.5, -1.0]), "s": np.array(2.0)}
+
+
+@jax.jit
+def density(target, u, batch=None):
+    return target.log_density(u, batch)
+
+
+FORMS = {
+    "all bound": lambda: from_numpyro(regression, X, Y).given(),
+    "all given": lambda: from_numpyro(regression).given(X, Y),
+    "x bound": lambda: from_numpyro(regression, X).given(y=Y),
+    "y bound": lambda: from_numpyro(regression, y=Y).given(X),
+    "given again": lambda: from_numpyro(regression, 2 * X, Y + 1).given(X, Y),
+    "a target's model given again": lambda: from_numpyro(regression).given(2 * X, Y + 1).model.given(X, Y),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calling_forms(form):
+    target = FORMS[form]()
+    with double():
+        u = target.flat().unconstrain(W)
+        mean = X @ W["w"]
+        expected = (
+            stats.norm.logpdf(W["w"]).sum() + stats.norm.logpdf(np.log(2.0)) + stats.norm.logpdf(Y, mean, 2.0).sum()
+        )  # a log-normal's Jacobian cancels
+        np.testing.assert_allclose(density(target.flat(), u), expected, rtol=1e-12)
+        new = np.ones((2, 2))
+        np.testing.assert_allclose(target.likelihood_distribution(W, new).loc, [-0.5, -0.5])
+        np.testing.assert_allclose(target.likelihood_distribution(W, {"x": new}).loc, [-0.5, -0.5])
+        np.testing.assert_allclose(target.likelihood_distribution(W, target.x).loc, mean)
+        np.testing.assert_allclose(target.model.report(W)["mean"], mean)
+    np.testing.assert_array_equal(target.y, Y)
+
+
+def test_a_second_target_compiles_nothing():
+    count = []
+
+    def model(x, y=None):
+        count.append(None)
+        regression(x, y)
+
+    with double():
+        for factor in (1.0, 2.0):
+            target = from_numpyro(model).given(factor * X, Y + factor).flat()
+            before = len(count)
+            density(target, np.zeros(3))
+            traced = len(count) - before
+    assert traced == 0
+
+
+def test_draws():
+    model = from_numpyro(regression, X, Y)
+    draws = model.sample_prior(0, 2_000)
+    assert draws["mean"].shape == (2_000, 5)
+    assert np.all(np.abs(draws["w"].mean(axis=0)) < 4.5 / np.sqrt(2_000))
+    drawn = model.sample_prior_predictive(0, np.ones((3, 2)), 10)
+    assert drawn.shape == (10, 3)
+    scanned = from_numpyro(state_space, Y).sample_prior(0, 500)["z"]
+    assert scanned.shape == (500, 5)
+    assert abs(np.corrcoef(np.log(scanned[:, 0]), np.log(scanned[:, 4]))[0, 1]) < 0.9  # steps have keys of their own
+
+
+def test_minibatches():
+    """By rows of given(x, y); what is bound, or mixes rows, is refused."""
+    target = from_numpyro(regression).given(X, Y)
+    target.check_minibatch(2)
+    with double():
+        u = target.flat().unconstrain(W)
+        singles = [float(density(target.flat(), u, np.array([i]))) for i in range(5)]
+        np.testing.assert_allclose(np.mean(singles), density(target.flat(), u), rtol=1e-12)
+    with pytest.raises(CredoError, match="must come in through given"):
+        from_numpyro(regression, X, Y).given().check_minibatch(2)
+
+    def centred(x, y=None):
+        regression(x - x.mean(axis=0), y)
+
+    with pytest.raises(CredoError, match="rows beside it"):
+        from_numpyro(centred).given(X, Y).check_minibatch(2)
+
+
+def test_weights():
+    counts = np.array([1.0, 0, 2, 1, 3])
+    repeated = from_numpyro(regression).given(
+        np.repeat(X, counts.astype(int), axis=0), np.repeat(Y, counts.astype(int))
+    )
+    weighted = from_numpyro(regression).given(X, Y, weights=counts)
+    with double():
+        u = np.array([0.3, -0.2, 0.1])
+        np.testing.assert_allclose(density(weighted.flat(), u), density(repeated.flat(), u), rtol=1e-12)
+    with pytest.raises(CredoError, match="3 weights and 5 factors"):
+        from_numpyro(regression).given(X, Y, weights=np.ones(3))
+
+
+# parts ----------------------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_the_prior():
+    prior = from_numpyro(factors, Y).given().prior
+    assert prior.factors == ("quartic", "soft", "rows")
+    assert prior.improper_names() == ("quartic", "soft", "rows")
+    target = from_numpyro(not_centred, 8, SIGMA, EFFECT).given()
+    assert [leaf.name for leaf in target.structure.leaves] == ["mu", "tau", "theta_decentered"]
+    assert [name for name, _ in target.model.derived_functions] == ["theta"]
+    params = {"mu": 1.0, "tau": 2.0, "theta_decentered": np.ones(8)}
+    with double():
+        np.testing.assert_allclose(target.model.report(params)["theta"], 3.0 * np.ones(8))
+
+
+def test_missing_observations_are_flat_where_they_are_seen():
+    """NumPyro's obs_mask leaves a latent site without density at the rows that are observed: reported as improper."""
+
+    def model(y, seen):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("N", len(y)):
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y, obs_mask=seen)
+
+    target = from_numpyro(model, np.nan_to_num(GAPS), np.isfinite(GAPS)).given()
+    assert target.prior.improper_names() == ("y_unobserved",)
+
+
+def test_param_sites_keep_their_value():
+    def model(y):
+        numpyro.sample("y", dist.Normal(numpyro.param("p", 1.5), 1), obs=y)
+
+    with pytest.warns(UserWarning, match="'p' keeps its initial value"):
+        target = from_numpyro(model, Y).given()
+    assert target.dim == 0
+
+
+def test_what_python_reads_is_constant():
+    program = from_numpyro(values_are_read, np.array([0, 1, 1, 2, 0]), Y).prior.program
+    assert [constant is None for constant in program.constants] == [False, True]
+
+
+# what is refused ------------------------------------------------------------------------------------------------------
+
+
+def bernoulli(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.Bernoulli(logits=a * x), obs=y)
+
+
+def length_of_y(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.Normal(a * x[: len(y)], 1), obs=y)
+
+
+def only_with_y(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    if y is not None:
+        numpyro.sample("obs", dist.Normal(a * x, 1), obs=y)
+
+
+def two_inputs(x, z, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.Normal(a * x + z, 1), obs=y)
+
+
+def predict(fn, *arguments):
+    with double():
+        from_numpyro(fn, *arguments).given().likelihood_distribution({"a": 1.0}, Y)
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (lambda: from_numpyro(regression).sample_prior(0, 2), "waits for data"),
+        (lambda: from_numpyro(regression, 1, 2, 3), "do not fit the model's signature"),
+        (lambda: from_numpyro(regression).given(X[:3], Y), r"shape \(5,\) and its distribution has shape \(3,\)"),
+        (lambda: from_numpyro(regression).given(np.full((5, 2), np.nan), Y), "x has 10 NaN or infinite values"),
+        (lambda: from_numpyro(regression).given(X, GAPS), "1 row.* outside the likelihood's support.* row 2: nan"),
+        (lambda: from_numpyro(bernoulli).given(Y, np.array([0, 1, 2, 0, 1])), "row 2: 2"),
+        (lambda: from_numpyro(factors, Y).sample_prior(0, 1), "log factor .'quartic'. that is no distribution"),
+        (lambda: predict(length_of_y, Y, Y), "does not run at these inputs without y"),
+        (lambda: predict(only_with_y, Y, Y), "Without y the NumPyro model has no site 'obs'"),
+        (lambda: predict(two_inputs, Y, Y, Y), "no single input: give new ones as a dict"),
+        (lambda: predict(factors, Y), "no likelihood to predict with"),
+    ],
+)
+def test_refused(request_, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        request_()
+
+
+def test_several_inputs_by_name():
+    with double():
+        target = from_numpyro(two_inputs, Y, Y, Y).given()
+        found = target.likelihood_distribution({"a": 2.0}, {"x": np.ones(2), "z": np.array([0.0, 1.0])})
+        np.testing.assert_allclose(found.loc, [2.0, 3.0])
