@@ -94,7 +94,9 @@ def to_svg(figure) -> str:
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "credo"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    page = buffer.getvalue()
+    start, end = page.find("<metadata>"), page.find("</metadata>")  # names of vocabularies, which read as links
+    return page[page.index("<svg") : start] + page[end + len("</metadata>") :]
 
 
 def _cycle(n: int) -> list[str]:
