@@ -26,7 +26,9 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Map
     from safetensors.numpy import save
 
     text = json.dumps({"format": FORMAT, "kind": kind, **header})
-    write_bytes(path, save({n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in arrays.items()}, {"credo": text}))
+    write_bytes(
+        path, save({n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in arrays.items()}, {"credo": text})
+    )
 
 
 def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

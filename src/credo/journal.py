@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from credo._version import __version__
-from credo.checkpoint import as_tree, named_leaves, read_arrays, read_tree, write_arrays, write_tree
+from credo.checkpoint import as_tree, named_leaves, read_arrays, read_tree, write_tree
 from credo.precision import to_numpy
 from credo.status import CredoError
 
@@ -37,7 +37,9 @@ class Journal:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise CredoError(f"The folder {self.folder} cannot be made ({error.strerror}): choose another.") from error
+                raise CredoError(
+                    f"The folder {self.folder} cannot be made ({error.strerror}): choose another."
+                ) from error
 
     def enter(self, phase: int, tuning, states: list) -> None:
         """All chains stand at the beginning of ``phase``."""
@@ -110,8 +112,8 @@ def _check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     for name in sorted(set(begun) | set(identity)):
         if begun.get(name) != identity.get(name):
             raise CredoError(
-                f"The run in {folder} cannot be continued here, for its {name} differs: {_short(begun.get(name))} there, "
-                f"{_short(identity.get(name))} here. Give it the same model, data, method and key."
+                f"The run in {folder} cannot be continued here, for its {name} differs: {_short(begun.get(name))} "
+                f"there, {_short(identity.get(name))} here. Give it the same model, data, method and key."
             )
 
 

@@ -21,13 +21,14 @@ from jax.extend import core as jex
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
 NATIVE = {"xla_cpu_small_call": "true", "inlineable": "false"}
 WITH_KERNELS = frozenset(
-    "sort top_k approx_top_k cholesky cholesky_update triangular_solve lu qr eig eigh svd schur hessenberg householder_product "
-    "geqrf geqp3 tridiagonal tridiagonal_solve fft conv_general_dilated custom_call ffi_call pure_callback io_callback debug_callback rng_bit_generator "
-    "rng_uniform shard_map".split()
+    {"sort", "top_k", "approx_top_k", "fft", "conv_general_dilated", "rng_bit_generator", "rng_uniform"}
+    | {"cholesky", "cholesky_update", "triangular_solve", "tridiagonal_solve", "lu", "qr", "geqrf", "geqp3"}
+    | {"eig", "eigh", "svd", "schur", "hessenberg", "tridiagonal", "householder_product"}
+    | {"custom_call", "ffi_call", "pure_callback", "io_callback", "debug_callback", "shard_map"}
 )
 
 
-class jit:  # noqa: N801 (it stands where jax.jit would)
+class jit:
     """``jax.jit(function)``, as one native function on a CPU where ``function`` suits that.
 
     What the compiler then refuses all the same is compiled as usual, and remembered.
@@ -133,9 +134,7 @@ def _is_matrix_vector(equation) -> bool:
     """A product in which one side has no axis of its own."""
     (contract_left, contract_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     left, right = (variable.aval for variable in equation.invars)
-    return (
-        left.ndim == len(contract_left) + len(batch_left) or right.ndim == len(contract_right) + len(batch_right)
-    )
+    return left.ndim == len(contract_left) + len(batch_left) or right.ndim == len(contract_right) + len(batch_right)
 
 
 def _as_rows(equation) -> bool:

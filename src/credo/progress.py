@@ -30,19 +30,19 @@ class Progress:
         """``done``: steps of each chain in this phase. ``info``: what the steps tell (chain, step)."""
         if not self.is_wanted or time.monotonic() - self.begun < DELAY:
             return
-        if self.bar is None:
-            self._start()
+        self.bar = self.bar or self._start()
         self.bar.update(self.task, completed=self.before[phase] + sum(done), description=_describe(name, done, info))
 
-    def _start(self) -> None:
+    def _start(self):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        self.bar = Bar(*columns, console=Console(stderr=True))
-        self.task = self.bar.add_task("", total=self.before[-1])
-        self.bar.start()
+        bar = Bar(*columns, console=Console(stderr=True))
+        self.task = bar.add_task("", total=self.before[-1])
+        bar.start()
+        return bar
 
 
 def _describe(name: str, done: Sequence[int], info: Any) -> str:

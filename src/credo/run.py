@@ -133,10 +133,10 @@ def run(
     with _Crew(program, jax.device_put(target), like, key, num_chains, options, journal) as crew:
         start = None if journal and journal.is_resumed else crew.submit(begin, crew.target)
         crew.compile()
-        if start is None:
-            first, tuning, states = journal.restore(like, num_chains)
-        else:
+        if start is not None:
             first, (tuning, states) = 0, start.result()
+        elif journal:
+            first, tuning, states = journal.restore(like, num_chains)
         if journal and not journal.is_resumed:
             journal.enter(0, tuning, states)
         seconds = dict.fromkeys((phase.name for phase in phases), 0.0)
@@ -216,7 +216,7 @@ class _Crew:
     def __init__(self, program: Program, target, like, key: Key, num_chains: int, options: Options, journal):
         self.program, self.target, self.like, self.options, self.journal = program, target, like, options, journal
         self.keys = [stream(key, chain) for chain in range(num_chains)]
-        self.is_double = jax.config.jax_enable_x64
+        self.is_double = jnp.result_type(float) == jnp.float64
         self.pool = ThreadPoolExecutor(min(num_chains, num_cores()))
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(like[1]))
         budget = min(BUFFER_BYTES, (options.max_memory or BUFFER_BYTES) // 8)

@@ -1,4 +1,4 @@
-"""Markov chain Monte Carlo: draws from the exact posterior. The bare kernels are in the modules of their names."""
+"""Markov chain Monte Carlo: draws from the exact posterior."""
 
 from credo.methods.mcmc.metric import DenseMetric, DiagonalMetric
 from credo.methods.mcmc.sampling import HMC, NUTS

@@ -1,8 +1,8 @@
 """Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011, section 5.3) with trajectories of random length.
 
-    H(u, r) = −log p(u) + ½ rᵀr                energy; r ~ N(0, I) in the metric's white coordinates (integrators.py)
-    L ~ Uniform{1, …, 2 num_steps − 1}         steps: a fixed number can return to where it began (Mackenzie 1989)
-    accept the end of L steps with probability α = min(1, exp(H_0 − H_L))
+H(u, r) = −log p(u) + ½ rᵀr                energy; r ~ N(0, I) in the metric's white coordinates (integrators.py)
+L ~ Uniform{1, …, 2 num_steps − 1}         steps: a fixed number can return to where it began (Mackenzie 1989)
+accept the end of L steps with probability α = min(1, exp(H_0 − H_L))
 """
 
 from typing import NamedTuple
@@ -61,7 +61,7 @@ def hmc(
 
         def is_under_way(carry):
             i, point = carry
-            return (i < last) & (jnp.abs(energy_error(point)) < MAX_ENERGY_ERROR)  # NaN stops too
+            return (i < last) & (energy_error(point) > -MAX_ENERGY_ERROR)  # NaN stops too
 
         def advance(carry):
             i, point = carry
@@ -70,7 +70,7 @@ def hmc(
         start = Point(state.position, momentum, state.gradient, state.log_density)
         num_taken, end = lax.while_loop(is_under_way, advance, (jnp.int32(0), start))
         error = energy_error(end)
-        is_divergent = ~(jnp.abs(error) < MAX_ENERGY_ERROR)
+        is_divergent = ~(error > -MAX_ENERGY_ERROR)
         acceptance = jnp.where(is_divergent, 0, jnp.exp(jnp.minimum(error, 0)))
         new = where(u < acceptance, State(end.position, end.log_density, end.gradient), state)
         num_gradients = num_taken * integrator.num_gradients

@@ -11,6 +11,7 @@ Variances are taken within chains: while chains are apart, the distance between 
 from dataclasses import dataclass
 from typing import Protocol
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -41,15 +42,15 @@ class DiagonalMetric:
         mean_square = np.mean(np.square(np.asarray(gradients, np.float64)), axis=0)
         return Diagonal(np.clip(mean_square, SMALLEST, LARGEST) ** -0.25)
 
-    def estimate(self, positions, gradients, previous: Diagonal) -> Diagonal:
+    def estimate(self, positions, gradients, previous) -> Diagonal:
         """Where draws or gradients do not vary or are not finite, the previous scale stays."""
-        _, ratio, num_draws = _variances(positions, gradients)
-        before = 2 * np.log(previous.scale)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = 0.5 * np.log(ratio)
+        num_draws = positions.shape[0] * (positions.shape[1] - 1)
+        before = np.log(_diagonal(previous))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            found = 0.5 * np.log(_sum_of_squares(positions) / _sum_of_squares(gradients))
         is_known = np.isfinite(found) & (found > np.log(SMALLEST)) & (found < np.log(LARGEST))
-        mixed = (num_draws * np.where(is_known, found, before) + self.prior_draws * before) / (num_draws + self.prior_draws)
-        return Diagonal(np.exp(0.5 * mixed))
+        share = np.where(is_known, num_draws / (num_draws + self.prior_draws), 0)
+        return Diagonal(np.exp(0.5 * (share * np.where(is_known, found, 0) + (1 - share) * before)))
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,9 @@ class DenseMetric:
     def initial(self, gradients) -> Dense:
         return Dense(np.diag(DiagonalMetric().initial(gradients).scale))
 
-    def estimate(self, positions, gradients, previous: Dense) -> Dense:
+    def estimate(self, positions, gradients, previous) -> ScaleOperator:
         """Both covariances are shrunk to the diagonal estimate by ``prior_draws``, plus one a dimension."""
-        diagonal = Diagonal(np.sqrt(previous.diagonal()))
-        scale = DiagonalMetric(self.prior_draws).estimate(positions, gradients, diagonal).scale
+        scale = np.asarray(DiagonalMetric(self.prior_draws).estimate(positions, gradients, previous).scale)
         dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
         weight = num_draws / (num_draws + self.prior_draws + dim)
 
@@ -84,16 +84,18 @@ def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
     return root @ _power(root @ b @ root, -0.5) @ root
 
 
+def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
+    """diag S Sᵀ, on the host: JAX would compile for it."""
+    rows = metric.lower if isinstance(metric, Dense) else np.asarray(jax.tree.leaves(metric)[0])[:, None]
+    return np.sum(np.square(rows, dtype=np.float64), axis=1)
+
+
 def _power(matrix, exponent: float):
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     return (vectors * np.clip(values, SMALLEST, None) ** exponent) @ vectors.T
 
 
-def _variances(positions, gradients):
-    """(Var u, Var u / Var g, degrees of freedom), within chains and pooled."""
-    num_draws = positions.shape[0] * (positions.shape[1] - 1)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        var_u, var_g = (
-            np.sum(np.square(x - x.mean(axis=1, keepdims=True)), axis=(0, 1)) for x in (positions, gradients)
-        )
-        return var_u, var_u / var_g, num_draws
+def _sum_of_squares(x: Chains) -> Float[np.ndarray, " dim"]:
+    """Of deviations from the chain's mean, pooled."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.sum(np.square(x - x.mean(axis=1, keepdims=True), dtype=np.float64), axis=(0, 1))

@@ -31,7 +31,7 @@ from credo.native import value_and_gradient
 from credo.run import Algorithm
 from credo.tree import where
 
-MAX_ENERGY_ERROR = 1_000.0  # Stan's bound of a divergence; errors of either sign are faults of the integrator
+MAX_ENERGY_ERROR = 1_000.0  # Stan's bound of a divergence. A fall is none: from a far start energies fall by millions
 
 
 class State(NamedTuple):
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """``acceptance``: mean of min(1, w_i). ``num_steps``: gradients evaluated. ``energy``: H_0. ``depth``: doublings."""
+    """``acceptance``: mean of min(1, w_i). ``num_steps``: gradients. ``energy``: H_0. ``depth``: doublings."""
 
     acceptance: Float[Array, ""]
     num_steps: Int[Array, ""]
@@ -97,6 +97,7 @@ def nuts(
     def step(key, state: State) -> tuple[State, Info]:
         dim, dtype = state.position.size, state.position.dtype
         scale = Diagonal(jnp.ones(dim, dtype)) if metric is None else metric
+        bounds = (-700.0, 500.0) if dtype == jnp.float64 else (-80.0, 50.0)  # no weight is 0, and no sum overflows
         momentum, (side, leaf_choice, doubling_choice) = start_of_transition(key, dim, (3, max_depth), dtype)
         energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
 
@@ -105,8 +106,8 @@ def nuts(
             old = Point(*(_at(end, t.side) for end in t.ends))
             new = integrator.step(evaluate, scale, old, step_size * jnp.where(t.side == 1, 1, -1).astype(dtype))
             log_weight = energy + new.log_density - 0.5 * jnp.sum(new.momentum * new.momentum)
-            is_divergent = ~(jnp.abs(log_weight) < MAX_ENERGY_ERROR)  # NaN is one too
-            weight = jnp.exp(jnp.clip(log_weight, -700 if dtype == jnp.float64 else -80, 500 if dtype == jnp.float64 else 50))
+            is_divergent = ~(log_weight > -MAX_ENERGY_ERROR)  # NaN is one too
+            weight = jnp.exp(jnp.clip(log_weight, *bounds))
             new_weight = t.new_weight + weight
             share = t.uniform * new_weight
             is_kept = share < weight
@@ -146,12 +147,16 @@ def nuts(
             sum_far = t.open.sum_before[0] - t.momentum_sum
             whole = t.open._replace(first=_put(t.open.first, far, 0), sum_before=_put(t.open.sum_before, sum_far, 0))
             zero = jnp.zeros((), dtype)
-            t = t._replace(side=grown, leaf=jnp.int32(0), new_weight=zero, uniform=leaf_choice[k], open=whole,
-                           momentum_sum=jnp.zeros(dim, dtype))  # fmt: skip
+            t = t._replace(
+                side=grown, leaf=jnp.int32(0), new_weight=zero, uniform=leaf_choice[k], open=whole,
+                momentum_sum=jnp.zeros(dim, dtype),
+            )  # fmt: skip
             t = lax.while_loop(lambda t: (t.leaf < 1 << k) & ~t.is_turning & ~t.is_discarded, grow, t)
             is_taken = ~t.is_discarded & (doubling_choice[k] * t.weight < t.new_weight)
             return t._replace(
-                proposal=where(is_taken, t.new_proposal, t.proposal), weight=t.weight + t.new_weight, num_doublings=k + 1
+                proposal=where(is_taken, t.new_proposal, t.proposal),
+                weight=t.weight + t.new_weight,
+                num_doublings=k + 1,
             )
 
         t = _trivial(state, momentum, max_depth)

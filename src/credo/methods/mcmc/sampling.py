@@ -1,9 +1,10 @@
 """NUTS and HMC as methods of ``credo.fit``: warm-up, sampling, and a verdict on the draws."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,14 +12,16 @@ from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.verdict import judge
 from credo.methods.mcmc.hmc import hmc
 from credo.methods.mcmc.metric import DiagonalMetric, MetricEstimator
-from credo.methods.mcmc.nuts import nuts
 from credo.methods.mcmc.nuts import State as KernelState
+from credo.methods.mcmc.nuts import nuts
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import FIRST_STEP, Adaptive, State, Tuning, restart, warmup_phases
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 from credo.run import Algorithm, Options, Phase, Run, run
 from credo.status import CredoError
+
+DIAGONAL = DiagonalMetric()
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,18 @@ class NUTS:
     """
 
     chains: int = 4
-    num_warmup: int = 400
+    num_warmup: int = 300
     num_draws: int = 1_000
     target_acceptance: float = 0.8
     max_depth: int = 10
-    metric: MetricEstimator = DiagonalMetric()
+    metric: MetricEstimator = DIAGONAL
 
     def __post_init__(self):
         _check(self)
         if not 1 <= self.max_depth <= 20:
             raise CredoError(f"max_depth lies between 1 and 20; got {self.max_depth}.")
 
-    def fit(self, target, *, key, start: Any = None, options: Options = Options()) -> Posterior:
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         return _sample(self, nuts, (("max_depth", self.max_depth),), target, key, start, options)
 
 
@@ -51,18 +54,18 @@ class HMC:
     """Hamiltonian Monte Carlo with ``num_steps`` steps a draw on average; the other settings are those of ``NUTS``."""
 
     chains: int = 4
-    num_warmup: int = 400
+    num_warmup: int = 300
     num_draws: int = 1_000
     num_steps: int = 10
     target_acceptance: float = 0.8
-    metric: MetricEstimator = DiagonalMetric()
+    metric: MetricEstimator = DIAGONAL
 
     def __post_init__(self):
         _check(self)
         if self.num_steps < 1:
             raise CredoError(f"num_steps is at least 1; got {self.num_steps}.")
 
-    def fit(self, target, *, key, start: Any = None, options: Options = Options()) -> Posterior:
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         return _sample(self, hmc, (("num_steps", self.num_steps),), target, key, start, options)
 
 
@@ -82,14 +85,14 @@ def _sample(method, kernel: Callable[..., Algorithm], settings, target, key, sta
 
     def tuned(kernels: list[KernelState]) -> tuple[Tuning, list[State]]:
         metric = method.metric.initial(np.stack([state.gradient for state in kernels]))
-        metric = _cast(metric, dtype)
-        tuning = Tuning(metric, np.asarray(method.target_acceptance, dtype), np.bool_(method.num_warmup > 0))
-        return tuning, [State(state, restart(np.asarray(FIRST_STEP, dtype))) for state in kernels]
+        shared: Any = np.asarray(method.target_acceptance, dtype), np.bool_(method.num_warmup > 0)
+        step = restart(np.asarray(FIRST_STEP, dtype))
+        return Tuning(_cast(metric, dtype), *shared), [State(state, step) for state in kernels]
 
     def begin(target):
         return tuned(start_chains(target, start, key, method.chains))
 
-    ones = np.ones(target.dim, dtype)
+    ones: Any = np.ones(target.dim, dtype)
     tuning, (state,) = tuned([KernelState(ones, ones.sum(), ones)])
     done = run(
         Adaptive(kernel, settings),
@@ -100,34 +103,35 @@ def _sample(method, kernel: Callable[..., Algorithm], settings, target, key, sta
         key=key,
         num_chains=method.chains,
         options=options,
-        identity={"method": describe(method), "dtype": str(dtype)},
+        identity={"dtype": str(dtype)},
     )
     return as_posterior(done, target, method)
 
 
 def _cast(tree, dtype):
-    import jax
-
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), tree)
 
 
 def as_posterior(done: Run, target, method) -> Posterior:
     """The draws with their verdict."""
     sampling, warmup = done.info["sampling"], done.info.get("warmup")
-    posterior = Posterior(Draws(done.records["position"]), target, verdict=judge({}), info={})
+    positions: Any = done.records["position"]
     num_useful = int(sampling.num_steps.sum())
-    num_warmup = 0 if warmup is None else int(warmup.num_steps.sum())
-    posterior.verdict = judge(figures(done.records["position"], sampling, method))
-    posterior.info.update(
-        num_gradients=num_warmup + num_useful,
-        num_gradients_useful=num_useful,
-        layout=done.layout,
-        step_size=float(np.mean(sampling.step_size[:, -1])),
-        is_complete=done.is_complete,
-        seconds=done.seconds,
-        sample_stats=sampling._asdict(),
-    )
-    return posterior
+    info = {
+        "num_gradients": num_useful + (0 if warmup is None else int(warmup.num_steps.sum())),
+        "num_gradients_useful": num_useful,
+        "layout": done.layout,
+        "step_size": float(np.mean(sampling.step_size[:, -1])),
+        "is_complete": done.is_complete,
+        "seconds": done.seconds,
+        "sample_stats": sampling._asdict(),
+    }
+    sentences = []
+    if not done.is_complete:
+        num_draws = positions.shape[1]
+        sentences.append(f"The time limit came after {num_draws} of {method.num_draws} draws in each chain.")
+    verdict = judge(figures(positions, sampling, method), sentences)
+    return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 
 def figures(positions, info, method) -> dict[str, float]:
@@ -153,9 +157,3 @@ def figures(positions, info, method) -> dict[str, float]:
         "num_chains": positions.shape[0],
         "num_draws": positions.shape[0] * positions.shape[1],
     }
-
-
-def describe(method) -> dict[str, Any]:
-    """A method as JSON-able facts, by which a checkpoint knows it."""
-    values = {field.name: getattr(method, field.name) for field in fields(method)}
-    return {"name": type(method).__name__, **{n: v if isinstance(v, int | float) else repr(v) for n, v in values.items()}}

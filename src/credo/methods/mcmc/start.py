@@ -1,4 +1,4 @@
-"""Where chains start: at positions given, drawn from a posterior, or scattered wide; always where the model is finite."""
+"""Where chains start: at given positions, at draws of a posterior, or scattered wide; always where all is finite."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from credo.native import jit, value_and_gradient
 from credo.run import as_key, stream
 from credo.status import CredoError
 
-WIDTH = 2.0  # u ~ Uniform(−2, 2), as in Stan: over-dispersed for parameters of unit scale, so that R-hat means something
+WIDTH = 2.0  # u ~ Uniform(−2, 2), as in Stan: wide for parameters of unit scale, so that R-hat means something
 MAX_TRIES = 100
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 

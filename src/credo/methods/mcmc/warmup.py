@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -99,7 +100,7 @@ def update(da: DualAveraging, acceptance, target_acceptance) -> DualAveraging:
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Lengths that sum to ``num_warmup``: growing ones, at whose ends the metric changes, then one for the step size."""
+    """Lengths that sum to ``num_warmup``: growing ones, after which the metric changes, and one for the step size."""
     last = min(num_warmup, max(FIRST_WINDOW, round(STEP_SHARE * num_warmup)))
     lengths, rest, length = [], num_warmup - last, float(FIRST_WINDOW)
     while rest > 0:
@@ -137,6 +138,4 @@ def _restart_all(states: list[State]) -> list[State]:
 
 def _like(metric: ScaleOperator, old: ScaleOperator) -> ScaleOperator:
     """``metric``, estimated in float64, in the precision of the run."""
-    import jax
-
     return jax.tree.map(lambda new, before: np.asarray(new, before.dtype), metric, old)
