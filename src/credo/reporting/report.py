@@ -100,7 +100,7 @@ def _answer(posteriors: Mapping[str, Posterior], table) -> str:
     evidence = evidence_cell(table.loc[reference])
     lead = f"<b>Trust {html.escape(reference)}</b>: its verdict is pass."
     others = [
-        f"{html.escape(str(name))} agrees to {row['mean_distance']:.2f} sd in its worst mean"
+        f"{html.escape(str(name))} is off by {row['mean_distance']:.2f} sd in its worst mean"
         for name, row in table.iterrows()
         if name != reference and np.isfinite(row["mean_distance"])
     ]
@@ -109,17 +109,16 @@ def _answer(posteriors: Mapping[str, Posterior], table) -> str:
 
 
 def _table(table) -> str:
-    columns = shown_columns(table)
-    head = "".join(f"<th>{html.escape(COLUMNS[c][0])}</th>" for c in columns)
-    rows = []
-    for name, row in table.iterrows():
-        cells = "".join(f"<td>{cell(row[c], COLUMNS[c][1])}</td>" for c in columns)
-        status = row["verdict"]
-        rows.append(
-            f"<tr><td>{html.escape(str(name))}</td><td>{evidence_cell(row)}</td>{cells}"
-            f'<td class="status {status}">{status}</td></tr>'
-        )
-    return f"<table><tr><th>method</th><th>log evidence</th>{head}<th>verdict</th></tr>{''.join(rows)}</table>"
+    """A column a method and a row a figure, as in the terminal: the verdict first."""
+    rows = [row for _, row in table.iterrows()]
+    lines = [("verdict", [f'<td class="status {row["verdict"]}">{row["verdict"]}</td>' for row in rows])]
+    lines.append(("log evidence", [f"<td>{evidence_cell(row)}</td>" for row in rows]))
+    for column in shown_columns(table):
+        heading, form = COLUMNS[column]
+        lines.append((heading, [f"<td>{cell(row[column], form)}</td>" for row in rows]))
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in table.index)
+    body = "".join(f"<tr><td>{html.escape(heading)}</td>{''.join(cells)}</tr>" for heading, cells in lines)
+    return f"<table><tr><th></th>{head}</tr>{body}</table>"
 
 
 def _note(table) -> str:
