@@ -16,8 +16,8 @@ COLUMNS = {  # column -> (heading, format)
     "ece": ("ECE", ".3f"),
     "crps": ("CRPS", ".3g"),
     "coverage_90": ("90 % coverage", ".2f"),
-    "mean_distance": ("mean off by, sd", ".2f"),
-    "sd_ratio": ("sd ratio, worst", ".2f"),
+    "mean_distance": ("mean off, sd", ".2f"),
+    "sd_ratio": ("sd ratio", ".2f"),
     "compile_s": ("compile, s", ".1f"),
     "run_s": ("run, s", ".2f"),
 }
@@ -46,10 +46,18 @@ def show_comparison(table, posteriors: Mapping[str, Posterior]) -> None:
         grid.add_row(heading, *(cell(row[column], form) for row in rows))
     console.print(grid)
     if table.attrs.get("reference"):
-        console.print(f"(mean and sd: the worst parameter, against {table.attrs['reference']})")
+        console.print(f"(mean and sd of the worst parameter, against {table.attrs['reference']})")
+    for sentence, names in by_sentence(posteriors).items():
+        console.print(f"[bold]{', '.join(names)}[/bold]: {sentence}", soft_wrap=True)
+
+
+def by_sentence(posteriors: Mapping[str, Posterior]) -> dict[str, list[str]]:
+    """Each sentence once, with the names of the posteriors that it is said of."""
+    said: dict[str, list[str]] = {}
     for name, posterior in posteriors.items():
         for sentence in posterior.verdict.sentences:
-            console.print(f"[bold]{name}[/bold]: {sentence}", soft_wrap=True)
+            said.setdefault(sentence, []).append(name)
+    return said
 
 
 def evidence_cell(row) -> str:
