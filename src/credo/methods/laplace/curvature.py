@@ -73,8 +73,8 @@ class GaussNewton:
         if target.head is None:
             raise CredoError(
                 "Gauss-Newton needs the natural outputs of the likelihood, and they are not known for this one: use "
-                "curvature=ExactHessian(), or one scalar Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson or "
-                "Exponential outcome a row."
+                "curvature=ExactHessian(), or one scalar Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson "
+                "or Exponential outcome a row."
             )
 
     def matrix(self, objective, target, optimum, chunk):
@@ -95,15 +95,17 @@ def _gauss_newton(log_prior: Callable, form: Callable, chunk: int, args, target:
     head, likelihood = target.head, target.model.likelihood
     assert head is not None  # checked
     assert likelihood is not None
-    outputs = target.outputs
+
+    def outputs(v) -> Float[Array, "M K"]:
+        return head.split(target.likelihood_distribution(target.constrain(v), target.x))
 
     def fisher(z: Float[Array, "M K"]) -> Float[Array, "M K K"]:
         distribution = likelihood(target.constrain(u), target.x)
-        weights = jnp.ones(z.shape[:1], z.dtype) if target.weights is None else target.weights
+        weights = jnp.ones(z.shape[:1], z.dtype) if target.weights is None else jnp.asarray(target.weights)
         if isinstance(distribution, Scaled):
             weights, distribution = weights * distribution.scale, distribution.base_dist
         return weights[:, None, None] * head.fisher(z, distribution)
 
-    of_likelihood = linear_ggn(lambda v: outputs(target.constrain(v), target.x), fisher, u)
+    of_likelihood = linear_ggn(outputs, fisher, u)
     _, of_prior = jax.linearize(jax.grad(lambda v: log_prior(args, v)), u)
     return form(lambda v: of_likelihood(v) - of_prior(v), u, chunk)

@@ -3,12 +3,13 @@
     û = argmax log p(u, D),  A = −∇² log p(u, D) at û,  q(u) = N(û, A⁻¹)
     log p(D) ≈ log p(û, D) + (d/2) log 2π − ½ log |A|
 
-u is the unconstrained position, Jacobian included. Exact where log p(u, D) is quadratic; the error of the evidence falls
-as 1/N where N data inform every direction (Kass & Raftery 1995, section 4.1).
+u is the unconstrained position, Jacobian included. Exact where log p(u, D) is quadratic; the error of the evidence
+falls as 1/N where N data inform every direction (Kass & Raftery 1995, section 4.1).
 """
 
 from dataclasses import dataclass, field
 
+import jax
 import numpy as np
 
 from credo.methods.laplace.curvature import Curvature, ExactHessian
@@ -39,8 +40,8 @@ class Laplace:
     """A Gaussian at the mode in unconstrained space.
 
     ``structure``: ``Dense()`` (every covariance) or ``Diagonal()``. ``curvature``: ``ExactHessian()``, or
-    ``GaussNewton()``, which is never negative for the likelihood's part. ``num_steps``: at most this many evaluations on
-    the way to the mode.
+    ``GaussNewton()``, which is never negative for the likelihood's part. ``num_steps``: at most this many evaluations
+    on the way to the mode.
     ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
@@ -73,7 +74,7 @@ class Laplace:
         )
         diagnosis = diagnose(target, objective, optimum, solver)
         shape = self.structure.shape(self.curvature, objective, target, optimum, chunk)
-        kind = Gaussian(optimum.position, shape.scale)
+        kind = Gaussian(jax.device_put(optimum.position), shape.scale)
         sentences = diagnosis.sentences
         is_positive = shape.min_curvature > 0
         if not is_positive:

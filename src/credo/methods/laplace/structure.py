@@ -41,12 +41,12 @@ class Dense:
     def shape(self, curvature, objective, target, optimum, chunk):
         if target.dim > MAX_DENSE:
             raise CredoError(
-                f"A dense Laplace of {target.dim} dimensions needs {8e-9 * target.dim**2:.0f} GB a matrix (the bound is "
-                f"{MAX_DENSE} dimensions): use structure=Diagonal()."
+                f"A dense Laplace of {target.dim} dimensions needs {8e-9 * target.dim**2:.1f} GB a matrix (the bound "
+                f"is {MAX_DENSE} dimensions): use structure=Diagonal()."
             )
         A = curvature.matrix(objective, target, optimum, chunk).astype(np.float64)
-        spectrum = Spectrum.of(A, float(np.finfo(optimum.position.dtype).eps))
-        smallest, coordinate = spectrum.smallest(A)
+        spectrum = Spectrum(A, float(np.finfo(optimum.position.dtype).eps))
+        smallest, coordinate = spectrum.smallest
         return Shape(DenseScale.from_precision(A if spectrum.is_positive else spectrum.safe()), smallest, coordinate)
 
 
@@ -59,7 +59,6 @@ class Diagonal:
         coordinate = int(np.argmin(diagonal))
         smallest = float(diagonal[coordinate])
         if optimum.curvature is not None and isinstance(curvature, ExactHessian):  # a saddle may hide off the diagonal
-            spectrum = Spectrum.of(optimum.curvature, float(np.finfo(optimum.position.dtype).eps))
-            smallest, coordinate = spectrum.smallest(optimum.curvature)
+            smallest, coordinate = Spectrum(optimum.curvature, float(np.finfo(optimum.position.dtype).eps)).smallest
         safe = np.maximum(np.abs(diagonal), LEAST * max(float(np.max(np.abs(diagonal))), 1e-100))
         return Shape(DiagonalScale(1 / np.sqrt(np.where(diagonal > 0, diagonal, safe))), smallest, coordinate)

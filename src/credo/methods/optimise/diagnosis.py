@@ -69,8 +69,8 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
                 )
     spectrum = None
     if optimum.curvature is not None:
-        spectrum = Spectrum.of(optimum.curvature, float(np.finfo(optimum.position.dtype).eps))
-        smallest, coordinate = spectrum.smallest(optimum.curvature)
+        spectrum = Spectrum(optimum.curvature, float(np.finfo(optimum.position.dtype).eps))
+        smallest, coordinate = spectrum.smallest
         # one unit of a log or a logit that changes nothing
         is_flat = is_transformed & (np.abs(np.diagonal(optimum.curvature)) <= _rounding(optimum))
         if is_flat.any() and smallest > 0:

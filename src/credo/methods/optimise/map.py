@@ -8,6 +8,7 @@ other parameters. Second order on full data (newton.py), or any optax optimiser 
 
 from dataclasses import dataclass
 
+import jax
 import optax
 
 from credo.methods.optimise.diagnosis import diagnose
@@ -58,7 +59,7 @@ class MAP:
         )
         diagnosis = diagnose(target, objective, optimum, solver)
         return Posterior(
-            Point(optimum.position),
+            Point(jax.device_put(optimum.position)),
             target,
             verdict=diagnosis.verdict(num_iterations=float(num_updates or optimum.num_gradients)),
             info=fit_info(objective, optimum, num_updates),

@@ -5,6 +5,7 @@ One compiled program takes any number of updates. Step i's batch is a slice of t
 """
 
 import functools
+import itertools
 import time
 
 import jax
@@ -50,7 +51,7 @@ def ascend(
     deadline = np.inf if options.time_limit is None else time.monotonic() + options.time_limit
     state = initial(optimiser, jnp.asarray(position), target.size)
     stops = np.linspace(0, num_steps, NUM_CALLS + 1).astype(int)
-    for first, last in zip(stops[:-1], stops[1:], strict=True):
+    for first, last in itertools.pairwise(stops):
         state = _advance(optimiser, batch_size, target, key, state, first, last)
         if not np.all(np.isfinite(state[0])):
             raise CredoError(

@@ -6,7 +6,6 @@ Priors are ignored, whatever they are: only their supports matter. At a maximum 
 the observed Fisher information (Efron & Hinkley 1978), in whichever parameters A was formed.
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from jaxtyping import Float
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
-from credo.methods.optimise.objective import MAX_DENSE, find_mode, of_likelihood, solver_for, starting_position
+from credo.methods.optimise.objective import find_mode, of_likelihood, solver_for, starting_position
 from credo.model.prior import leaf_name
 from credo.model.target import Target
 from credo.posterior.kinds import Point
@@ -80,7 +79,7 @@ class MLE:
             "scalar_names": target.structure.scalar_names(),
             "log_likelihood": optimum.value,
         }
-        return Posterior(Point(optimum.position), target, verdict=verdict, info=info)
+        return Posterior(Point(jax.device_put(optimum.position)), target, verdict=verdict, info=info)
 
 
 @dataclass(frozen=True)
@@ -167,4 +166,5 @@ def _shaped(target: Target, scalars: np.ndarray) -> Mapping:
     sizes = [int(np.prod(leaf.shape)) for leaf in target.structure.leaves]
     parts = np.split(scalars, np.cumsum(sizes)[:-1])
     leaves = target.structure.leaves
-    return target.structure.assemble({leaf.name: p.reshape(leaf.shape) for leaf, p in zip(leaves, parts, strict=True)})
+    values: dict = {leaf.name: part.reshape(leaf.shape) for leaf, part in zip(leaves, parts, strict=True)}
+    return target.structure.assemble(values)

@@ -2,7 +2,7 @@
 
 Maximise f with gradient g and curvature A = −∇²f, which need not be positive definite:
     s = argmax m(s) = gᵀs − ½ sᵀAs  over ‖D s‖ ≤ Δ     (subproblem.py)
-    ρ = (f(u + s) − f(u) + δ) / (m(s) + δ),  δ = 10 ε max(1, |f|), so that rounding rejects no last step (section 17.4.2)
+    ρ = (f(u + s) − f(u) + δ) / (m(s) + δ),  δ = 10 ε max(1, |f|) against rounding (section 17.4.2)
     ρ ≥ η: move to u + s; Δ grows if the model was good at the edge. Otherwise Δ and s shrink to a quarter.
 Stops where the Newton decrement (gᵀ|A|⁻¹g)^½, the distance to the mode in posterior standard deviations, is below
 ``tolerance`` and A is positive semi-definite, or where rounding hides any further ascent. Where the gain that m
@@ -127,6 +127,11 @@ def maximise(
     ``objective``: a module-level function, which the compiled program is keyed on; ``args``: a pytree, which it is
     not. ``max_steps`` counts evaluations; 0 looks at the start alone. ``time_limit``: seconds.
     """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is looked at as such
+        return _maximise(objective, args, start, solver, tolerance, max_steps, time_limit)
+
+
+def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, time_limit) -> Optimum | None:
     deadline = np.inf if time_limit is None else time.monotonic() + time_limit
     u = np.asarray(start)
     now = solver.evaluate(objective, args, u, -np.inf, None)

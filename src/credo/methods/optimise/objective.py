@@ -21,6 +21,8 @@ from credo.status import CredoError
 
 MAX_DENSE = 1_000  # above it A is not formed: at 1,000 its eigenvectors take 0.4 s a step
 CHUNK_BYTES = 256 * 2**20  # of intermediates while columns of A are formed
+EXPENSIVE = 2e9  # N·dim²: above it products, a hundred for the price of a few matrices, do most of the way
+APPROACH_STEPS = 50  # of it; a badly scaled problem is then left to the matrix
 NUM_STARTS = 10  # random positions tried where the density is not finite at the first
 SPREAD, WIDE_SPREAD = 0.1, 2.0
 
@@ -140,14 +142,23 @@ def generator(key, *stream: int) -> np.random.Generator:
     return np.random.default_rng([*np.asarray(jax.random.key_data(key)).ravel().tolist(), *stream])
 
 
-def find_mode(objective: Objective, target: Target, start: np.ndarray, key, solver: Solver, **settings) -> Optimum:
+def find_mode(
+    objective: Objective,
+    target: Target,
+    start: np.ndarray,
+    key,
+    solver: Solver,
+    *,
+    max_steps: int,
+    time_limit: float | None = None,
+) -> Optimum:
     """The maximum from ``start``, or from random positions where the density is not finite there.
 
     Raises CredoError, naming parameter or row, where it is finite at none of them.
     """
     for attempt in range(NUM_STARTS + 1):
         position = start if attempt == 0 else random_position(target, key, attempt, WIDE_SPREAD).astype(start.dtype)
-        optimum = maximise(objective.function, objective.args, position, solver, **settings)
+        optimum = _climb(objective, target, position, solver, max_steps, time_limit)
         if optimum is not None:
             return optimum
     at = solver.evaluate(objective.function, objective.args, start, -np.inf, None)
@@ -157,3 +168,23 @@ def find_mode(objective: Objective, target: Target, start: np.ndarray, key, solv
             "root, a power or an absolute value at 0 in the model, or start elsewhere (start=)."
         )
     raise CredoError(explain(target, start))
+
+
+def _climb(objective: Objective, target: Target, start, solver: Solver, max_steps: int, time_limit) -> Optimum | None:
+    """From one start, by products first where a matrix is dear."""
+    function, args = objective.function, objective.args
+    approach = None
+    if isinstance(solver, Dense) and max_steps > 0 and float(target.size) * target.dim**2 > EXPENSIVE:
+        steps = min(max_steps, APPROACH_STEPS)
+        approach = maximise(function, args, start, ConjugateGradients(), max_steps=steps, time_limit=time_limit)
+    if approach is None:
+        return maximise(function, args, start, solver, max_steps=max_steps, time_limit=time_limit)
+    optimum = maximise(function, args, approach.position, solver, max_steps=max_steps, time_limit=time_limit)
+    return (
+        None
+        if optimum is None
+        else optimum._replace(
+            num_gradients=optimum.num_gradients + approach.num_gradients,
+            num_products=optimum.num_products + approach.num_products,
+        )
+    )

@@ -31,29 +31,36 @@ class Dense:
         return _evaluation(value, gradient, np.asarray(A), (), len(u))
 
     def propose(self, at: Evaluation, radius, scale) -> Proposal:
+        assert at.curvature is not None
         g = at.gradient.astype(np.float64)
-        spectrum = Spectrum.of(at.curvature, at.resolution, least_scale=DECAY * scale)
-        D, λ, Q, floor = spectrum.scale, spectrum.eigenvalues, spectrum.vectors, spectrum.floor
+        spectrum = Spectrum(at.curvature, at.resolution, least_scale=DECAY * scale)
+        D = spectrum.scale
+        if spectrum.factor is not None:
+            free = spectrum.solve(g / D)
+            decrement = float(np.sqrt(max((g / D) @ free, 0.0)))
+            length = float(np.linalg.norm(free))
+            if np.isinf(radius):  # the first step: Newton's own
+                radius = max(1.0, length)
+            if length <= radius:
+                s = free / D
+                return Proposal(s, float(g @ s), decrement**2, length, radius, s, decrement, False, D)
+        λ, Q, floor = spectrum.eigenvalues, spectrum.vectors, spectrum.floor
         γ = Q.T @ (g / D)
-        size = np.linalg.norm(γ)
-        is_indefinite = bool(λ[0] < -floor)
         free = γ / np.maximum(np.abs(λ), floor)
-        if np.isinf(radius):  # the first step: Newton's own where A allows it
-            radius = max(1.0, size if is_indefinite else np.linalg.norm(free))
-        if not is_indefinite and np.linalg.norm(free) <= radius:
-            p = free
-        else:
-            p = _to_edge(λ, γ, radius, floor)
+        if np.isinf(radius):
+            radius = max(1.0, float(np.linalg.norm(γ if spectrum.is_indefinite else free)))
+        is_inside = not spectrum.is_indefinite and np.linalg.norm(free) <= radius
+        p = free if is_inside else _to_edge(λ, γ, radius, floor)
         s = (Q @ p) / D
         return Proposal(
             step=s,
-            slope=g @ s,
-            bend=np.sum(λ * p * p),
-            length=np.linalg.norm(p),
+            slope=float(g @ s),
+            bend=float(np.sum(λ * p * p)),
+            length=float(np.linalg.norm(p)),
             radius=radius,
             newton=(Q @ free) / D,
-            decrement=np.sqrt(np.sum(γ**2 / np.where(np.abs(λ) > floor, np.abs(λ), 1.0))),
-            is_indefinite=is_indefinite,
+            decrement=float(np.sqrt(np.sum(γ**2 / np.where(np.abs(λ) > floor, np.abs(λ), 1.0)))),
+            is_indefinite=spectrum.is_indefinite,
             scale=D,
         )
 
@@ -91,10 +98,12 @@ class ConjugateGradients:
     def propose(self, at: Evaluation, radius, scale) -> Proposal:
         s, As, is_solved, is_indefinite, radius_used = at.extra
         s, As, g = s.astype(np.float64), As.astype(np.float64), at.gradient.astype(np.float64)
-        slope, length = g @ s, float(np.linalg.norm(s))
+        slope, length = float(g @ s), float(np.linalg.norm(s))
         radius = radius_used if np.isinf(radius) else radius
-        decrement = np.sqrt(max(slope, 0.0)) if is_solved else np.inf  # a step cut short says nothing of the distance
-        found = Proposal(s, slope, s @ As, length, radius, s, decrement, is_indefinite, 1.0)
+        decrement = (
+            float(np.sqrt(max(slope, 0.0))) if is_solved else np.inf
+        )  # a step cut short says nothing of the distance
+        found = Proposal(s, slope, float(s @ As), length, radius, s, decrement, is_indefinite, 1.0)
         # found before f(u) was compared with its prediction: held in the region that the comparison gave
         return found.times(radius / length) if length > radius else found
 
@@ -141,7 +150,7 @@ def _by_chunks(function: Callable, u, chunk: int):
 
 @functools.partial(jax.jit, static_argnames=("objective", "max_products"))
 def _value_gradient_step(objective: Callable, max_products: int, args, u, minimum, radius, forcing):
-    """f, g, the step s and A s, whether A s = g to the residual asked for, whether A is indefinite, and the products."""
+    """f, g, s and A s; whether A s = g to the residual asked for, whether A is indefinite; the number of products."""
     (value, g), tangent = jax.linearize(jax.value_and_grad(lambda v: objective(args, v)), u)
     size = jnp.linalg.norm(g)
     bound = forcing * size

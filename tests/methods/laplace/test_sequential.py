@@ -1,0 +1,73 @@
+"""Data that come batch by batch: the posterior of one is the prior of the next."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from credo.fitting import fit
+from credo.methods.laplace import GaussNewton, Laplace
+from credo.methods.optimise import MAP
+from credo.model.model import Model
+from credo.precision import double
+from credo.status import CredoError
+
+RNG = np.random.default_rng(60)
+X = RNG.normal(size=(24, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.normal(size=24)
+
+
+def covariance(posterior) -> np.ndarray:
+    with double():
+        return np.asarray(posterior.kind.scale.dense())
+
+
+def linear(params, x):
+    return dist.Normal(x @ params["w"], 0.3)
+
+
+def logistic(params, x):
+    return dist.BernoulliLogits(x @ params["w"])
+
+
+PRIOR = {"w": lambda: dist.MultivariateNormal(np.ones(3), covariance_matrix=np.eye(3) + 0.5)}
+LINEAR = Model(PRIOR, linear)
+
+
+@pytest.mark.parametrize("sizes", [(12, 12), (6, 18), (8, 8, 8), (1, 23)], ids=str)
+def test_exact_for_any_split_of_a_linear_model(sizes):
+    whole = fit(LINEAR.given(X, Y), Laplace())
+    posterior, increments = None, []
+    for x, y in zip(np.split(X, np.cumsum(sizes)[:-1]), np.split(Y, np.cumsum(sizes)[:-1]), strict=True):
+        posterior = fit(LINEAR.given(x, y), Laplace(prior=posterior))
+        increments.append(posterior.info.get("log_evidence_increment", posterior.log_evidence.value))
+    np.testing.assert_allclose(posterior.kind.mean, whole.kind.mean, rtol=1e-10)
+    np.testing.assert_allclose(covariance(posterior), covariance(whole), rtol=1e-10)
+    np.testing.assert_allclose(posterior.log_evidence.value, whole.log_evidence.value, rtol=1e-10)
+    np.testing.assert_allclose(sum(increments), posterior.log_evidence.value, rtol=1e-12)
+    assert posterior.verdict.figures["pareto_k"] <= 0
+
+
+def test_close_for_a_logistic_model_and_gauss_newton_is_the_same():
+    y = (Y > 0).astype(int)
+    model = Model(PRIOR, logistic)
+    whole = fit(model.given(X, y), Laplace())
+    first = fit(model.given(X[:12], y[:12]), Laplace())
+    second, gauss_newton = (
+        fit(model.given(X[12:], y[12:]), method)
+        for method in (Laplace(prior=first), Laplace(prior=first, curvature=GaussNewton()))
+    )
+    np.testing.assert_allclose(covariance(gauss_newton), covariance(second), rtol=1e-8)
+    assert np.all(np.abs(second.kind.mean - whole.kind.mean) < 0.5 * whole.sd()["w"])
+    assert abs(second.log_evidence.value - whole.log_evidence.value) < 0.5
+
+
+def test_refuses_what_cannot_be_a_prior():
+    target = LINEAR.given(X, Y)
+    posterior = fit(target, Laplace())
+    other = Model({"v": dist.Normal(0.0, 1.0).expand([3])}, lambda p, x: dist.Normal(x @ p["v"], 0.3)).given(X, Y)
+    with pytest.raises(CredoError, match="has a density"):
+        fit(target, Laplace(prior=fit(target, MAP())))
+    with pytest.raises(CredoError, match="other parameters"):
+        fit(other, Laplace(prior=posterior))
+    with pytest.raises(CredoError, match="bare log density"):
+        fit(LINEAR.given(), Laplace(prior=posterior))

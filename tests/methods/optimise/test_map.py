@@ -1,0 +1,186 @@
+"""MAP: the mode in the user's own space, found to the last digits, and refused where there is none."""
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.distributions import constraints
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from credo.fitting import fit
+from credo.methods.optimise import MAP, objective
+from credo.model.model import Model
+from credo.status import CredoError
+
+RNG = np.random.default_rng(20)
+X = RNG.normal(size=(300, 4)) * [1.0, 5.0, 0.2, 1.0]
+Y = (RNG.uniform(size=300) < 1 / (1 + np.exp(-X @ [1.0, -0.2, 2.0, 0.0] - 0.5))).astype(int)
+CALLS = []
+
+
+def bernoulli(params, x):
+    CALLS.append(1)
+    return dist.BernoulliLogits(params["b"] + x @ params["w"])
+
+
+def gaussian(params, x):
+    return dist.Normal(x @ params["w"], 0.5)
+
+
+def free(*shape):
+    return dist.ImproperUniform(constraints.real, shape, ())
+
+
+LOGISTIC = Model({"b": free(), "w": dist.Normal(0.0, 0.7).expand([4])}, bernoulli)
+
+
+def test_equals_penalised_logistic_regression():
+    peer = LogisticRegression(C=0.7**2, tol=1e-12, solver="newton-cholesky").fit(X, Y)
+    posterior = fit(LOGISTIC.given(X, Y), MAP())
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["gradient_norm"] <= 1e-8
+    assert posterior.verdict.figures["min_curvature"] > 0
+    np.testing.assert_allclose(posterior.mean()["w"], peer.coef_[0], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(posterior.mean()["b"], peer.intercept_[0], rtol=1e-6)
+
+
+def test_equals_ridge_regression():
+    y = X @ [1.0, 0.0, -1.0, 2.0] + 0.5 * RNG.normal(size=300)
+    posterior = fit(Model({"w": dist.Normal(0.0, 2.0).expand([4])}, gaussian).given(X, y), MAP())
+    peer = Ridge(alpha=0.5**2 / 2.0**2, fit_intercept=False, solver="cholesky").fit(X, y)
+    np.testing.assert_allclose(posterior.mean()["w"], peer.coef_, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("prior", "mode"),
+    [
+        (dist.Gamma(3.0, 2.0), 2 / 2),
+        (dist.Beta(2.0, 5.0), 1 / 5),
+        (dist.Dirichlet(np.array([2.0, 3.0, 5.0])), np.array([1, 2, 4]) / 7),
+        (dist.InverseGamma(3.0, 2.0), 2 / 4),
+    ],
+    ids=["gamma", "beta", "dirichlet", "inverse gamma"],
+)
+def test_has_no_jacobian(prior, mode):
+    posterior = fit(Model({"x": prior}, None).given(), MAP())
+    np.testing.assert_allclose(posterior.mean()["x"], mode, rtol=1e-9)
+    assert "no Jacobian" in posterior.info["mode"]
+
+
+def test_second_fit_compiles_and_traces_nothing():
+    fit(LOGISTIC.given(X, Y), MAP())
+    other = Model({"b": free(), "w": dist.Normal(0.0, 2.0).expand([4])}, bernoulli).given(X[::-1], 1 - Y)
+    CALLS.clear()
+    compiled = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        fit(other, MAP(), key=3)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not CALLS
+    assert not compiled
+
+
+def test_dear_matrices_are_approached_by_products(monkeypatch):
+    target = LOGISTIC.given(X, Y)
+    plain = fit(target, MAP())
+    monkeypatch.setattr(objective, "EXPENSIVE", 0.0)
+    dear = fit(target, MAP())
+    assert dear.info["num_hessians"] <= 2 < plain.info["num_hessians"]
+    np.testing.assert_allclose(dear.mean()["w"], plain.mean()["w"], rtol=1e-8, atol=1e-10)
+
+
+EIGHT_SCHOOLS = Model(
+    {
+        "mu": dist.Normal(0.0, 5.0),
+        "tau": dist.HalfCauchy(5.0),
+        "theta": lambda mu, tau: dist.Normal(mu, tau).expand([8]),
+    },
+    lambda params, x: dist.Normal(params["theta"], x),
+)
+SCHOOLS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18]), np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "figure", "name"),
+    [
+        (EIGHT_SCHOOLS, SCHOOLS, "mode_on_boundary", "tau is"),
+        (Model({"rate": dist.Exponential(1.0)}, None), (), "mode_on_boundary", "rate is"),
+        (Model({"shape": dist.Gamma(0.5, 1.0)}, None), (), "mode_on_boundary", "shape is"),
+        (Model({"w": free(4), "b": free()}, bernoulli), (X, (X[:, 0] > 0).astype(int)), "mode_at_infinity", "w[0] is"),
+    ],
+    ids=["hierarchical scale", "density flat at the boundary", "density infinite at the boundary", "separable"],
+)
+def test_no_mode_is_failed_and_named(model, data, figure, name):
+    posterior = fit(model.given(*data), MAP())
+    assert posterior.verdict.status == "failed"
+    assert posterior.verdict.figures[figure] == 1
+    assert any(sentence.startswith(name) for sentence in posterior.verdict.sentences)
+
+
+def test_ridge_of_modes_is_failed_and_named():
+    x = np.column_stack([X[:, 0], X[:, 1], X[:, 1], X[:, 3]])  # two columns alike
+    posterior = fit(Model({"w": free(4), "b": free()}, bernoulli).given(x, Y), MAP())
+    assert posterior.verdict.status == "failed"
+    assert posterior.verdict.figures["min_curvature"] == 0
+    assert any("flat" in sentence and "w[" in sentence for sentence in posterior.verdict.sentences)
+
+
+# minibatches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method",
+    [MAP(batch_size=50, num_steps=3_000), MAP(optimiser=optax.adam(0.02), num_steps=1_500)],
+    ids=["minibatches", "full data by optax"],
+)
+def test_first_order_agrees_with_second_order(method):
+    target = LOGISTIC.given(X / [1.0, 5.0, 0.2, 1.0], Y)
+    exact, posterior = fit(target, MAP()), fit(target, method, key=1)
+    # the figure is the distance to the mode in posterior standard deviations
+    distance = posterior.verdict.figures["gradient_norm"]
+    assert distance < 0.1
+    gain = exact.info["log_density"] - posterior.info["log_density"]
+    np.testing.assert_allclose(gain, 0.5 * distance**2, rtol=0.1, atol=1e-9)
+    assert posterior.info["num_gradients"] == method.num_steps + 1
+
+
+def test_minibatches_follow_the_key():
+    target = LOGISTIC.given(X, Y)
+    first, again, other = (fit(target, MAP(batch_size=50, num_steps=40), key=key).mean()["w"] for key in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+
+
+def per_row(params, x):
+    return dist.Normal(params["w"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "match"),
+    [
+        (LOGISTIC.given(X, Y), MAP(batch_size=301), "301 rows was asked of 300"),
+        (Model({"w": dist.Normal(0.0, 1.0).expand([3])}, per_row).given(None, np.zeros(3)), MAP(batch_size=2), "index"),
+        (Model({"w": dist.Normal(0.0, 1.0)}, None).given(), MAP(batch_size=2), "no data"),
+        (LOGISTIC.given(X, Y), MAP(num_steps=0), "num_steps is 0"),
+        (LOGISTIC.given(X, Y), MAP(optimiser=optax.sgd(1e3), num_steps=2_000), "no longer finite"),
+    ],
+    ids=["too large a batch", "parameter a row", "no data", "no steps", "divergence"],
+)
+def test_refusals(target, method, match):
+    if match == "no longer finite":
+        target = Model({"x": dist.Normal(0.0, 1e-3)}, None).given()
+    with pytest.raises(CredoError, match=match):
+        fit(target, method)
+
+
+def test_start_without_a_finite_density_is_explained():
+    model = Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] + np.nan, 1.0))
+    with pytest.raises(CredoError, match="y is nan"):
+        fit(model.given(None, np.zeros(3)), MAP())
