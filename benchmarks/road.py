@@ -81,20 +81,7 @@ def search(model: str, libraries: list[str], options: argparse.Namespace) -> dic
         if "nutpie-cached" in searching:
             run_fit("nuts", "nutpie", model, 999, FIRST_DRAWS, timeout=options.timeout, cache=cache)
         while searching and draws <= options.max_draws:
-            fits: dict[str, list[dict]] = {name: [] for name in searching}
-            for key in range(options.keys):
-                turn = key % len(searching)
-                for name in searching[turn:] + searching[:turn]:
-                    if sum(not is_trusted(f) for f in fits[name]) > options.keys - needed:
-                        continue  # this setting has failed already
-                    is_cached = name == "nutpie-cached"
-                    fit = run_fit(
-                        *("nuts", "nutpie" if is_cached else name, model, key, draws),
-                        timeout=options.timeout,
-                        cache=cache if is_cached else None,
-                    )
-                    fits[name].append(fit)
-                    say(f"{model} {name} draws={draws} key={key}: {line(fit)}")
+            fits = in_turns(model, dict.fromkeys(searching, draws), options.keys - needed, options, cache)
             for name in list(searching):
                 passed = sum(map(is_trusted, fits[name]))
                 result[name]["tried"][draws] = f"{passed} of {len(fits[name])}"
@@ -106,7 +93,33 @@ def search(model: str, libraries: list[str], options: argparse.Namespace) -> dic
                     result[name]["error"] = fits[name][0]["error"]
                     searching.remove(name)
             draws *= 2
+        if options.retime:
+            settings = {name: r["draws"] for name, r in result.items() if "draws" in r}
+            for name, again in in_turns(model, settings, options.keys, options, cache).items():
+                result[name]["fits"] = again
     return result
+
+
+def in_turns(
+    model: str, settings: dict[str, int], may_fail: int, options: argparse.Namespace, cache: str
+) -> dict[str, list[dict]]:
+    """Fits at {library: draws}, libraries taking turns within each key; given up after more than ``may_fail``."""
+    fits: dict[str, list[dict]] = {name: [] for name in settings}
+    names = list(settings)
+    for key in range(options.keys):
+        turn = key % len(names) if names else 0
+        for name in names[turn:] + names[:turn]:
+            if sum(not is_trusted(f) for f in fits[name]) > may_fail:
+                continue
+            is_cached = name == "nutpie-cached"
+            fit = run_fit(
+                *("nuts", "nutpie" if is_cached else name, model, key, settings[name]),
+                timeout=options.timeout,
+                cache=cache if is_cached else None,
+            )
+            fits[name].append(fit)
+            say(f"{model} {name} draws={settings[name]} key={key}: {line(fit)}")
+    return fits
 
 
 def line(fit: dict) -> str:
@@ -160,6 +173,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--points", nargs="*", choices=POINT_PROBLEMS, default=POINT_PROBLEMS, help="MAP and Laplace")
     parser.add_argument("--max-draws", type=int, default=8_000)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a fit may take")
+    parser.add_argument(
+        "--retime", action="store_true", help="time the settings found once more, all libraries side by side"
+    )
     parser.add_argument("--json", type=Path, help="write every fit here")
     options = parser.parse_args()
     options.keys = options.keys or (3 if options.quick else 10)
