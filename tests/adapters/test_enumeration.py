@@ -22,7 +22,8 @@ Y = np.array([0.0, 1.0, 2.0, -1.0, 0.3])
 
 def mixture(y):
     """Each row's component; a subsampling plate; quantities derived from parameters, and one from the components."""
-    w = numpyro.sample("w", dist.Dirichlet(jnp.ones(2)))
+    share = numpyro.sample("share", dist.Uniform(0, 1))
+    w = jnp.stack([share, 1 - share])
     with numpyro.plate("K", 2):
         mu = numpyro.sample("mu", dist.Normal(0, 1))
     s = numpyro.sample("s", dist.HalfNormal(1.0))
@@ -34,8 +35,9 @@ def mixture(y):
 
 
 def mixture_by_hand(p):
-    prior = stats.norm.logpdf(p["mu"]).sum() + stats.halfnorm.logpdf(p["s"])  # Dirichlet(1, 1) is uniform
-    return prior + logsumexp(np.log(p["w"]) + stats.norm.logpdf(Y[:, None], p["mu"], p["s"]), axis=1).sum()
+    prior = stats.norm.logpdf(p["mu"]).sum() + stats.halfnorm.logpdf(p["s"])
+    w = np.array([p["share"], 1 - p["share"]])
+    return prior + logsumexp(np.log(w) + stats.norm.logpdf(Y[:, None], p["mu"], p["s"]), axis=1).sum()
 
 
 def hidden_markov(y):
@@ -92,12 +94,12 @@ def test_sums_are_exact(fn, by_hand):
 @needs_funsor
 def test_parts():
     target = from_numpyro(mixture, Y).given()
-    assert target.prior.names == ("w", "mu", "s")
+    assert target.prior.names == ("share", "mu", "s")
     assert target.prior.discrete == ("z",)
     assert [name for name, _ in target.model.derived_functions] == ["gap"]  # "centre" has no single value
     assert target.prior.improper_names() == ()
     draws = target.model.sample_prior(0, 3)
-    assert set(draws) == {"w", "mu", "s", "gap"}
+    assert set(draws) == {"share", "mu", "s", "gap"}
     with pytest.raises(CredoError, match="sums discrete sites out"):
         target.likelihood_distribution({}, Y)
 

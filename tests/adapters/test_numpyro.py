@@ -342,6 +342,12 @@ def test_minibatches():
     with pytest.raises(CredoError, match="must come in through given"):
         from_numpyro(regression, X, Y).given().check_minibatch(2)
 
+    def grouped(x, y=None):
+        regression(x["rows"] * x["scale"], y)
+
+    with pytest.raises(CredoError, match="arrays of other lengths than the 5 rows"):
+        from_numpyro(grouped).given({"rows": X, "scale": np.ones(2)}, Y).check_minibatch(2)
+
     def centred(x, y=None):
         regression(x - x.mean(axis=0), y)
 

@@ -82,15 +82,16 @@ class NumPyroModel(Model):
         On a model that has all its arguments they take the place of its inputs and its observations. ``weights``:
         (N,), each the number of times its row counts.
         """
-        program = self.prior.program
         x, y = _converted(x, "x"), _converted(y, "y")
+        if isinstance(self.prior, NumPyroPrior) and x is None and y is None:
+            return _target(self, self.prior, x, weights)
         arguments, input_name = self._with_data(x, y)
         try:
-            model = NumPyroModel(program.fn, arguments, input_name, is_final=True)
+            model = NumPyroModel(self.prior.program.fn, arguments, input_name, is_final=True)
         except CredoError:
             raise
         except (TypeError, ValueError) as error:
-            lengths = {name: len(a) for name, a in (("x", x), ("y", y)) if is_array(a) and a.ndim}
+            lengths = {name: len(a) for name, a in (("x", x), ("y", y)) if isinstance(a, np.ndarray) and a.ndim}
             if len(set(lengths.values())) < 2:
                 raise
             raise CredoError(
@@ -185,7 +186,7 @@ def _jitted_data(prior: NumPyroPrior):
 def _is_complete(fn: Callable, arguments: dict[str, Any]) -> bool:
     """Whether every argument is there but those whose default is a value."""
     return all(
-        name in arguments or parameter.default not in (inspect.Parameter.empty, None)
+        name in arguments or not (parameter.default is None or parameter.default is inspect.Parameter.empty)
         for name, parameter in inspect.signature(fn).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     )

@@ -108,6 +108,12 @@ class Target(eqx.Module):
             raise CredoError("This target has no data to take minibatches of: leave batch_size out.")
         if not 1 <= num_rows <= self.size:
             raise CredoError(f"A minibatch of {num_rows} rows was asked of {self.size}: give 1 to {self.size}.")
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.x)}
+        if self.num_terms == self.size and lengths - {(self.size,)}:
+            raise CredoError(
+                f"The inputs have arrays of other lengths than the {self.size} rows of y, so no minibatch of them "
+                "exists: bind those that do not vary by row to the model itself."
+            )
         rows = np.arange(max(2, min(num_rows, 64)) if self.size > 1 else 1)
         # an arbitrary position: at 0 the effect of the inputs may vanish
         u = 0.5 * np.cos(np.arange(self.dim))
