@@ -1,0 +1,5 @@
+"""Weighted draws: importance sampling."""
+
+from credo.methods.particles.importance import Importance
+
+__all__ = ["Importance"]

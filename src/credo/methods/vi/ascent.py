@@ -1,0 +1,184 @@
+"""Stochastic ascent of a variational objective (Kucukelbir et al. 2017), in natural coordinates.
+
+    z_1 … z_K ~ N(0, I) in pairs ±z;  g = ∇_ξ objective(log weights) at ξ = 0   (objectives/, gradients/)
+    v = momentum of ρ F⁻¹g;  q ← move(q, v)                                   (optimisers/, families/)
+
+Iterates are averaged (Polyak & Juditsky 1992) over a *stretch* of steps, in NUM_PARTS running sums, one a part. The
+end of a stretch is a review (review.py): how far the parts differ says whether it was stationary and what the average
+still lacks; then the fit is done, or the step size changes and a stretch of twice the length begins. Once done, a
+step does nothing.
+
+A step whose gradient or result is not finite is not taken: the momentum is dropped and q contracts about its mean,
+until its draws keep to where the density is finite.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from credo.linalg.operator import Stored
+from credo.methods.vi.families.family import Family, Tangent
+from credo.methods.vi.gradients.estimator import Estimator, antithetic_normal, in_batches
+from credo.methods.vi.minibatch import Anchor, anchored, lay_anchor
+from credo.methods.vi.objectives.elbo import ELBO
+from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.review import NUM_PARTS, Review, review
+from credo.model.target import Target
+from credo.posterior.kinds import Kind
+from credo.run import Algorithm
+from credo.tree import where
+
+
+class Tuning(NamedTuple):
+    """``known``: what the gradient estimator prepared. ``largest_sd``: beyond it q is escaping to infinity."""
+
+    known: Any
+    largest_sd: Float[Stored, ""]
+
+
+class State(NamedTuple):
+    """``sums``: q summed over the steps of each part, leaves (NUM_PARTS, …). ``count``: steps taken in this stretch.
+
+    ``reviewed``: what the last review kept; ``anchor``: that of minibatches, else None.
+    """
+
+    q: Kind
+    momentum: Tangent
+    sums: Kind
+    count: Float[Array, ""]
+    part_length: Float[Array, ""]
+    step_size: Float[Array, ""]
+    reviewed: Review
+    anchor: Anchor | None
+
+
+class Info(NamedTuple):
+    """``objective``: its estimate before the step, NaN once done. ``is_taken``: the step was, its gradient finite."""
+
+    objective: Float[Array, ""]
+    is_taken: Bool[Array, ""]
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """The settings that the compiled step is keyed on."""
+
+    family: Family
+    objective: ELBO
+    gradient: Estimator
+    optimiser: Momentum
+    num_samples: int
+    batch_size: int | None
+    tolerance: float
+    draws_at_once: int
+
+    def blank(self, target: Target) -> State:
+        """Zeros in the shapes of a state, on the host: nothing is compiled."""
+
+        def build(target):
+            q = self.family.start(jnp.zeros(target.dim), jnp.ones(target.dim))
+            return State(
+                q=q,
+                momentum=self.optimiser.start(self.family.rest(q)),
+                sums=_no_sums(q),
+                count=jnp.zeros((), jnp.int32),
+                part_length=jnp.zeros((), jnp.int32),
+                step_size=jnp.zeros(()),
+                reviewed=Review.none(q),
+                anchor=None if self.batch_size is None else lay_anchor(target, self.family.center(q)),
+            )
+
+        return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(build, target))
+
+    def begin(self, target: Target, q: Kind, step_size: float, part_length: int) -> State:
+        """At q, at rest, with nothing summed."""
+        blank = self.blank(target)
+        infinity = _like(blank.step_size, np.inf)
+        return blank._replace(
+            q=q,
+            part_length=_like(blank.part_length, part_length),
+            step_size=_like(blank.step_size, step_size),
+            reviewed=blank.reviewed._replace(q=q, objective=-infinity, gap=infinity, is_drifting=np.ones((), bool)),
+            anchor=None if self.batch_size is None else jax.jit(lay_anchor)(target, self.family.center(q)),
+        )
+
+    def algorithm(self, target: Target, tuning: Tuning) -> Algorithm:
+        """``init(key, state)`` is the state itself: it was begun on the host."""
+
+        def ascend(key, state: State) -> tuple[State, Info]:
+            k_noise, k_batch = jax.random.split(key)
+            rest = self.family.rest(state.q)
+            z = antithetic_normal(k_noise, self.num_samples, target.dim)
+            log_density = linearised(anchored(target, state.anchor, self.batch_size, k_batch))
+
+            def objective(tangent):
+                one = self.gradient.log_weight(self.family, state.q, tangent, log_density, tuning.known)
+                return self.objective(in_batches(one, z, self.draws_at_once))
+
+            value, g = jax.value_and_grad(objective)(rest)
+            direction = self.family.natural(g, state.step_size)
+            step, momentum = self.optimiser.update(direction, state.momentum)
+            q = self.family.move(state.q, step)
+            is_finite = jnp.isfinite(value) & _all_finite((momentum, q))
+            q = where(is_finite, q, self.family.contract(state.q))
+            momentum = where(is_finite, momentum, self.optimiser.start(rest))
+            part = jnp.minimum(state.count // state.part_length, NUM_PARTS - 1).astype(jnp.int32)
+            sums = jax.tree.map(lambda total, leaf: total.at[part].add(leaf), state.sums, q)
+            state = state._replace(q=q, momentum=momentum, sums=sums, count=state.count + 1)
+            return state, Info(value, is_finite)
+
+        def conclude(key, state: State) -> State:
+            parts = jax.tree.map(lambda total: total / state.part_length, state.sums)
+            reviewed, step_size = review(self, target, tuning, key, state.q, parts, state.reviewed, state.step_size)
+            return State(
+                q=reviewed.q,
+                momentum=self.optimiser.start(self.family.rest(state.q)),
+                sums=_no_sums(state.q),
+                count=jnp.zeros_like(state.count),
+                part_length=2 * state.part_length,
+                step_size=step_size,
+                reviewed=reviewed,
+                anchor=None if state.anchor is None else lay_anchor(target, self.family.center(reviewed.q)),
+            )
+
+        def step(key, state: State) -> tuple[State, Info]:
+            k_step, k_review = jax.random.split(key)
+            idle = Info(jnp.full_like(state.step_size, jnp.nan), jnp.zeros((), bool))
+            state, info = jax.lax.cond(
+                state.reviewed.is_done, lambda state: (state, idle), lambda state: ascend(k_step, state), state
+            )
+            is_over = (state.count >= NUM_PARTS * state.part_length) & ~state.reviewed.is_done
+            return jax.lax.cond(is_over, lambda state: conclude(k_review, state), lambda state: state, state), info
+
+        return Algorithm(lambda key, state: state, step)
+
+    def record(self, state: State) -> dict[str, jax.Array]:
+        return {}
+
+
+def linearised(f: Callable) -> Callable:
+    """f, with its gradient worked out along with its value: all that reverse mode then has to keep of it."""
+
+    def evaluate(u):
+        here = jax.lax.stop_gradient(u)
+        value, gradient = jax.value_and_grad(f)(here)
+        return value + jnp.dot(gradient, u - here)
+
+    return evaluate
+
+
+def _like(array, value) -> np.ndarray:
+    return np.asarray(value, array.dtype)
+
+
+def _no_sums(q: Kind) -> Kind:
+    return jax.tree.map(lambda leaf: jnp.zeros((NUM_PARTS, *leaf.shape), leaf.dtype), q)
+
+
+def _all_finite(tree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

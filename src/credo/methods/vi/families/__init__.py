@@ -1,0 +1,1 @@
+"""Variational families: sets of distributions and the coordinates to move in."""

@@ -1,0 +1,1 @@
+"""Gradient estimators: log weights whose derivative has the right mean."""

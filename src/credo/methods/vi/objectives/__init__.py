@@ -1,0 +1,1 @@
+"""Objectives: functions of log weights."""

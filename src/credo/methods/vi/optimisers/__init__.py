@@ -1,0 +1,1 @@
+"""Optimisers: from noisy natural gradients to steps."""

@@ -1,0 +1,29 @@
+"""Natural-gradient ascent with an average of past gradients (heavy ball, Polyak 1964).
+
+    v ← β v + (1 − β) ρ F⁻¹g,  q ← move(q, v)
+
+F⁻¹g is affine invariant, so v is kept in the local coordinates of whatever q has become. β smooths the noise of
+about (1 + β)/(1 − β) gradients and keeps ascent stable where the objective is up to that much more curved than F.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from credo.methods.vi.families.family import Tangent
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """``decay``: β in [0, 1). 0.9 smooths 19 gradients: mean-field steps stay stable on strongly correlated targets."""
+
+    decay: float = 0.9
+
+    def start(self, rest: Tangent) -> Tangent:
+        return jax.tree.map(jnp.zeros_like, rest)
+
+    def update(self, direction: Tangent, v: Tangent) -> tuple[Tangent, Tangent]:
+        """(step, new state) of the direction ρ F⁻¹g."""
+        v = jax.tree.map(lambda v, g: self.decay * v + (1 - self.decay) * g, v, direction)
+        return v, v

@@ -1,0 +1,106 @@
+"""Has the ascent become stationary, and what does its average still lack? In nats, from the iterates themselves.
+
+A stretch has four parts, of which q̄_1 … q̄_4 are the averages, h_1 and h_2 those of its halves, q̄ that of all. With
+
+    f(q) = (1/S) Σ_s log p(T_q(z_s), D) + H(q)      (the same noise z_s for every q)
+
+the gap  f(q̄) − ½ (f(h_1) + f(h_2))  is ½ δᵀHδ for δ half the distance of h_1 and h_2 and H the curvature of f. If the
+stretch was stationary, h_1 and h_2 are independent and δ has the covariance of q̄'s own error: the expected gap *is*
+what q̄ lacks to the optimum. Since T is linear in q, first-order noise cancels in the gap draw by draw.
+Quarters within their halves give the same figure twice over: the larger of the two estimates counts, since in few
+dimensions halves may meet by chance. If the stretch drifted, halves differ more than quarters: by four times under a
+steady drift, by half when stationary. (R-hat compares the same variances, coordinate by coordinate; Dhaka et al.
+2020, section 4.)
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from credo.methods.vi.gradients.estimator import antithetic_normal, in_batches
+from credo.model.target import Target
+from credo.posterior.kinds import Kind
+from credo.tree import where
+
+if TYPE_CHECKING:
+    from credo.methods.vi.ascent import Ascent, Tuning
+
+NUM_PARTS = 4
+AVERAGE, LAST, BEFORE, HALVES, PARTS = 0, 1, 2, slice(3, 5), slice(5, 9)  # where members stand
+NUM_DRAWS = 64  # S: the gap's own error is then a few percent
+LOSS = 1.0  # nats below the last review's q at which the ascent counts as unstable
+NUM_ERRORS = 3.0  # standard errors that make a difference of two q's certain
+DRIFT = 1.0  # of halves over quarters
+SHRINK_UNSTABLE, SHRINK_NOISY = 0.25, 0.7  # of the step size
+
+
+class Review(NamedTuple):
+    """What a review keeps.
+
+    ``q``: the average, or the last iterate where it is better beyond doubt; ``objective`` f(q). ``gap``: nats that the
+    average lacks. ``is_drifting``: the stretch was not stationary. ``is_done``: the gap is within tolerance, or q
+    ``is_escaping``: it widens without end, as under an improper posterior.
+    """
+
+    q: Kind
+    objective: Float[Array, ""]
+    gap: Float[Array, ""]
+    is_drifting: Bool[Array, ""]
+    is_done: Bool[Array, ""]
+    is_escaping: Bool[Array, ""]
+
+    @classmethod
+    def none(cls, q: Kind) -> "Review":
+        """Before the first review."""
+        zero, no = jnp.zeros(()), jnp.zeros((), bool)
+        return cls(q, zero - jnp.inf, zero + jnp.inf, ~no, no, no)
+
+
+def review(
+    ascent: "Ascent", target: Target, tuning: "Tuning", key, last: Kind, parts: Kind, before: Review, step_size
+) -> tuple[Review, Float[Array, ""]]:
+    """Review a stretch of averages ``parts``, leaves (NUM_PARTS, …), that ended at ``last``; and the next step size."""
+    halves = jax.tree.map(lambda leaf: 0.5 * (leaf[0::2] + leaf[1::2]), parts)
+    average = jax.tree.map(lambda leaf: 0.5 * (leaf[0] + leaf[1]), halves)
+    single = jax.tree.map(lambda *leaves: jnp.stack(leaves), average, last, before.q)  # in the order of the names above
+    members = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), single, halves, parts)
+    z = antithetic_normal(key, NUM_DRAWS, target.dim)
+    draws = jax.lax.map(lambda q: _objective(ascent, target, q, z), members)
+    values = jnp.mean(draws, axis=1)
+    f_halves, f_parts = values[HALVES], values[PARTS]
+    outer = values[AVERAGE] - jnp.mean(f_halves)
+    inner = jnp.mean(f_halves) - jnp.mean(f_parts)
+    gap = jnp.maximum(jnp.abs(outer), 0.5 * jnp.abs(inner))
+    is_drifting = (outer > DRIFT * inner) | (outer < -ascent.tolerance)  # below zero f is not concave
+
+    # the average, unless it is not finite or what came last is better beyond doubt, as it is under drift
+    is_last = ~jnp.isfinite(values[AVERAGE]) | (_lead(draws[LAST] - draws[AVERAGE]) > 0)
+    best = jnp.where(is_last, LAST, AVERAGE)
+    q = jax.tree.map(lambda leaf: leaf[best], members)
+    is_worse = ~jnp.isfinite(values[best]) | (_lead(draws[BEFORE] - draws[best]) > LOSS)
+    is_escaping = ~is_worse & (jnp.max(ascent.family.variances(q)) > tuning.largest_sd**2)
+    reviewed = Review(
+        q=where(is_worse, before.q, q),
+        objective=jnp.where(is_worse, values[BEFORE], values[best]),
+        gap=jnp.where(is_worse, jnp.inf, gap),
+        is_drifting=is_worse | is_drifting,
+        is_done=is_escaping | (~is_worse & (gap <= ascent.tolerance)),
+        is_escaping=is_escaping,
+    )
+    factor = jnp.where(is_worse, SHRINK_UNSTABLE, jnp.where(is_drifting, 1.0, SHRINK_NOISY))
+    return reviewed, factor * step_size
+
+
+def _objective(ascent: "Ascent", target: Target, q: Kind, z) -> Float[Array, " S"]:
+    """The terms of f(q), with the entropy in closed form; one a pair ±z, which are independent."""
+    rest = ascent.family.rest(q)
+    log_p = in_batches(lambda z: target.log_density(ascent.family.draw(q, rest, z).u), z, ascent.draws_at_once)
+    return jnp.mean(log_p.reshape(2, -1), axis=0) + ascent.family.entropy(q, rest)
+
+
+def _lead(differences: Float[Array, " S"]) -> Float[Array, ""]:
+    """What is left of the mean of paired differences when its noise is taken off; −inf where one is not a number."""
+    error = jnp.std(differences) / jnp.sqrt(differences.size)
+    return jnp.nan_to_num(jnp.mean(differences) - NUM_ERRORS * error, nan=-jnp.inf)

@@ -1,0 +1,94 @@
+"""Where the ascent begins: the member of the family nearest to the Gaussian at the mode.
+
+From there stochastic steps have little way to go: in high dimensions noisy steps find a covariance slowly, while
+curvature at the mode gives it for the price of a few gradients a dimension. Where no mode is found (hierarchical
+models without one) the ascent begins near the origin with unit scale, and natural gradients do the rest.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.linalg.products import columns, hvp
+from credo.methods.optimise.newton import Optimum, Status
+from credo.methods.optimise.objective import chunk_size, find_mode, in_unconstrained_space, starting_position
+from credo.methods.optimise.subproblem import ConjugateGradients, Dense
+from credo.methods.vi.families.family import Family
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind
+from credo.posterior.posterior import Posterior
+from credo.run import Options, as_key, stream
+
+MAX_STEPS = 60  # of the mode's search: those that need more have a mode at infinity, or none worth starting from
+MAX_DENSE = 200  # dimensions up to which the search forms second derivatives at every step
+MAX_CURVATURE = 2_000  # dimensions up to which a family with a full covariance is given the curvature in full
+FLAT = 1e-10  # curvature, in units of the coordinates' own, that may be rounding
+FAR = 1e3  # standard deviations of a coordinate: a proper density has long fallen there
+NUM_PROBES = 64  # random products that estimate a diagonal: to about 15 %
+
+
+class Start(NamedTuple):
+    """``q``, and how many gradients finding it took (a product with a Hessian counts as one).
+
+    ``free``: a direction (dim,) along which the density does not fall, so that it is improper; else None.
+    """
+
+    q: Kind
+    num_gradients: int
+    free: np.ndarray | None = None
+
+
+def find_start(target: Target, family: Family, key, start, options: Options) -> Start:
+    """From a Gaussian posterior: its nearest member. From a position, or nothing: by way of a mode."""
+    if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
+        covariance = np.asarray(start.kind.scale.dense())
+        return Start(family.around(np.asarray(start.kind.mean), np.linalg.inv(covariance)), 0)
+    position = starting_position(target, key, start)
+    solver = Dense(chunk_size(target, options.max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
+    mode = find_mode(in_unconstrained_space(target), target, position, key, solver, max_steps=MAX_STEPS)
+    num_gradients = mode.num_gradients + mode.num_products
+    if mode.status not in (Status.CONVERGED, Status.STALLED):
+        return Start(family.start(position, np.ones_like(position)), num_gradients)
+    precision, num_products = _precision(target, family, mode, key, options)
+    free = _free_direction(target, mode.position, precision) if precision.ndim == 2 else None
+    return Start(family.around(mode.position, precision), num_gradients + num_products, free)
+
+
+def _free_direction(target: Target, position: np.ndarray, precision: np.ndarray) -> np.ndarray | None:
+    """A direction of no curvature along which the density is as high far away as at the mode."""
+    unit = np.sqrt(np.maximum(np.abs(np.diagonal(precision)), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(precision / unit / unit[:, None])
+    if not values[0] < FLAT:
+        return None
+    direction = vectors[:, 0] / unit
+    far = [float(target.log_density(jnp.asarray(position + sign * FAR * direction))) for sign in (-1, 0, 1)]
+    return direction if max(far[0], far[2]) > far[1] - 1.0 else None
+
+
+def _precision(target: Target, family: Family, mode: Optimum, key, options: Options) -> tuple[np.ndarray, int]:
+    """The curvature at the mode, in full or its diagonal, and how many products it took."""
+    if mode.curvature is not None:
+        return mode.curvature, 0
+    chunk = chunk_size(target, options.max_memory)
+    u = jnp.asarray(mode.position)
+    if family.has_correlations and target.dim <= MAX_CURVATURE:
+        return np.asarray(_curvature(target, u, chunk)), target.dim
+    return np.asarray(_diagonal(target, u, stream(key), min(chunk, NUM_PROBES))), NUM_PROBES
+
+
+@jax.jit(static_argnames="chunk")
+def _curvature(target: Target, u, chunk: int):
+    return -columns(lambda v: hvp(target.log_density, u, v), u, chunk=chunk)
+
+
+@jax.jit(static_argnames="chunk")
+def _diagonal(target: Target, u, key, chunk: int):
+    """E[v ∘ A v] = diag A for random signs v (Bekas, Kokiopoulou & Saad 2007)."""
+
+    def probe(key):
+        v = jax.random.rademacher(key, u.shape, u.dtype)
+        return -v * hvp(target.log_density, u, v)
+
+    return jnp.mean(jax.lax.map(probe, jax.random.split(as_key(key), NUM_PROBES), batch_size=chunk), axis=0)

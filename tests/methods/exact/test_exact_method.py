@@ -1,0 +1,163 @@
+"""Exact: closed forms recognised by the density itself, and a sentence where there is none."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from scipy.special import betaln
+
+import targets
+from credo.fitting import fit
+from credo.linalg.quadratic import quadratic, third_derivatives
+from credo.methods.exact import Exact, LinearRegression
+from credo.model.model import Model
+from credo.posterior.kinds import Gaussian
+from credo.posterior.product import Product
+from credo.precision import double
+from credo.status import CredoError
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(200, 5))
+Y = X @ GENERATOR.normal(size=5) + 0.5 * GENERATOR.normal(size=200)
+
+
+def likelihood(params, x):
+    return dist.Normal(x @ params["w"], 0.5)
+
+
+def linear(x, y):
+    return Model({"w": dist.Normal(0.0, 1.0).expand([x.shape[1]])}, likelihood).given(x, y)
+
+
+@pytest.mark.parametrize("num_rows", [200, 3], ids=["many rows", "fewer rows than parameters"])
+def test_linear_regression_equals_its_closed_form(num_rows):
+    x, y = X[:num_rows], Y[:num_rows]
+    posterior = fit(linear(x, y), Exact(), progress=False)
+    known = LinearRegression(alpha=1.0, beta=4.0).update(x, y)
+    assert isinstance(posterior.kind, Gaussian)
+    assert posterior.verdict.status == "pass"
+    assert posterior.log_evidence.kind == "exact"
+    np.testing.assert_allclose(posterior.log_evidence.value, known.log_evidence.value, rtol=1e-10)
+    np.testing.assert_allclose(posterior.mean()["w"], known.mean()["weights"], rtol=1e-9)
+    np.testing.assert_allclose(posterior.sd()["w"], known.sd()["weights"], rtol=1e-9)
+
+
+def test_a_bare_gaussian_density_gives_its_moments_and_its_constant():
+    known = targets.ill_conditioned()
+    posterior = fit(known.target, Exact(), progress=False)
+    np.testing.assert_allclose(posterior.mean()["w"], known.mean["w"], atol=1e-10)
+    np.testing.assert_allclose(posterior.sd()["w"], known.sd["w"], rtol=1e-9)
+    np.testing.assert_allclose(posterior.log_evidence.value, known.log_evidence, rtol=1e-9)
+
+
+def test_several_named_parameters_that_meet_in_one_predictor():
+    model = Model(
+        {"a": dist.Normal(1.0, 2.0), "b": {"c": dist.Normal(0.0, 1.0).expand([5])}},
+        lambda params, x: dist.Normal(params["a"] + x @ params["b"]["c"], 0.5),
+    )
+    posterior = fit(model.given(X, Y), Exact(), progress=False)
+    design = np.column_stack([np.ones(len(X)), X])
+    precision = design.T @ design * 4 + np.diag([0.25, 1, 1, 1, 1, 1])
+    mean = np.linalg.solve(precision, design.T @ Y * 4 + np.array([0.25, 0, 0, 0, 0, 0]))
+    np.testing.assert_allclose(posterior.mean()["a"], mean[0], rtol=1e-9)
+    np.testing.assert_allclose(posterior.mean()["b"]["c"], mean[1:], rtol=1e-9)
+
+
+def test_a_second_fit_compiles_nothing(caplog):
+    fit(linear(X, Y), Exact(), progress=False)
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        fit(linear(2 * X, Y), Exact(), progress=False)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
+
+
+def binomial_likelihood(params, x):
+    return dist.Binomial(total_count=x, probs=params["p"])
+
+
+def test_beta_binomial_by_its_conjugate_pair():
+    trials, successes = np.array([5, 10, 20]), np.array([2, 3, 11])
+    model = Model({"p": dist.Beta(2.0, 3.0)}, binomial_likelihood)
+    posterior = fit(model.given(trials, successes), Exact(), progress=False)
+    assert isinstance(posterior.kind, Product)
+    assert posterior.info["route"] == "conjugate"
+    assert posterior.verdict.status == "pass"
+    a, b = 2 + 16, 3 + 19
+    np.testing.assert_allclose(posterior.mean()["p"], a / (a + b), rtol=1e-9)
+    choose = np.sum(-betaln(successes + 1, trials - successes + 1) - np.log1p(trials))
+    np.testing.assert_allclose(posterior.log_evidence.value, choose + betaln(a, b) - betaln(2, 3), rtol=1e-9)
+
+
+def test_a_flat_prior_gives_the_posterior_and_no_evidence():
+    flat = Model({"w": dist.ImproperUniform(constraints.real, (), (5,))}, likelihood)
+    posterior = fit(flat.given(X, Y), Exact(), progress=False)
+    np.testing.assert_allclose(posterior.mean()["w"], np.linalg.lstsq(X, Y)[0], rtol=1e-9)
+    assert posterior.log_evidence is None
+
+
+def test_an_improper_posterior_names_what_is_free():
+    model = Model({"a": dist.Normal(0.0, 1.0), "w": dist.ImproperUniform(constraints.real, (), (5,))}, likelihood)
+    with pytest.raises(CredoError, match="leave 'w' free"):
+        fit(model.given(X[:3], Y[:3]), Exact(), progress=False)
+
+
+def unknown_noise(params, x):
+    return dist.Normal(x @ params["w"], params["noise"])
+
+
+def logistic(params, x):
+    return dist.Bernoulli(logits=x @ params["w"])
+
+
+WITHOUT_CLOSED_FORM = {
+    "unknown noise": (
+        {"w": dist.Normal(0.0, 1.0).expand([5]), "noise": dist.HalfNormal(1.0)},
+        unknown_noise,
+        Y,
+        "third derivative in 'noise' does not vanish",
+    ),
+    "logistic": ({"w": dist.Normal(0.0, 1.0).expand([5])}, logistic, (Y > 0).astype(int), "third derivative in 'w'"),
+    "heavy prior": ({"w": dist.StudentT(4.0).expand([5])}, likelihood, Y, "third derivative in 'w'"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CLOSED_FORM)
+def test_other_models_are_refused_with_the_reason(name):
+    prior, outcome, y, message = WITHOUT_CLOSED_FORM[name]
+    with pytest.raises(CredoError, match=message) as error:
+        fit(Model(prior, outcome).given(X, y), Exact(), progress=False)
+    assert "Laplace()" in str(error.value)
+
+
+def test_a_product_of_parameters_is_told_from_a_curved_one():
+    model = Model(
+        {"w": dist.Normal(0.0, 1.0).expand([5]), "b": dist.Normal(1.0, 1.0)},
+        lambda params, x: dist.Normal(x @ params["w"] * params["b"], 0.5),
+    )
+    with pytest.raises(CredoError, match="product of parameters"):
+        fit(model.given(X, Y), Exact(), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("f", "is_quadratic"),
+    [
+        (lambda u: -jnp.sum((u - 3.0) ** 2), True),
+        (lambda u: -jnp.sum((u - 3.0) ** 2) - 1e-5 * u[0] ** 4, False),
+        (lambda u: -jnp.sum(jnp.where(jnp.abs(u) < 3.0, 0.5 * u**2, 3.0 * jnp.abs(u) - 4.5)), False),  # Huber
+        (lambda u: -jnp.sum(u**2) - 0.1 * u[0] ** 3, False),
+    ],
+    ids=["quadratic", "a little quartic", "quadratic near the origin only", "cubic"],
+)
+def test_quadratics_are_told_from_others(f, is_quadratic):
+    with double():
+        assert (quadratic(jax.tree_util.Partial(f), 3).residual < 1e-8) == is_quadratic
+
+
+def test_third_derivatives_are_found_in_the_block_that_has_them():
+    with double():
+        f = jax.tree_util.Partial(lambda u: -(u[0] ** 2) - u[1] ** 4)
+        found = third_derivatives(f, 2, [slice(0, 1), slice(1, 2)])
+    assert found[0] < 1e-12 < 1e-3 < found[1]

@@ -1,0 +1,137 @@
+"""Grid: evidence, moments and quantiles against quadrature and closed forms."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from scipy import integrate
+from scipy.stats import gamma, norm
+
+import targets
+from credo.fitting import fit
+from credo.methods.exact.box import _rotation
+from credo.methods.exact.grid import Grid
+from credo.model.model import Model
+from credo.status import CredoError
+
+
+@pytest.mark.parametrize("name", ["gaussian", "skewed", "mixture", "logistic"])
+def test_evidence_and_moments_of_the_table(name):
+    known = targets.TARGETS[name]()
+    posterior = fit(known.target, Grid(), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.log_evidence.kind == "exact"
+    assert abs(posterior.log_evidence.value - known.log_evidence) < 1e-8
+    for parameter in known.mean:
+        np.testing.assert_allclose(posterior.mean()[parameter], known.mean[parameter], rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(posterior.sd()[parameter], known.sd[parameter], rtol=1e-8)
+
+
+COUNTS = np.array([3, 5, 1, 4])
+
+
+def poisson(params, x):
+    return dist.Poisson(params["rate"]).expand([len(COUNTS)])
+
+
+def test_quadrature_agrees_in_the_users_space():
+    """A gamma-like density with its Jacobian: scipy integrates over the rate, the grid over its logarithm."""
+    model = Model({"rate": dist.HalfNormal(4.0)}, poisson)
+    posterior = fit(model.given(y=COUNTS), Grid(), progress=False)
+
+    def density(rate, power=0):
+        terms = np.exp(-rate) * rate**COUNTS / np.array([6.0, 120.0, 1.0, 24.0])  # over the factorials
+        return rate**power * 2 * norm.pdf(rate, 0, 4) * np.prod(terms)
+
+    moments = [integrate.quad(density, 0, 40, args=(power,), epsabs=0, epsrel=1e-12)[0] for power in range(3)]
+    np.testing.assert_allclose(posterior.log_evidence.value, np.log(moments[0]), rtol=1e-9)
+    mean = moments[1] / moments[0]
+    np.testing.assert_allclose(posterior.mean()["rate"], mean, rtol=1e-8)
+    np.testing.assert_allclose(posterior.sd()["rate"], np.sqrt(moments[2] / moments[0] - mean**2), rtol=1e-8)
+
+
+def test_quantiles_of_a_conjugate_posterior():
+    model = Model({"rate": dist.Gamma(2.0, 1.0)}, poisson)
+    posterior = fit(model.given(y=COUNTS), Grid(), progress=False)
+    levels = [0.01, 0.25, 0.5, 0.99]
+    np.testing.assert_allclose(posterior.quantile(levels)["rate"], gamma.ppf(levels, 15, scale=1 / 5), rtol=1e-5)
+
+
+def test_quantiles_in_three_dimensions_are_finer_than_a_side():
+    known = targets.gaussian()
+    posterior = fit(known.target, Grid(), progress=False)
+    levels = np.array([0.05, 0.3, 0.5, 0.9])
+    wanted = known.mean["w"] + known.sd["w"] * norm.ppf(levels)[:, None]
+    # a side of the grid has nodes 0.3 sd apart
+    assert np.max(np.abs(posterior.quantile(levels)["w"] - wanted) / known.sd["w"]) < 0.01
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_rotated_nodes_share_no_coordinate(dim):
+    R = _rotation(dim)
+    np.testing.assert_allclose(R @ R.T, np.eye(dim), atol=1e-14)
+    nodes = np.stack(np.meshgrid(*[np.arange(-6, 7)] * dim, indexing="ij"), axis=-1).reshape(-1, dim) @ R.T
+    assert all(np.diff(np.sort(column)).min() > 1e-5 for column in nodes.T)
+
+
+def far_modes_density(params):
+    a = -0.5 * jnp.sum(jnp.square((params["w"] - 20.0) / 0.5)) - 2 * jnp.log(0.5)
+    b = -0.5 * jnp.sum(jnp.square(params["w"] + 1.0))
+    return jnp.logaddexp(jnp.log(0.25) + a, jnp.log(0.75) + b) - jnp.log(2 * jnp.pi)
+
+
+def test_two_far_modes_are_both_seen():
+    target = Model.from_log_density(far_modes_density, {"w": constraints.real_vector}, {"w": (2,)}).given()
+    posterior = fit(target, Grid(), progress=False)
+    np.testing.assert_allclose(posterior.log_evidence.value, 0.0, atol=1e-8)
+    np.testing.assert_allclose(posterior.mean()["w"], 0.25 * 20 - 0.75, atol=1e-7)
+
+
+def test_bounds_cut_and_say_so():
+    model = Model({"rate": dist.Gamma(2.0, 1.0)}, poisson)
+    target = model.given(y=COUNTS)
+    cut = fit(target, Grid(num_points=2_001, bounds={"rate": (1.0, 3.0)}), progress=False)
+    assert cut.verdict.status == "failed"
+    assert 1.0 <= cut.quantile(0.0)["rate"] <= cut.quantile(1.0)["rate"] <= 3.0 + 1e-12
+    whole = gamma(15, scale=1 / 5)
+    wanted = np.log(whole.cdf(3.0) - whole.cdf(1.0))
+    full = fit(target, Grid(), progress=False)
+    np.testing.assert_allclose(cut.log_evidence.value - full.log_evidence.value, wanted, atol=1e-5)
+    wide = fit(target, Grid(bounds={"rate": (1e-3, 60.0)}), progress=False)
+    np.testing.assert_allclose(wide.log_evidence.value, full.log_evidence.value, atol=1e-9)
+
+
+def rough_density(params):
+    return -0.5 * params["x"] ** 2 + 3.0 * jnp.sin(400.0 * params["x"])
+
+
+def test_a_grid_too_coarse_for_the_density_does_not_pass():
+    target = Model.from_log_density(rough_density, {"x": constraints.real}).given()
+    posterior = fit(target, Grid(num_points=101), progress=False)
+    assert posterior.verdict.status != "pass"
+    assert any("num_points" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_a_second_fit_compiles_nothing(caplog):
+    model = Model({"rate": dist.Gamma(2.0, 1.0)}, poisson)
+    fit(model.given(y=COUNTS), Grid(), progress=False)
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        fit(model.given(y=COUNTS + 1), Grid(), key=2, progress=False)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
+
+
+def test_mistakes_have_their_sentences():
+    wide = Model({"w": dist.Normal(0.0, 1.0).expand([4])}, None).given()
+    with pytest.raises(CredoError, match="has 4: use NUTS"):
+        fit(wide, Grid(), progress=False)
+    target = Model({"rate": dist.Gamma(2.0, 1.0)}, poisson).given(y=COUNTS)
+    with pytest.raises(CredoError, match="num_points is 2"):
+        fit(target, Grid(num_points=2), progress=False)
+    with pytest.raises(CredoError, match="no parameter"):
+        fit(target, Grid(bounds={"lambda": (0.0, 1.0)}), progress=False)
+    with pytest.raises(CredoError, match="two different numbers in its support"):
+        fit(target, Grid(bounds={"rate": (-1.0, 1.0)}), progress=False)

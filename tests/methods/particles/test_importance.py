@@ -1,0 +1,131 @@
+"""Importance sampling: exact for an exact proposal, right within its error for a wide one, honest about a bad one."""
+
+import logging
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from credo.fitting import fit
+from credo.linalg.dense import Dense
+from credo.methods.particles.importance import Importance, draw_and_weigh
+from credo.model.model import Model
+from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
+from credo.posterior.posterior import Posterior
+from credo.precision import double
+from credo.status import CredoError, Verdict
+
+NUM_ERRORS = 4.5  # two-sided false-alarm rate 7e-6 a number; keys are fixed
+
+
+def likelihood(params, x):
+    return dist.Normal(x @ params["w"], 0.5)
+
+
+def linear(num_rows=40):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(num_rows, 2))
+    y = x @ np.array([1.0, -1.0]) + 0.5 * generator.normal(size=num_rows)
+    return Model({"w": dist.Normal(0.0, 1.0).expand([2])}, likelihood).given(x, y)
+
+
+def truth(target):
+    x, y = target.x, target.y
+    covariance = np.linalg.inv(x.T @ x / 0.25 + np.eye(2))
+    marginal = 0.25 * np.eye(len(y)) + x @ x.T
+    log_evidence = -0.5 * (y @ np.linalg.solve(marginal, y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    return covariance @ x.T @ y / 0.25, covariance, log_evidence
+
+
+def proposal(target, factor=1.0, kind=None):
+    """The exact posterior with its sds multiplied."""
+    mean, covariance, _ = truth(target)
+    kind = kind or Gaussian(mean, Dense(factor * np.linalg.cholesky(covariance)))
+    return Posterior(kind, target, verdict=Verdict("pass"))
+
+
+def test_the_exact_posterior_as_proposal_has_no_variance():
+    target = linear()
+    posterior = fit(target, Importance(proposal(target), num_draws=100), progress=False)
+    assert abs(posterior.log_evidence.value - truth(target)[2]) < 1e-10
+    assert posterior.log_evidence.error < 1e-7
+    np.testing.assert_allclose(posterior.verdict.figures["importance_ess"], 100)
+
+
+def test_a_wide_proposal_recovers_evidence_and_moments():
+    target = linear()
+    mean, covariance, log_evidence = truth(target)
+    posterior = fit(target, Importance(proposal(target, 1.5)), key=1, progress=False)
+    assert posterior.verdict.status == "pass"
+    assert abs(posterior.log_evidence.value - log_evidence) < NUM_ERRORS * posterior.log_evidence.error
+    assert 0 < posterior.log_evidence.error < 0.03
+    sd = np.sqrt(np.diagonal(covariance))
+    error = NUM_ERRORS / np.sqrt(posterior.verdict.figures["importance_ess"])
+    np.testing.assert_array_less(np.abs(posterior.mean()["w"] - mean) / sd, error)
+    np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), error)
+
+
+def test_the_error_of_the_evidence_is_its_spread_over_keys():
+    target = linear()
+    method = Importance(proposal(target, 1.5), num_draws=500)
+    found = [fit(target, method, key=key, progress=False).log_evidence for key in range(60)]
+    spread, said = np.std([e.value for e in found]), np.mean([e.error for e in found])
+    # the sd of a sd of 60 values is 9 %
+    assert abs(spread / said - 1) < 0.4
+
+
+def test_a_narrow_proposal_does_not_pass():
+    target = linear()
+    posterior = fit(target, Importance(proposal(target, 0.3)), progress=False)
+    assert posterior.verdict.figures["pareto_k"] > 0.7
+    assert posterior.verdict.status != "pass"
+    assert np.isnan(posterior.log_evidence.error)
+
+
+def test_mixtures_are_proposals_too():
+    target = linear()
+    narrow, wide = proposal(target, 0.7).kind, proposal(target, 2.0).kind
+    mixture = proposal(target, kind=Mixture(np.log([0.5, 0.5]), (narrow, wide)))
+    posterior = fit(target, Importance(mixture, num_draws=2_000), progress=False)
+    evidence = posterior.log_evidence
+    assert abs(evidence.value - truth(target)[2]) < NUM_ERRORS * evidence.error
+
+
+def test_draws_do_not_depend_on_how_many_are_made_at_once():
+    target = linear().flat()
+    kind = proposal(target, 1.5).kind
+    with double():
+        few = draw_and_weigh(kind, target, jax.random.key(3), 50, 7)
+        many = draw_and_weigh(kind, target, jax.random.key(3), 50, 64)
+    for a, b in zip(few, many, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_a_second_fit_compiles_nothing(caplog):
+    target = linear()
+    fit(target, Importance(proposal(target, 1.5)), progress=False)
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        fit(target, Importance(proposal(target, 1.2)), key=9, progress=False)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(Point(np.zeros(2)), "has no density"), (Draws(np.zeros((1, 3, 2))), "has no density")],
+)
+def test_points_and_draws_are_refused(kind, message):
+    target = linear()
+    with pytest.raises(CredoError, match=message):
+        fit(target, Importance(proposal(target, kind=kind)), progress=False)
+
+
+def test_other_mistakes_have_their_sentences():
+    target = linear()
+    with pytest.raises(CredoError, match="needs a posterior to draw from"):
+        fit(target, Importance(), progress=False)
+    other = Model({"v": dist.Normal(0.0, 1.0)}, None).given()
+    with pytest.raises(CredoError, match="other parameters"):
+        fit(other, Importance(proposal(target)), progress=False)
+    with pytest.raises(CredoError, match="num_draws is 0"):
+        fit(target, Importance(proposal(target), num_draws=0), progress=False)

@@ -1,0 +1,148 @@
+"""ADVI: a bound that is tight where the family holds the posterior, and a verdict that knows when it is not done."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import targets
+from credo.fitting import fit
+from credo.methods.vi import ADVI, ELBO, FullRank, MeanField, Momentum, Reparameterised, StickingTheLanding
+from credo.methods.vi.ascent import Ascent, Tuning
+from credo.model.model import Model
+from credo.precision import double
+from credo.status import CredoError
+
+NOISE_SD, PRIOR_SD = 0.5, 2.0
+
+
+def linear_likelihood(params, x):
+    return dist.Normal(x @ params["w"], NOISE_SD)
+
+
+def linear(seed=0, num_rows=60, dim=4):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(num_rows, dim)) @ (np.eye(dim) + 0.7)  # correlated features
+    y = x @ np.linspace(-1, 1, dim) + NOISE_SD * generator.normal(size=num_rows)
+    return Model({"w": dist.Normal(0.0, PRIOR_SD).expand([dim])}, linear_likelihood).given(x, y)
+
+
+def linear_truth(target):
+    """Posterior mean, precision and log evidence."""
+    x, y = target.x, target.y
+    precision = x.T @ x / NOISE_SD**2 + np.eye(x.shape[1]) / PRIOR_SD**2
+    marginal = NOISE_SD**2 * np.eye(len(y)) + PRIOR_SD**2 * x @ x.T
+    log_evidence = -0.5 * (y @ np.linalg.solve(marginal, y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    return np.linalg.solve(precision, x.T @ y / NOISE_SD**2), precision, log_evidence
+
+
+def test_full_rank_is_exact_on_linear_regression():
+    target = linear()
+    mean, precision, log_evidence = linear_truth(target)
+    posterior = fit(target, ADVI(family=FullRank()), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.log_evidence.kind == "lower bound"
+    assert abs(posterior.log_evidence.value - log_evidence) < 1e-6
+    np.testing.assert_allclose(posterior.mean()["w"], mean, atol=1e-6)
+    np.testing.assert_allclose(posterior.sd()["w"], np.sqrt(np.diagonal(np.linalg.inv(precision))), rtol=1e-6)
+
+
+def test_a_second_fit_compiles_nothing(caplog):
+    fit(linear(), ADVI(family=FullRank()), progress=False)
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        fit(linear(seed=5), ADVI(family=FullRank()), key=3, progress=False)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
+
+
+def test_mean_field_has_the_variances_of_the_precisions():
+    """The optimum of KL(q ‖ p) on a Gaussian: the mean, and 1/Λ_ii. The ELBO lacks −½ log|R|, R the scaled Λ."""
+    target = linear()
+    mean, precision, log_evidence = linear_truth(target)
+    posterior = fit(target, ADVI(family=MeanField()), progress=False)
+    # errors of means and sds cost ½ δᵀΛδ and about Σ (log s)² nats; 0.01 nats are expected
+    away, log_ratio = posterior.mean()["w"] - mean, np.log(posterior.sd()["w"] * np.diagonal(precision) ** 0.5)
+    assert 0.5 * away @ precision @ away + np.sum(log_ratio**2) < 0.05
+    scaled = precision / np.sqrt(np.outer(np.diagonal(precision), np.diagonal(precision)))
+    best = log_evidence + 0.5 * np.linalg.slogdet(scaled)[1]
+    bound = posterior.log_evidence
+    assert best - 0.05 - 4 * bound.error < bound.value < best + 4 * bound.error
+
+
+@pytest.mark.parametrize("gradient", [None, Reparameterised()])
+def test_the_bound_holds_on_logistic_regression(gradient):
+    known = targets.logistic()
+    method = ADVI(family=FullRank()) if gradient is None else ADVI(family=FullRank(), gradient=gradient)
+    posterior = fit(known.target, method, progress=False)
+    bound = posterior.log_evidence
+    assert known.log_evidence - 0.05 < bound.value < known.log_evidence + 4 * bound.error
+    assert posterior.info["elbo_path"].shape[0] == 2
+
+
+def test_minibatches_reach_the_same_answer():
+    target = linear(num_rows=500)
+    mean, precision, log_evidence = linear_truth(target)
+    posterior = fit(target, ADVI(family=FullRank(), batch_size=50), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert log_evidence - 0.05 < posterior.log_evidence.value < log_evidence + 4 * posterior.log_evidence.error
+    away = posterior.mean()["w"] - mean
+    assert 0.5 * away @ precision @ away < 0.05
+
+
+def test_a_budget_that_ends_first_is_no_pass():
+    posterior = fit(targets.logistic().target, ADVI(family=FullRank(), max_steps=20), progress=False)
+    assert posterior.verdict.status != "pass"
+    assert any("max_steps" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_a_time_limit_ends_the_fit_with_what_it_has():
+    posterior = fit(targets.logistic().target, ADVI(tolerance=0.0), time_limit=2.0, progress=False)
+    assert posterior.verdict.status != "pass"
+    assert posterior.info["num_steps"] > 0
+
+
+@pytest.mark.parametrize("family", [MeanField(), FullRank()])
+def test_an_improper_posterior_is_said(family):
+    """Mean field has a finite best member even here: it must not hide that the posterior has none."""
+    model = Model({"w": dist.ImproperUniform(constraints.real, (), (2,))}, lambda p, x: dist.Normal(p["w"].sum(), 1.0))
+    posterior = fit(model.given(np.zeros((3, 1)), np.array([0.1, 0.2, 0.3])), ADVI(family), progress=False)
+    assert posterior.verdict.status == "failed"
+    assert any("improper" in sentence for sentence in posterior.verdict.sentences)
+    assert posterior.log_evidence is None
+
+
+def gumbel_density(params):
+    """Overflows below −709."""
+    return -params["x"] - jnp.exp(-params["x"])
+
+
+def test_where_draws_overflow_q_contracts_until_they_do_not():
+    target = Model.from_log_density(gumbel_density, {"x": constraints.real}).given().flat()
+    ascent = Ascent(MeanField(), ELBO(), StickingTheLanding(), Momentum(), 16, None, 0.01, 16)
+    with double():
+        state = ascent.begin(target, MeanField().start(np.zeros(1), np.full(1, 1e4)), 0.3, 1_000)
+        step = jax.jit(ascent.algorithm(target, Tuning((), jnp.asarray(1e9))).step)
+        taken = []
+        for key in jax.random.split(jax.random.key(0), 300):
+            state, info = step(key, state)
+            taken.append(bool(info.is_taken))
+    assert not taken[0]
+    assert all(taken[-20:])
+    assert abs(float(state.q.mean[0])) < 5.0
+
+
+def test_a_gaussian_posterior_is_a_start():
+    target = linear()
+    first = fit(target, ADVI(family=FullRank()), progress=False)
+    again = fit(target, ADVI(family=FullRank()), start=first, progress=False)
+    np.testing.assert_allclose(again.sd()["w"], first.sd()["w"], rtol=1e-6)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(CredoError, match="61 rows was asked of 60"):
+        fit(linear(), ADVI(batch_size=61), progress=False)
+    with pytest.raises(CredoError, match="positive"):
+        fit(linear(), ADVI(num_samples=0), progress=False)
