@@ -149,7 +149,7 @@ class Unbound(AbstractPrior):
             "in from_numpyro(fn, ...)."
         )
 
-    def recorded(self, params: Params) -> dict[str, jax.Array]:
+    def recorded(self, params: Params) -> dict[str, Any]:
         return {}
 
 

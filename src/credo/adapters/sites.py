@@ -66,7 +66,7 @@ class NumPyroPrior(AbstractPrior):
         found = {name: distribution_of(sites[name]) for name in self.outcomes}
         return next(iter(found.values())) if len(found) == 1 else found or None
 
-    def recorded(self, params: Params) -> dict[str, jax.Array]:
+    def recorded(self, params: Params) -> dict[str, Any]:
         if not self.derived:
             return {}
         sites, _ = self.program.run(self.given(params))

@@ -81,7 +81,7 @@ class Prior(AbstractPrior):
             )
         return Visited(params if self.names is not None else params[""], lambda: jnp.zeros(()), None)
 
-    def recorded(self, params: Params) -> dict[str, jax.Array]:
+    def recorded(self, params: Params) -> dict[str, Any]:
         return {}
 
 

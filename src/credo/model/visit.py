@@ -19,11 +19,11 @@ from credo.model.distributions import is_improper
 from credo.status import CredoError
 
 Params = Any
-Position = dict[str, jax.Array]  # leaf name -> unconstrained array
+Position = dict[str, Any]  # leaf name -> unconstrained array
 # (name, distribution, index) -> value. Inside a loop over time the distribution is that of one step and ``index`` says
 # which; elsewhere it is None. No side effects there: a loop's body is traced on its own.
-Value = Callable[[str, Distribution, Any], jax.Array]
-See = Callable[[str, Distribution, jax.Array], None]
+Value = Callable[[str, Distribution, Any], Any]
+See = Callable[[str, Distribution, Any], None]
 
 
 class Visited(NamedTuple):
@@ -55,7 +55,7 @@ class AbstractPrior(eqx.Module):
         """
 
     @abstractmethod
-    def recorded(self, params: Params) -> dict[str, jax.Array]:
+    def recorded(self, params: Params) -> dict[str, Any]:
         """Quantities that the program itself derives from its parameters, by name."""
 
     def joint(self, u: Position) -> tuple[Params, jax.Array, Any]:
@@ -128,7 +128,7 @@ class AbstractPrior(eqx.Module):
         jax.eval_shape(lambda: self.visit(value, lambda *_: None).params)
         return (*dict.fromkeys(names), *self.factors)
 
-    def leaves(self, params: Params) -> dict[str, jax.Array]:
+    def leaves(self, params: Params) -> dict[str, Any]:
         """The parameters as a flat dict, leaf name -> array."""
         if self.names is None:
             return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
