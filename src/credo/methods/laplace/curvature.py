@@ -9,7 +9,7 @@ exact either way.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from credo.model.target import Target
 from credo.status import CredoError
 
 
+@runtime_checkable
 class Curvature(Protocol):
     """Which second derivatives count."""
 

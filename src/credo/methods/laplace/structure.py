@@ -1,7 +1,7 @@
 """How much of the curvature the Gaussian keeps: all of it, or its diagonal."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Shape(NamedTuple):
     coordinate: int
 
 
+@runtime_checkable
 class Structure(Protocol):
     """From the curvature at the mode to the Gaussian's scale."""
 

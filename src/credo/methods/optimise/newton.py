@@ -16,7 +16,7 @@ compiled into the program they tripled its compile time (0.3 to 0.8 s for a logi
 import enum
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -82,6 +82,7 @@ class Proposal(NamedTuple):
         )
 
 
+@runtime_checkable
 class Solver(Protocol):
     """How A is represented, and the subproblem solved."""
 
