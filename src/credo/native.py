@@ -52,6 +52,11 @@ class jit:
     def usual(self) -> Callable:
         return jax.jit(self.function, static_argnames=self.static_argnames)
 
+    def lower(self, *args, **static) -> None:
+        """Trace and lower, on the caller's thread; the call that follows only compiles."""
+        if _signature(args, static) not in self.refused:
+            self.native.lower(*args, **static)
+
     def __call__(self, *args, **static):
         """``static``: by keyword."""
         if self.refused and _signature(args, static) in self.refused:

@@ -117,11 +117,13 @@ def run(
     num_chains: int,
     options: Options,
     identity: Mapping[str, Any] | None = None,
+    meanwhile: Callable[[], Any] | None = None,
 ) -> Run:
     """Run ``phases`` one after the other in ``num_chains`` chains.
 
     ``begin(target)`` gives the first tuning and states; it works while the loop compiles, for which ``like``, trees
-    of arrays of the same structure, shapes and dtypes, are enough. ``identity``: JSON-able facts for the checkpoint.
+    of arrays of the same structure, shapes and dtypes, are enough. ``meanwhile()``: what else could be done then.
+    ``identity``: JSON-able facts for the checkpoint.
     CredoError for a layout that does not exist, a checkpoint that does not fit, or a time limit within warm-up.
     """
     if options.layout not in (None, "threads"):
@@ -131,7 +133,10 @@ def run(
     journal = Journal(options.checkpoint, facts, resume=options.resume) if options.checkpoint else None
     last = len(phases) - 1
     with _Crew(program, jax.device_put(target), like, key, num_chains, options, journal) as crew:
+        crew.lower()  # Python's part of compiling comes first, then both cores have work
         start = None if journal and journal.is_resumed else crew.submit(begin, crew.target)
+        if start and meanwhile:
+            start.add_done_callback(lambda done: None if done.exception() else crew.submit(meanwhile))
         crew.compile()
         if start is not None:
             first, (tuning, states) = 0, start.result()
@@ -241,17 +246,22 @@ class _Crew:
 
         return self.pool.submit(task)
 
+    def lower(self) -> None:
+        """Trace the chunk."""
+        tuning, state = jax.tree.map(np.zeros_like, self.like)
+        compiled_chunk.lower(*self.arguments(tuning, 0, state, 0, 0), program=self.program, length=self.length)
+
     def compile(self) -> None:
-        """Compile by running no step at all."""
+        """Compile it by running no step at all."""
         tuning, state = jax.tree.map(np.zeros_like, self.like)
         _, rows = self.chunk(tuning, 0, state, 0, 0)
         self.rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
 
-    def chunk(self, tuning, chain: int, state, first: int, last: int):
-        return compiled_chunk(
-            self.target, tuning, self.keys[chain], state, np.int32(first), np.int32(last),
-            program=self.program, length=self.length,
-        )  # fmt: skip
+    def arguments(self, tuning, chain: int, state, first: int, last: int):
+        return self.target, tuning, self.keys[chain], state, np.int32(first), np.int32(last)
+
+    def chunk(self, *args):
+        return compiled_chunk(*self.arguments(*args), program=self.program, length=self.length)
 
     def allocate(self, phase: Phase) -> Records:
         """Arrays (chain, step, …) for the records of a phase."""

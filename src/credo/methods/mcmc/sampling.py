@@ -17,6 +17,7 @@ from credo.methods.mcmc.nuts import nuts
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import FIRST_STEP, Adaptive, State, Tuning, restart, warmup_phases
 from credo.posterior.kinds import Draws
+from credo.posterior.marginals import report_positions
 from credo.posterior.posterior import Posterior
 from credo.run import Algorithm, Options, Phase, Run, run
 from credo.status import CredoError
@@ -92,6 +93,11 @@ def _sample(method, kernel: Callable[..., Algorithm], settings, target, key, sta
     def begin(target):
         return tuned(start_chains(target, start, key, method.chains))
 
+    def prepare_report():
+        """Compile what gives the draws by name: hardly anybody asks a sampler for less."""
+        shape = (method.chains * method.num_draws, target.dim)
+        report_positions.lower(target, jax.ShapeDtypeStruct(shape, dtype)).compile()
+
     ones: Any = np.ones(target.dim, dtype)
     tuning, (state,) = tuned([KernelState(ones, ones.sum(), ones)])
     done = run(
@@ -104,6 +110,7 @@ def _sample(method, kernel: Callable[..., Algorithm], settings, target, key, sta
         num_chains=method.chains,
         options=options,
         identity={"dtype": str(dtype)},
+        meanwhile=prepare_report if dtype == jnp.float64 else None,
     )
     return as_posterior(done, target, method)
 

@@ -1,0 +1,223 @@
+"""NUTS and HMC leave their targets invariant, and NUTS's trajectories are those of the recursive definition."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
+from credo.methods.mcmc.hmc import hmc
+from credo.methods.mcmc.integrators import MINIMUM_ERROR
+from credo.methods.mcmc.noise import start_of_transition
+from credo.methods.mcmc.nuts import nuts
+from credo.native import jit
+from credo.precision import double, to_numpy
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+NUM_CHAINS = 10_000
+MAX_Z = 5.0  # of 12 to 60 statistics a case: one false alarm in 29,000 cases
+LOWER = np.linalg.cholesky(np.array([[1.0, 0.6, 0.0], [0.6, 2.0, -0.3], [0.0, -0.3, 0.5]]))
+ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))[0]
+ROOT = ROTATION * np.logspace(0, -1.5, 5)  # of a covariance whose condition number is 1,000
+
+
+class Density(eqx.Module):
+    """The part of a target that kernels see."""
+
+    function: object = eqx.field(static=True)
+
+    def flat(self):
+        return self
+
+    def log_density(self, u):
+        return self.function(u)
+
+
+def gaussian(u):
+    z = jnp.matmul(np.linalg.inv(LOWER), u)
+    return -0.5 * jnp.sum(z * z)
+
+
+def ill_conditioned(u):
+    z = jnp.matmul(np.linalg.inv(ROOT), u)
+    return -0.5 * jnp.sum(z * z)
+
+
+def gumbel(u):  # skewed, so that a reversed sign shows
+    return jnp.sum(-u - jnp.exp(-u))
+
+
+def half_line(u):  # −inf on one side and NaN beyond
+    return jnp.where(u[0] > -1, -jnp.sum(u) - 1.0, jnp.where(u[0] > -2, -jnp.inf, jnp.nan))
+
+
+DRAWS = {
+    gaussian: lambda rng, n: rng.normal(size=(n, 3)) @ LOWER.T,
+    ill_conditioned: lambda rng, n: rng.normal(size=(n, 5)) @ ROOT.T,
+    gumbel: lambda rng, n: rng.gumbel(size=(n, 2)),
+    half_line: lambda rng, n: rng.exponential(size=(n, 1)) - 1,
+}
+STATISTICS = (
+    lambda x: x,
+    lambda x: x**2,
+    lambda x: x**3,
+    lambda x: x * np.roll(x, 1, axis=1),
+    lambda x: (x < np.median(x, axis=0) - 0.5).astype(float),
+)
+CASES = {
+    "nuts": (gaussian, nuts, {"step_size": 0.6}),
+    "nuts, small steps": (gaussian, nuts, {"step_size": 0.15}),
+    "nuts, huge steps": (gaussian, nuts, {"step_size": 1.4}),
+    "nuts, cut off": (gaussian, nuts, {"step_size": 0.1, "max_depth": 2}),
+    "nuts, diagonal": (gaussian, nuts, {"step_size": 0.7, "metric": Diagonal(np.array([0.5, 1.5, 0.9]))}),
+    "nuts, dense": (gaussian, nuts, {"step_size": 0.9, "metric": Dense(LOWER)}),
+    "nuts, ill-conditioned": (ill_conditioned, nuts, {"step_size": 0.04}),
+    "nuts, skewed": (gumbel, nuts, {"step_size": 0.8}),
+    "nuts, two stages": (gumbel, nuts, {"step_size": 1.5, "integrator": MINIMUM_ERROR}),
+    "nuts, half line": (half_line, nuts, {"step_size": 0.7}),
+    "hmc": (gaussian, hmc, {"step_size": 0.4, "num_steps": 4}),
+    "hmc, dense": (gaussian, hmc, {"step_size": 1.2, "num_steps": 3, "metric": Dense(LOWER)}),
+    "hmc, skewed": (gumbel, hmc, {"step_size": 1.0, "num_steps": 4}),
+    "hmc, two stages": (gumbel, hmc, {"step_size": 1.5, "num_steps": 2, "integrator": MINIMUM_ERROR}),
+    "hmc, half line": (half_line, hmc, {"step_size": 0.5, "num_steps": 3}),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_target_is_invariant(case):
+    """Chains that start from exact draws: no statistic may have changed after three transitions."""
+    function, kernel, settings = CASES[case]
+    before = DRAWS[function](np.random.default_rng(1), NUM_CHAINS)
+    with double():
+        algorithm = kernel(Density(function), **settings)
+
+        def three(chain):
+            key, position = jax.random.wrap_key_data(chain[0]), chain[1]
+            state = algorithm.init(key, position)
+            return jax.lax.scan(lambda s, k: algorithm.step(k, s), state, jax.random.split(key, 3))
+
+        keys = np.random.default_rng(2).integers(0, 2**32, (NUM_CHAINS, 2), np.uint32)
+        end, info = to_numpy(jit(lambda *chains: jax.lax.map(three, chains))(keys, before))
+    after = end.position
+    assert np.mean(np.any(after != before, axis=1)) > 0.5, "the chains hardly move"
+    for statistic in STATISTICS:
+        change = statistic(after) - statistic(before)
+        z = change.mean(axis=0) / (change.std(axis=0) / np.sqrt(NUM_CHAINS))
+        assert np.all(np.abs(z) < MAX_Z)
+    # the state is that of its position, so that the next step starts from the truth
+    with double():
+        log_density, gradient = to_numpy(jax.vmap(jax.value_and_grad(function))(after))
+    np.testing.assert_allclose(end.log_density, log_density, rtol=1e-12)
+    np.testing.assert_allclose(end.gradient, gradient, rtol=1e-9, atol=1e-12)
+    assert np.all((info.acceptance >= 0) & (info.acceptance <= 1))
+
+
+# trajectories, by recursion -------------------------------------------------------------------------------------------
+
+
+class Tree:
+    """A subtree by the recursive definition (Hoffman & Gelman 2014, algorithm 3; Betancourt 2017), checks as in Stan.
+
+    Leaves are in the order in which they are added. ``is_bad``: a turn within.
+    """
+
+    def __init__(self, leaves):
+        self.leaves = leaves
+        half = len(leaves) // 2
+        if half:
+            parts = Tree(leaves[:half]), Tree(leaves[half:])
+            self.is_bad = parts[0].is_bad or parts[1].is_bad or turns(leaves[:half], leaves[half:])
+        else:
+            self.is_bad = False
+
+
+def turns(left, right):
+    """Momenta of two adjacent stretches, in order of time."""
+
+    def is_turn(first, last, total):
+        return first @ total <= 0 or last @ total <= 0
+
+    return (
+        is_turn(left[0], right[-1], sum(left) + sum(right))
+        or is_turn(left[0], right[0], sum(left) + right[0])
+        or is_turn(left[-1], right[-1], left[-1] + sum(right))
+    )
+
+
+def expected_trajectory(function, position, momentum, sides, step_size):
+    """(number of leaves, doublings) of the recursive sampler."""
+    gradient = jax.jit(jax.grad(function))
+
+    def leap(u, r, sign):
+        r = r + 0.5 * sign * step_size * np.asarray(gradient(u))
+        u = u + sign * step_size * r
+        return u, r + 0.5 * sign * step_size * np.asarray(gradient(u))
+
+    ends, momenta, num_leaves = [(position, momentum)] * 2, [momentum], 0
+    for depth, side in enumerate(sides):
+        point, new = ends[side], []
+        for _ in range(2**depth):
+            point = leap(*point, 1 if side else -1)
+            new.append(point[1])
+            # a stretch that closes with a turn ends the doubling at once
+            sizes = [2**k for k in range(1, depth + 1) if len(new) % 2**k == 0]
+            if any(Tree(new[-size:]).is_bad for size in sizes):
+                return num_leaves + len(new), depth + 1
+        num_leaves, ends[side] = num_leaves + len(new), point
+        ordered = (momenta, new) if side else (new[::-1], momenta)
+        momenta = [*ordered[0], *ordered[1]]
+        if turns(*ordered):
+            return num_leaves, depth + 1
+    return num_leaves, len(sides)
+
+
+@pytest.mark.parametrize("function", [gaussian, gumbel, ill_conditioned])
+def test_trajectory_is_that_of_the_recursion(function):
+    max_depth = 6
+    rng = np.random.default_rng(5)
+    depths = set()
+    with double():
+        step_size = 0.05
+        algorithm = nuts(Density(function), step_size=step_size, max_depth=max_depth)
+
+        @jit
+        def step(key_data, position):
+            key = jax.random.wrap_key_data(key_data)
+            _, info = algorithm.step(key, algorithm.init(key, position))
+            return info, *start_of_transition(key, position.size, (3, max_depth), position.dtype)
+
+        for i in range(25):
+            position = DRAWS[function](rng, 1)[0]
+            info, momentum, uniform = to_numpy(step(np.array([0, i], np.uint32), position))
+            sides = [int(u >= 0.5) for u in uniform[0]]
+            expected = expected_trajectory(function, position, momentum, sides, step_size)
+            assert (int(info.num_steps), int(info.depth)) == expected
+            depths.add(expected[1])
+    assert len(depths) > 1
+
+
+def test_one_uniform_number_chooses_leaves_by_weight():
+    """Within one doubling of equal weights, each leaf is kept equally often."""
+    with double():
+        algorithm = nuts(Density(lambda u: -0.0 * jnp.sum(u)), step_size=1.0, max_depth=5)
+
+        def one(key_data):
+            key, start = jax.random.wrap_key_data(key_data), jnp.zeros(1)
+            new, info = algorithm.step(key, algorithm.init(key, start))
+            return new, info, *start_of_transition(key, 1, (3, 5), start.dtype)
+
+        keys = np.random.default_rng(0).integers(0, 2**32, (NUM_CHAINS, 2), np.uint32)
+        new, info, momentum, uniform = to_numpy(jit(lambda keys: jax.lax.map(one, keys))(keys))
+    # a flat density: no turn, every leaf at a whole multiple of the momentum, and the last doubling replaces the rest
+    assert np.all(info.num_steps == 31)
+    leaf = new.position[:, 0] / momentum[:, 0]
+    np.testing.assert_allclose(leaf, np.round(leaf), atol=1e-6)
+    first = (uniform[:, 0, :4] < 0.5) @ 2 ** np.arange(4)  # leaves behind the start before the last doubling
+    side = uniform[:, 0, 4] >= 0.5
+    place = np.where(side, leaf - (15 - first), -leaf - first)
+    counts = np.bincount(np.round(place).astype(int), minlength=17)[1:]
+    chi_square = np.sum((counts - NUM_CHAINS / 16) ** 2) / (NUM_CHAINS / 16)
+    assert chi_square < 50  # 15 degrees of freedom: one false alarm in 80,000
