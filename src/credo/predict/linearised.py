@@ -41,7 +41,7 @@ class Linearised:
     """
 
     def law(self, posterior: "Posterior", table: Table, key):
-        return Quadrature().law(posterior, table, key)
+        return _projected(posterior, table, "Linearised", NUM_NODES)
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,7 @@ class Quadrature:
             raise CredoError(f"Quadrature needs eight nodes at least; got num_nodes={self.num_nodes}.")
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProjectedLaw", "Projection"]:
-        target, kind, head, rows = _project(posterior, table, type(self).__name__)
-        number = self.num_nodes
-        if head.name in ("normal", "student_t") and not rows.covariance[:, 1, 1].any():
-            number = 1 if head.name == "normal" else number  # a known scale is no integral
-        return ProjectedLaw(target, kind, head, number, rows.mean.shape[1]), rows
+        return _projected(posterior, table, "Quadrature", self.num_nodes)
 
 
 @dataclass(frozen=True)
@@ -178,6 +174,13 @@ class ProbitLaw(eqx.Module):
 
     def sample(self, rows: Projection, key, key_rows, n: int):
         return self.likelihood(rows, 0).sample(key_rows, (n,))
+
+
+def _projected(posterior: "Posterior", table: Table, rule: str, number: int) -> tuple[ProjectedLaw, Projection]:
+    target, kind, head, rows = _project(posterior, table, rule)
+    if head.name in ("normal", "student_t") and not rows.covariance[:, 1, 1].any():
+        number = 1  # a known scale is no integral
+    return ProjectedLaw(target, kind, head, number, rows.mean.shape[1]), rows
 
 
 def centre_of(kind: Kind) -> Float[Array, " dim"]:

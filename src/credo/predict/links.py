@@ -20,7 +20,8 @@ from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 
 REACH = 8.5  # sds to either side that the nodes cover: 2e-17 of the mass is outside
-NUM_SCALE_NODES = 48  # of the log scale of a location-scale head
+NUM_SCALE_NODES = 64  # of the log scale of a t distribution
+NUM_MIXING_NODES = 128  # of the log precision that makes a normal distribution a t
 PI = math.pi
 
 
@@ -180,13 +181,22 @@ def _student_moments(mean, covariance, d, number):
 
 
 def _student_components(mean, covariance, d, y, number):
+    """t is a normal with its precision multiplied by w ~ Gamma(ν/2, ν/2), so that the location has a closed form.
+
+    The other integral is over x = log w, of density ∝ exp(−(ν/2) (e^x − x − 1)).
+    """
     location, variance, scale, log_weights = _location_scale(mean, covariance, min(number, NUM_SCALE_NODES))
-    sd = jnp.broadcast_to(jnp.sqrt(variance), location.shape)
-    width = scale * jnp.minimum(1.5, jnp.sqrt(d.df))  # the t density has its poles at ±i√df scales
-    at, log_inner = sinh_nodes(location, sd, jnp.broadcast_to(y, location.shape), width, 0.0, number)
-    flat = (-1, location.shape[-1])
-    scales = jnp.broadcast_to(scale, at.shape).reshape(flat)
-    return dist.StudentT(d.df, at.reshape(flat), scales), (log_inner + log_weights).reshape(flat)
+    half_df = 0.5 * jnp.broadcast_to(d.df, mean[:, 0].shape)
+    c = 25.0 / half_df  # ends where the exponent is −25 or below, and as far as y's own distance pulls w down
+    distance = half_df / (half_df + 0.5 * ((y - location) / scale) ** 2)
+    start = jnp.minimum(-c - jnp.sqrt(2.0 * c), jnp.log(distance) - jnp.sqrt(2.0 * c))
+    end = jnp.minimum(jnp.sqrt(2.0 * c), jnp.log1p(c) + 1.0)
+    x = start + (end - start) * jnp.linspace(0.0, 1.0, NUM_MIXING_NODES)[:, None, None]
+    log_mixing = jax.nn.log_softmax(half_df * (x - jnp.exp(x)), axis=0)
+    sd = jnp.sqrt(variance + scale**2 * jnp.exp(-x))
+    flat = (-1, mean.shape[0])
+    log_weights = jnp.broadcast_to(log_mixing + log_weights, sd.shape).reshape(flat)
+    return dist.Normal(jnp.broadcast_to(location, sd.shape).reshape(flat), sd.reshape(flat)), log_weights
 
 
 # classes ------------------------------------------------------------------------------------------------------------
@@ -226,6 +236,10 @@ def _line(number: int, num_outputs: int) -> int:
     return number
 
 
+def _student_width(number: int, num_outputs: int) -> int:
+    return min(number, NUM_SCALE_NODES) * NUM_MIXING_NODES
+
+
 def _class_width(number: int, num_outputs: int) -> int:
     if num_outputs <= 2:
         return number
@@ -238,7 +252,7 @@ LINKS: dict[str, Link] = {
     "poisson": Link(_poisson_moments, _poisson_components, _line),
     "exponential": Link(_exponential_moments, _exponential_components, _line),
     "normal": Link(_normal_moments, _normal_components, _line),
-    "student_t": Link(_student_moments, _student_components, lambda number, _: number * min(number, NUM_SCALE_NODES)),
+    "student_t": Link(_student_moments, _student_components, _student_width),
     "categorical": Link(_categorical_moments, _categorical_components, _class_width),
 }
 

@@ -137,11 +137,9 @@ class MixtureLaw(eqx.Module):
 
     def sample(self, rows, key, key_rows, n: int):
         """(n, M, …): each of the n is one draw of the parameters for all rows, so sums over rows are right too."""
-        k_offset, k_order = jax.random.split(key)
-        levels = (jnp.arange(n) + jax.random.uniform(k_offset)) / n
         cumulative = jnp.cumsum(jnp.exp(self.log_weights))
-        index = jnp.minimum(jnp.searchsorted(cumulative, levels * cumulative[-1]), self.width - 1)
-        index = jax.random.permutation(k_order, index)
+        levels = jax.random.uniform(key, (n,), cumulative.dtype) * cumulative[-1]
+        index = jnp.minimum(jnp.searchsorted(cumulative, levels, side="right"), self.width - 1)
 
         def one(pair):
             i, k = pair
@@ -150,7 +148,8 @@ class MixtureLaw(eqx.Module):
                 return {name: d[name].sample(jax.random.fold_in(k, j)) for j, name in enumerate(d)}
             return d.sample(k)
 
-        return jax.lax.map(one, (index, jax.random.split(key_rows, n)), batch_size=self.batch)
+        batch = next(b for b in range(min(self.batch, n), 0, -1) if n % b == 0)  # a remainder would compile twice
+        return jax.lax.map(one, (index, jax.random.split(key_rows, n)), batch_size=batch)
 
     def _each(self, function: Callable[[Any], Any], rows):
         """``function`` of the likelihood at each draw, stacked on a leading axis."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from credo.model.data import outcomes
@@ -56,6 +55,7 @@ class Predictive:
 
     @functools.cached_property
     def _moments(self):
+        """(mean, aleatoric, epistemic), or a dict of such."""
         for name, outcome in self._named():
             if not outcome.has_moments:
                 raise CredoError(
@@ -165,7 +165,8 @@ class Predictive:
                 wanted = (*np.shape(values)[:1], *wanted[1:])
             if np.shape(values) != wanted:
                 raise CredoError(
-                    f"y{name} has shape {np.shape(values)} and the predictive {outcome.shape}: give one row a row."
+                    f"y{name} has shape {np.shape(values)} and the predictive {outcome.shape}: give an outcome for "
+                    "each row of x."
                 )
 
     def _quantile(self, level: float):
@@ -177,12 +178,17 @@ class Predictive:
         with double():
             if not outcome.has_cdf:
                 return self._sampled_quantile(part, outcome, level)
-            value = self._stream(
-                functools.partial(
-                    _quantile, p=level, part=part, is_discrete=outcome.is_discrete, has_moments=outcome.has_moments
-                )
-            )
+            quantile = functools.partial(_quantile, p=level, part=part, is_discrete=outcome.is_discrete)
+            value = self._stream(quantile, *self._location(part, outcome))
         return value.astype(np.int64) if outcome.is_discrete else value
+
+    def _location(self, part: str | None, outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd, where the search for a quantile starts; NaN where there are none."""
+        if not all(each.has_moments for _, each in self._named()):
+            unknown = np.full(outcome.shape, np.nan)
+            return unknown, unknown
+        mean, aleatoric, epistemic = self._moments if part is None else self._moments[part]
+        return mean, np.sqrt(aleatoric + epistemic)
 
     def _sampled_quantile(self, part: str | None, outcome: Outcome, level: float) -> np.ndarray:
         method = "inverted_cdf" if outcome.is_discrete else "linear"
@@ -213,16 +219,9 @@ def _log_prob(law: Law, rows, y):
     return law.log_prob(rows, y)
 
 
-@functools.partial(jax.jit, static_argnames=("part", "is_discrete", "has_moments"))
-def _quantile(law: Law, rows, p, part: str | None, is_discrete: bool, has_moments: bool):
-    cdf = law.cdf(rows, part)
-    shape = jax.eval_shape(cdf, jnp.zeros(())).shape
-    mean = sd = jnp.full(shape, jnp.nan)
-    if has_moments:
-        found = law.moments(rows)
-        mean, aleatoric, epistemic = found if part is None else found[part]
-        sd = jnp.sqrt(aleatoric + epistemic)
-    return invert(cdf, p, mean, sd, is_discrete=is_discrete)
+@functools.partial(jax.jit, static_argnames=("part", "is_discrete"))
+def _quantile(law: Law, rows, mean, sd, p, part: str | None, is_discrete: bool):
+    return invert(law.cdf(rows, part), p, mean, sd, is_discrete=is_discrete)
 
 
 @functools.partial(jax.jit, static_argnames=("n",))
