@@ -10,12 +10,18 @@ and stands beside others on one table.
 0.6666666666666666
 """
 
+import sys
+
 from credo import adapters, diagnose
 from credo._version import __version__
 from credo.fitting import fit, load, resume
+from credo.methods import exact, vi
+from credo.methods.exact import Exact, Grid
 from credo.methods.laplace import ExactHessian, GaussNewton, Laplace
 from credo.methods.mcmc import HMC, NUTS
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
+from credo.methods.particles.importance import Importance
+from credo.methods.vi import ADVI, FullRank, MeanField
 from credo.model.data import Rows
 from credo.model.model import Model
 from credo.model.target import Target
@@ -23,6 +29,10 @@ from credo.posterior.posterior import Posterior
 from credo.predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
 from credo.reporting.comparison import compare
 from credo.status import CredoError, Estimate, Verdict
+
+# The families live in methods/; these are their public addresses.
+sys.modules[f"{__name__}.exact"] = exact
+sys.modules[f"{__name__}.vi"] = vi
 
 __all__ = [
     "__version__",
@@ -35,14 +45,22 @@ __all__ = [
     "fit",
     "resume",
     "load",
+    "exact",
+    "vi",
+    "Exact",
+    "Grid",
     "MAP",
     "MLE",
     "confidence_ellipsoid",
     "Laplace",
     "ExactHessian",
     "GaussNewton",
+    "ADVI",
+    "MeanField",
+    "FullRank",
     "HMC",
     "NUTS",
+    "Importance",
     # what is now believed, and how far
     "Posterior",
     "Verdict",
