@@ -1,4 +1,4 @@
-"""The Gaussian as an importance proposal: how far it is from the target, in one number.
+"""The Gaussian as an importance proposal: how far it is from the target.
 
 log wₛ = log p(uₛ, D) − log q(uₛ), uₛ = m + S zₛ, where log q(uₛ) = −½ zₛᵀzₛ up to a constant that k̂ does not see.
 """
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.diagnose.pareto import smooth
+from credo.diagnose.pareto import moment_shift, smooth
 from credo.methods.optimise.objective import Objective, generator
 from credo.posterior.kinds import Gaussian
 
@@ -18,13 +18,15 @@ NUM_DRAWS = 1_000  # k̂ to about ± 0.1, for a tenth of a second on most models
 STREAM = 1_000  # of the key's random numbers, apart from those of the starts
 
 
-def pareto_k(objective: Objective, kind: Gaussian, key, chunk: int) -> float:
-    """k̂ of ``NUM_DRAWS`` draws, ``chunk`` densities at a time; NaN or +inf where it cannot be known."""
+def figures(objective: Objective, kind: Gaussian, key, chunk: int) -> dict[str, float]:
+    """k̂ and the shifts of moments by ``NUM_DRAWS`` draws, ``chunk`` densities at a time; NaN or +inf where unknown."""
     num_chunks = -(-NUM_DRAWS // chunk)
     chunk = -(-NUM_DRAWS // num_chunks)
     z = generator(key, STREAM).normal(size=(num_chunks, chunk, kind.mean.size)).astype(kind.mean.dtype)
     log_weights = np.asarray(_log_weights(objective.function, objective.args, kind, z))
-    return float(smooth(log_weights.ravel()[:NUM_DRAWS]).k_hat)
+    smoothed = smooth(log_weights.ravel()[:NUM_DRAWS])
+    shift = moment_shift(np.asarray(_standardised(kind, z)).reshape(-1, kind.mean.size)[:NUM_DRAWS], smoothed.log_weights)
+    return {"pareto_k": float(smoothed.k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
 
 
 @functools.partial(jax.jit, static_argnames=("function",))
@@ -33,3 +35,9 @@ def _log_weights(function: Callable, args, kind: Gaussian, z):
         return function(args, kind.mean + kind.scale.matvec(z)) + 0.5 * jnp.dot(z, z)
 
     return jax.vmap(one)(z[0]) if len(z) == 1 else jax.lax.map(jax.vmap(one), z)
+
+
+@jax.jit
+def _standardised(kind: Gaussian, z):
+    """Deviations from the mean in sds of their coordinates."""
+    return jax.lax.map(jax.vmap(kind.scale.matvec), z) / jnp.sqrt(kind.scale.diagonal())

@@ -21,6 +21,7 @@ from credo.status import CredoError
 
 MAX_DENSE = 1_000  # above it A is not formed: at 1,000 its eigenvectors take 0.4 s a step
 CHUNK_BYTES = 256 * 2**20  # of intermediates while columns of A are formed
+MAX_CHUNK = 128  # columns: enough for matrix products at full speed
 EXPENSIVE = 2e9  # N·dim²: above it products, a hundred for the price of a few matrices, do most of the way
 APPROACH_STEPS = 50  # of it; a badly scaled problem is then left to the matrix
 NUM_STARTS = 10  # random positions tried where the density is not finite at the first
@@ -103,10 +104,10 @@ def solver_for(target: Target, max_memory: int | None = None) -> Solver:
     return Dense(chunk_size(target, max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
 
 
-def chunk_size(target: Target, max_memory: int | None = None) -> int:
+def chunk_size(target: Target, max_memory: int | None = None, *, most: int = MAX_CHUNK) -> int:
     """How many columns of a curvature, or positions, to work on at once: about four numbers a row each."""
     budget = CHUNK_BYTES if max_memory is None else min(CHUNK_BYTES, max_memory // 4)
-    return int(np.clip(budget // (4 * 8 * max(target.size, target.dim, 1)), 1, 128))
+    return int(np.clip(budget // (4 * 8 * max(target.size, target.dim, 1)), 1, most))
 
 
 def starting_position(target: Target, key, start) -> np.ndarray:
