@@ -86,3 +86,24 @@ def test_effective_sample_size_and_threshold():
     assert pareto.threshold(100) == pytest.approx(0.5)
     assert pareto.threshold(10_000) == 0.7
     assert pareto.threshold(1) == -np.inf
+
+
+def test_moment_shift_of_an_exact_approximation_is_nothing():
+    """Each of the two is positive in at most 5 % of cases: of 200, more than 33 have one but once in 1,000."""
+    generator = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(200):
+        z = generator.normal(size=(500, 6))
+        log_weights = np.full(500, -np.log(500))
+        shift = pareto.moment_shift(z, log_weights)
+        alarms += max(shift) > 0
+    assert alarms <= 33
+
+
+def test_moment_shift_finds_a_wrong_mean_and_a_wrong_sd():
+    """The target is N(0.5, 1.2²) in the third coordinate: mean off by half an sd of q, log sd by log 1.2."""
+    z = np.random.default_rng(4).normal(size=(20_000, 4))
+    log_ratio = -0.5 * ((z[:, 2] - 0.5) / 1.2) ** 2 + 0.5 * z[:, 2] ** 2
+    shift = pareto.moment_shift(z, pareto.smooth(log_ratio).log_weights)
+    assert 0.35 < shift.mean <= 0.5
+    assert 0.10 < shift.log_sd <= np.log(1.2)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
 
 from credo.status import CredoError
 
@@ -68,6 +69,34 @@ def effective_sample_size(log_weights: Float[np.ndarray, " S"]) -> float:
 def threshold(num_draws: int) -> float:
     """The largest k̂ at which ``num_draws`` draws give a reliable estimate (Vehtari et al. 2024)."""
     return min(1 - 1 / np.log10(num_draws), 0.7) if num_draws > 1 else -np.inf
+
+
+class Shift(NamedTuple):
+    """How far the weights move the worst coordinate, beyond their own error: its mean in sds, the log of its sd."""
+
+    mean: float
+    log_sd: float
+
+
+def moment_shift(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> Shift:
+    """What importance weights correct in an approximation's moments (Yao et al. 2018, section 3, look at k̂ alone).
+
+    ``z``: draws of the approximation, each coordinate less its mean over its sd; ``log_weights``: smoothed and
+    normalised. With m = Σ w z and v = Σ w (z − m)², the shifts are |m| and |½ log v| less c standard errors (delta
+    method), c the normal quantile that all coordinates of an exact approximation stay below in 95 % of cases.
+    NaN where the weights are unknown.
+    """
+    w = np.exp(log_weights)[:, None]
+    mean = (w * z).sum(axis=0)
+    square = (z - mean) ** 2
+    variance = (w * square).sum(axis=0)
+    c = -ndtri(0.025 / z.shape[1])
+    error_of_mean = np.sqrt((w**2 * square).sum(axis=0))
+    error_of_log_sd = 0.5 * np.sqrt((w**2 * (square - variance) ** 2).sum(axis=0)) / variance
+    return Shift(
+        float(np.max(np.maximum(np.abs(mean) - c * error_of_mean, 0.0))),
+        float(np.max(np.maximum(np.abs(0.5 * np.log(variance)) - c * error_of_log_sd, 0.0))),
+    )
 
 
 def fit_generalised_pareto(excess: Float[np.ndarray, " M"]) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from credo.status import CredoError
 NUM_SHOWN = 3  # rows or gradient entries that a sentence lists
 
 
-def check_finite_start(target: Target, u: Float[np.ndarray, " dim"]) -> None:
+def check_finite_start(target: Target, u: Float[np.ndarray | jax.Array, "..."]) -> None:
     """CredoError with ``explain``'s text unless the log density and its gradient are finite at ``u``."""
     with double():
         value, gradient = _value_and_gradient(target.flat(), jnp.asarray(u))
@@ -33,7 +33,7 @@ def check_finite_start(target: Target, u: Float[np.ndarray, " dim"]) -> None:
         raise CredoError(explain(target, u))
 
 
-def explain(target: Target, u: Float[np.ndarray, " dim"]) -> str:
+def explain(target: Target, u: Float[np.ndarray | jax.Array, "..."]) -> str:
     """A sentence or two: why the log density or its gradient is not finite at the flat position ``u``, and the remedy.
 
     Raises nothing: a model that cannot be evaluated at all is explained by its own error.

@@ -141,6 +141,26 @@ RULES: dict[str, Rule] = {
         "in the wrong place for the target. Use NUTS(), or a richer approximation as the proposal.",
         "take at least 30 draws, and look for draws at which the log density is not finite",
     ),
+    "mean_shift": Rule(
+        "largest move of a mean under the importance weights, in sds, beyond their error",
+        "at most",
+        0.1,
+        0.5,
+        "Yao et al. (2018)",
+        "Importance weights move the worst mean by at least {value:.2f} sd (0.1 passes): the approximation is in the "
+        "wrong place. Use Importance() on it where its k-hat passes, or NUTS().",
+        "look for draws at which the log density is not finite",
+    ),
+    "log_sd_shift": Rule(
+        "largest change of the log of an sd under the importance weights, beyond their error",
+        "at most",
+        0.1,
+        0.7,
+        "Yao et al. (2018)",
+        "Importance weights change the log of the worst sd by at least {value:.2f} (0.1 passes): intervals are too "
+        "narrow or too wide. Use FullRank(), Importance() where its k-hat passes, or NUTS().",
+        "look for draws at which the log density is not finite",
+    ),
     "importance_ess": Rule(
         "effective sample size of the importance weights",
         "at least",

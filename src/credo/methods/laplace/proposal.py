@@ -25,7 +25,9 @@ def figures(objective: Objective, kind: Gaussian, key, chunk: int) -> dict[str, 
     z = generator(key, STREAM).normal(size=(num_chunks, chunk, kind.mean.size)).astype(kind.mean.dtype)
     log_weights = np.asarray(_log_weights(objective.function, objective.args, kind, z))
     smoothed = smooth(log_weights.ravel()[:NUM_DRAWS])
-    shift = moment_shift(np.asarray(_standardised(kind, z)).reshape(-1, kind.mean.size)[:NUM_DRAWS], smoothed.log_weights)
+    shift = moment_shift(
+        np.asarray(_standardised(kind, z)).reshape(-1, kind.mean.size)[:NUM_DRAWS], smoothed.log_weights
+    )
     return {"pareto_k": float(smoothed.k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
-from credo.diagnose.pareto import smooth
+from credo.diagnose.pareto import moment_shift, smooth
 from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, has_evidence
 from credo.methods.vi.ascent import Ascent, State, Tuning
@@ -23,7 +23,7 @@ from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.optimisers.momentum import Momentum
 from credo.methods.vi.start import Start, find_start
 from credo.model.target import Target
-from credo.posterior.kinds import Kind
+from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior
 from credo.run import Options, Phase, run, stream
 from credo.status import CredoError, Estimate, Verdict
@@ -100,7 +100,7 @@ class ADVI:
         )
         state = done.states[0]
         q = state.reviewed.q if np.isfinite(state.reviewed.objective) else state.q
-        log_weights = self._weigh(q, target, k_final, at_once)
+        u, log_weights = self._weigh(q, target, k_final, at_once)
         steps = done.info["ascent"]
         is_run = ~np.isnan(steps.objective[0]) | steps.is_taken[0]
         num_steps = int(is_run.sum())
@@ -115,7 +115,7 @@ class ADVI:
         return Posterior(
             q,
             target,
-            verdict=self._verdict(state, log_weights, num_steps, target, begun),
+            verdict=self._verdict(state, self._proposal(q, u, log_weights), log_weights, num_steps, target, begun),
             info=info,
             log_evidence=_estimate(log_weights) if has_evidence(target) else None,
         )
@@ -128,23 +128,32 @@ class ADVI:
         target.check_minibatch(self.batch_size)
         return None if self.batch_size == target.size else self.batch_size
 
-    def _weigh(self, q: Kind, target: Target, key, at_once: int) -> Float[np.ndarray, " S"]:
-        """Log weights of fresh draws, as many as it takes to know their mean."""
-        log_weights = np.empty(0)
+    def _weigh(self, q: Kind, target: Target, key, at_once: int):
+        """Fresh draws (S, dim) and their log weights (S,), as many as it takes to know the mean of the weights."""
+        u, log_weights = np.empty((0, target.dim)), np.empty(0)
         for round in range(MAX_ROUNDS + 1):
             num_new = max(len(log_weights), self.num_draws)
-            new = draw_and_weigh(q, target, stream(key, round), num_new, at_once)[1]
-            log_weights = np.concatenate([log_weights, new])
+            new = draw_and_weigh(q, target, stream(key, round), num_new, at_once)
+            u, log_weights = np.concatenate([u, new[0]]), np.concatenate([log_weights, new[1]])
             if not _estimate(log_weights).error > ELBO_ERROR:
                 break
-        return log_weights
+        return u, log_weights
 
-    def _verdict(self, state: State, log_weights, num_steps: int, target: Target, begun: list[Start]) -> Verdict:
+    def _proposal(self, q: Gaussian, u, log_weights) -> dict[str, float]:
+        """What the weights of q's draws say about q."""
+        smoothed = smooth(log_weights)
+        sd = np.sqrt(np.asarray(self.family.variances(q)))
+        shift = moment_shift((u - np.asarray(q.mean)) / sd, smoothed.log_weights)
+        return {"pareto_k": smoothed.k_hat, "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
+
+    def _verdict(
+        self, state: State, proposal: dict[str, float], log_weights, num_steps: int, target: Target, begun: list[Start]
+    ) -> Verdict:
         estimate = _estimate(log_weights)
         figures = {
             "elbo_drift": float(state.reviewed.gap),
             "elbo_error": estimate.error,
-            "pareto_k": smooth(log_weights).k_hat,
+            **proposal,
             "elbo": estimate.value,
             "num_iterations": num_steps,
             "step_size": float(state.step_size),
