@@ -174,7 +174,7 @@ def _joint_outcome(u, prior: NumPyroPrior):
 
 
 @in_double
-def _data(prior: NumPyroPrior) -> dict[str, np.ndarray]:
+def _data(prior: NumPyroPrior) -> dict[str, Any]:
     return _jitted_data(prior)
 
 

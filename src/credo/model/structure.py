@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to
 from numpyro.distributions.transforms import IndependentTransform
@@ -50,7 +51,7 @@ class Structure(NamedTuple):
         tree_leaves, treedef = jax.tree.flatten(params)
         return cls(tuple(leaves), treedef, tuple(names[id(leaf)] for leaf in tree_leaves))
 
-    def assemble(self, values: Mapping[str, jax.Array]):
+    def assemble(self, values: Mapping[str, Any]):
         """Parameters in the structure of the prior from a dict by leaf name."""
         return jax.tree.unflatten(self.treedef, [values[name] for name in self.tree_names])
 
@@ -61,7 +62,7 @@ class Structure(NamedTuple):
     def ravel(self, u: Position) -> jax.Array:
         return jnp.concatenate([jnp.ravel(u[leaf.name]) for leaf in self.leaves])
 
-    def unravel(self, vector: jax.Array) -> Position:
+    def unravel(self, vector: jax.Array | np.ndarray) -> Position:
         pieces, start = {}, 0
         for leaf in self.leaves:
             pieces[leaf.name] = jnp.reshape(vector[start : start + leaf.size], leaf.free_shape)
