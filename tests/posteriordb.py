@@ -61,9 +61,7 @@ def garch(data):
         y, sd_1 = data
 
         def step(variance, y_before):
-            variance = (
-                params["alpha0"] + params["alpha1"] * (y_before - params["mu"]) ** 2 + params["beta1"] * variance
-            )
+            variance = params["alpha0"] + params["alpha1"] * (y_before - params["mu"]) ** 2 + params["beta1"] * variance
             return variance, variance
 
         _, rest = jax.lax.scan(step, sd_1**2, y[:-1])
@@ -98,9 +96,9 @@ def gaussian_process(data):
 def gauss_mix(data):
     def log_density(params, y):
         components = dist.Normal(params["mu"], params["sigma"]).log_prob(y[:, None])
-        prior = dist.Normal(0.0, 2.0).log_prob(params["mu"]).sum() + dist.HalfNormal(2.0).log_prob(
-            params["sigma"]
-        ).sum()
+        prior = (
+            dist.Normal(0.0, 2.0).log_prob(params["mu"]).sum() + dist.HalfNormal(2.0).log_prob(params["sigma"]).sum()
+        )
         prior += dist.Beta(5.0, 5.0).log_prob(params["theta"])
         weights = jnp.stack([jnp.log(params["theta"]), jnp.log1p(-params["theta"])])
         return prior + jax.nn.logsumexp(components + weights, axis=1).sum()

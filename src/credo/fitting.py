@@ -86,7 +86,7 @@ def resume(
     with double():
         check(identity["target"], target)
     options = Options(Path(path), layout, time_limit, max_memory, progress, identity, resume=True)
-    key = jax.random.wrap_key_data(np.asarray(identity["key"], np.uint32))
+    key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32))
     return _fit(target, from_json(identity["settings"]), key, None, identity["precision"], options)
 
 

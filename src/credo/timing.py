@@ -11,10 +11,10 @@ _PREFIX = "/jax/core/compile/"
 _total = 0.0
 
 
-def _listen(event: str, duration: float, **_) -> None:
+def _listen(event: str, duration_secs: float, **_: str | int) -> None:
     global _total
     if event.startswith(_PREFIX):
-        _total += duration
+        _total += duration_secs
 
 
 @functools.cache

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
 from credo.status import CredoError
 
 Family = Literal["gaussian", "bernoulli", "categorical", "poisson"]
-FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson")
+FAMILIES = get_args(Family)
 BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
 MAX_CLASSES = 20
 
@@ -41,11 +41,11 @@ def read_table(source: str, target: str | None = None, family: str | None = None
     frame = _read_csv(path)
     if target not in frame.columns:
         raise CredoError(f"{path.name} has no column {target!r}; it has {', '.join(map(str, frame.columns[:20]))}.")
-    missing = frame.isna().sum()
-    if missing.any():
-        column = missing[missing > 0].index[0]
+    missing = {str(column): int(number) for column, number in frame.isna().sum().items()}
+    if any(missing.values()):
+        column = next(name for name, number in missing.items() if number)
         raise CredoError(
-            f"{path.name} has {int(missing.sum())} missing values ({int(missing[column])} of them in {column!r}): "
+            f"{path.name} has {sum(missing.values())} missing values ({missing[column]} of them in {column!r}): "
             "drop those rows or impute them."
         )
     return _table(path.stem, frame.drop(columns=[target]), frame[target], target, family)
@@ -77,7 +77,7 @@ def _bundled(name: str, family: str | None) -> Table:
     return _table(name, bunch.data, target, str(target.name), family)
 
 
-def _table(name: str, features, outcome, target: str, family: str | None) -> Table:
+def _table(name: str, features: Any, outcome: Any, target: str, family: str | None) -> Table:
     import pandas as pd
 
     text = [column for column in features.columns if not pd.api.types.is_numeric_dtype(features[column])]
@@ -94,7 +94,7 @@ def _table(name: str, features, outcome, target: str, family: str | None) -> Tab
         raise CredoError(f"Column {coded.columns[column]!r} is infinite in row {row}: drop that row or cap the value.")
     constant = [column for column, sd in zip(coded.columns, x.std(axis=0), strict=True) if sd == 0]
     keep = [column not in constant for column in coded.columns]
-    family = family or guess_family(outcome)
+    family = cast(Family, family or guess_family(outcome))
     y, classes = _encode(outcome, family, target)
     return Table(name, x[:, keep], tuple(np.asarray(coded.columns, str)[keep]), y, target, family, classes)
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from credo.linalg.operator import ScaleOperator
+from credo.linalg.operator import ScaleOperator, Stored
 from credo.status import CredoError
 
 
@@ -31,7 +31,7 @@ class Kind(eqx.Module):
 class Point(Kind):
     """All mass at one position (MAP, MLE): it says nothing about uncertainty."""
 
-    position: Float[Array, " dim"]
+    position: Float[Stored, " dim"]
 
     def sample_u(self, key):
         return self.position
@@ -43,7 +43,7 @@ class Point(Kind):
 class Gaussian(Kind):
     """N(mean, S Sᵀ), S a scale operator: Laplace, Gaussian VI, Pathfinder and SWAG differ in how both were found."""
 
-    mean: Float[Array, " dim"]
+    mean: Float[Stored, " dim"]
     scale: ScaleOperator
 
     def sample_u(self, key):
@@ -57,8 +57,8 @@ class Gaussian(Kind):
 class Draws(Kind):
     """Draws (chain, draw, dim), of equal weight or with normalised ``log_weights`` (chain, draw)."""
 
-    positions: Float[Array, "chain draw dim"]
-    log_weights: Float[Array, "chain draw"] | None = None
+    positions: Float[Stored, "chain draw dim"]
+    log_weights: Float[Stored, "chain draw"] | None = None
 
     def sample_u(self, key):
         flat = self.positions.reshape(-1, self.positions.shape[-1])
@@ -89,7 +89,7 @@ class Flow(Kind):
 class Mixture(Kind):
     """Σ_k exp(log_weights_k) component_k; the components may be of different kinds."""
 
-    log_weights: Float[Array, " component"]
+    log_weights: Float[Stored, " component"]
     components: tuple[Kind, ...]
 
     def sample_u(self, key):

@@ -42,7 +42,7 @@ def compare(
         rows[name] = {
             **_evidence(posterior),
             **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
-            **(_scores(posterior, *held_out, key) if held_out is not None else {}),
+            **(_scores(posterior, held_out, key) if held_out is not None else {}),
             **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
             **_seconds(posterior),
             "verdict": posterior.verdict.status,
@@ -91,8 +91,8 @@ def _seconds(posterior: Posterior) -> dict:
     return {"compile_s": compile_s, "run_s": seconds.get("total", np.nan) - compile_s}
 
 
-def _scores(posterior: Posterior, x, y, key) -> dict:
-    y = np.asarray(y)
+def _scores(posterior: Posterior, held_out, key) -> dict:
+    x, y = held_out[0], np.asarray(held_out[1])
     predictive = posterior.predict(x, key=key)
     log_scores = np.asarray(predictive.log_prob(y))
     scores = {
