@@ -23,23 +23,19 @@ def figures(objective: Objective, kind: Gaussian, key, chunk: int) -> dict[str, 
     num_chunks = -(-NUM_DRAWS // chunk)
     chunk = -(-NUM_DRAWS // num_chunks)
     z = generator(key, STREAM).normal(size=(num_chunks, chunk, kind.mean.size)).astype(kind.mean.dtype)
-    log_weights = np.asarray(_log_weights(objective.function, objective.args, kind, z))
-    smoothed = smooth(log_weights.ravel()[:NUM_DRAWS])
-    shift = moment_shift(
-        np.asarray(_standardised(kind, z)).reshape(-1, kind.mean.size)[:NUM_DRAWS], smoothed.log_weights
-    )
+    log_weights, deviations = _weigh(objective.function, objective.args, kind, z)
+    smoothed = smooth(np.asarray(log_weights).ravel()[:NUM_DRAWS])
+    shift = moment_shift(np.asarray(deviations).reshape(-1, kind.mean.size)[:NUM_DRAWS], smoothed.log_weights)
     return {"pareto_k": float(smoothed.k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
 
 
 @functools.partial(jax.jit, static_argnames=("function",))
-def _log_weights(function: Callable, args, kind: Gaussian, z):
+def _weigh(function: Callable, args, kind: Gaussian, z):
+    """Log weights, up to a constant, and deviations from the mean in sds of their coordinates."""
+    sd = jnp.sqrt(kind.scale.diagonal())
+
     def one(z):
-        return function(args, kind.mean + kind.scale.matvec(z)) + 0.5 * jnp.dot(z, z)
+        deviation = kind.scale.matvec(z)
+        return function(args, kind.mean + deviation) + 0.5 * jnp.dot(z, z), deviation / sd
 
     return jax.vmap(one)(z[0]) if len(z) == 1 else jax.lax.map(jax.vmap(one), z)
-
-
-@jax.jit
-def _standardised(kind: Gaussian, z):
-    """Deviations from the mean in sds of their coordinates."""
-    return jax.lax.map(jax.vmap(kind.scale.matvec), z) / jnp.sqrt(kind.scale.diagonal())
