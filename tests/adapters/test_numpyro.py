@@ -409,6 +409,21 @@ def test_what_python_reads_is_constant():
     assert [constant is None for constant in program.constants] == [False, True]
 
 
+@pytest.mark.parametrize("names", [np.array(["b", "a", "b", "b", "a"]), np.array(["b", "a", "b", "b", "a"], object)])
+def test_text_is_constant(names):
+    def model(names, y):
+        levels, codes = np.unique(names, return_inverse=True)
+        with numpyro.plate("levels", len(levels)):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+        numpyro.sample("obs", dist.Normal(a[codes], 1), obs=y)
+
+    target = from_numpyro(model, names, Y).given()
+    with double():
+        u = np.array([1.0, 2.0])
+        expected = stats.norm.logpdf(u).sum() + stats.norm.logpdf(Y, u[[1, 0, 1, 1, 0]]).sum()
+        np.testing.assert_allclose(density(target.flat(), u), expected, rtol=1e-12)
+
+
 # what is refused ------------------------------------------------------------------------------------------------------
 
 

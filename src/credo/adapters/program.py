@@ -38,7 +38,7 @@ class Constant:
 
     def __init__(self, value: Any, is_jax: bool = False):
         self.raw, self._is_jax = value, is_jax
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.dtype != object:
             self._content = (is_jax, value.shape, value.dtype, value.tobytes())
         else:
             try:
@@ -165,7 +165,8 @@ def distribution_of(site) -> Distribution:
 
 
 def is_array(leaf) -> bool:
-    return isinstance(leaf, np.ndarray | jax.Array)
+    """Arrays of numbers, truth values or keys: what compiled code can take."""
+    return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc")
 
 
 def as_double(leaf):
