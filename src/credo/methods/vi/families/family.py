@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     ``path_log_prob``: log q(u) under q *not* moved, so that it depends on the tangent by way of u alone.
     """
 
-    u: Float[Array, " dim"]
+    u: Float[Stored, " dim"]
     path_log_prob: Float[Array, ""]
 
 
