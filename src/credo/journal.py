@@ -48,8 +48,12 @@ class Journal:
 
     def add(self, phase: int, chain: int, first: int, last: int, state, rows) -> None:
         """Chain ``chain`` went from step ``first`` to ``last`` of ``phase``, recorded ``rows`` and is in ``state``."""
-        write_tree(self._draws(phase, chain, first), rows, {"last": last}, kind="draws")
+        self.write_draws(phase, chain, first, last, rows)
         write_tree(self._chain(chain), to_numpy(state), {"phase": phase, "done": last}, kind="chain")
+
+    def write_draws(self, phase: int, chain: int, first: int, last: int, rows) -> None:
+        """Rows that count once the chain's own file says so."""
+        write_tree(self._draws(phase, chain, first), rows, {"last": last}, kind="draws")
 
     def restore(self, like: tuple[Any, Any], num_chains: int) -> tuple[int, Any, list]:
         """(phase, tuning, states) as the phase began. ``like``: a tuning and a state of the same shapes."""

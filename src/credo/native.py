@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core as jex
@@ -54,7 +55,7 @@ class jit:
 
     def lower(self, *args, **static) -> None:
         """Trace and lower, on the caller's thread; the call that follows only compiles."""
-        if _signature(args, static) not in self.refused:
+        if not self.refused or _signature(args, static) not in self.refused:
             self.native.lower(*args, **static)
 
     def __call__(self, *args, **static):
@@ -70,7 +71,11 @@ class jit:
 
 def _signature(args, static):
     leaves, structure = jax.tree.flatten(args)
-    return structure, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves), tuple(static.items())
+    return (
+        structure,
+        tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves),
+        tuple(static.items()),
+    )
 
 
 def native_call(function: Callable, *args):
@@ -167,7 +172,7 @@ def _with_loops(jaxpr, consts, *args) -> list:
         if inner is not None:
             outputs = _with_loops(inner.jaxpr, inner.consts, *inputs)
         elif _as_rows(equation):
-            outputs = [_add_rows(*inputs)]
+            outputs = [_add_rows(*inputs, equation.params["mode"])]
         else:
             outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
             outputs = outputs if equation.primitive.multiple_results else [outputs]
@@ -175,16 +180,17 @@ def _with_loops(jaxpr, consts, *args) -> list:
     return [v.val if isinstance(v, jex.Literal) else known[v] for v in jaxpr.outvars]
 
 
-def _add_rows(operand, indices, updates):
-    """operand[indices[k]] += updates[k] for each k in turn; what lies outside is dropped, as JAX's gradients do."""
-    indices = indices.reshape(-1)
+def _add_rows(operand, indices, updates, mode):
+    """operand[indices[k]] += updates[k] for each k in turn; what lies outside is moved to the edge, or dropped."""
+    indices, last = indices.reshape(-1), operand.shape[0] - 1
     updates = updates.reshape(indices.size, *operand.shape[1:])
 
     def add(k, rows):
         i = lax.dynamic_index_in_dim(indices, k, keepdims=False)
-        is_inside = (i >= 0) & (i < operand.shape[0])
         update = lax.dynamic_index_in_dim(updates, k, keepdims=False)
-        row = lax.dynamic_index_in_dim(rows, i, keepdims=False)
-        return lax.dynamic_update_index_in_dim(rows, row + jax.numpy.where(is_inside, update, 0), i, 0)
+        if mode == lax.GatherScatterMode.FILL_OR_DROP:
+            update = jnp.where((i >= 0) & (i <= last), update, jnp.zeros_like(update))
+        i = jnp.clip(i, 0, last)
+        return lax.dynamic_update_index_in_dim(rows, lax.dynamic_index_in_dim(rows, i, keepdims=False) + update, i, 0)
 
     return lax.fori_loop(0, indices.size, add, operand)

@@ -1,0 +1,133 @@
+"""Native functions compute what XLA's kernels compute, and step aside where they cannot."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from credo import native
+from credo.native import jit, value_and_gradient
+from credo.precision import double
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="native functions are for the CPU")
+
+RNG = np.random.default_rng(0)
+VECTOR, OTHER, MATRIX = RNG.normal(size=40), RNG.normal(size=40), RNG.normal(size=(30, 40))
+GROUP = RNG.integers(0, 40, 100).astype(np.int32)
+
+# user code of many kinds: (function of VECTOR, whether one native function is right for it)
+PROGRAMS = {
+    "elementwise": (lambda v: jnp.exp(jnp.sin(v)) + jnp.log1p(v * v) - jnp.tanh(v) ** 3, True),
+    "special": (lambda v: lax.lgamma(v * v + 1) + lax.digamma(v * v + 1) + lax.erf(v) + lax.erf_inv(jnp.tanh(v)), True),
+    "gamma": (lambda v: lax.igamma(v * v + 1, OTHER**2), True),
+    "matrix times vector": (lambda v: jnp.asarray(MATRIX) @ v, True),
+    "logsumexp": (lambda v: jax.nn.logsumexp(jnp.asarray(MATRIX) * v, axis=1), True),
+    "cumulative": (lambda v: jnp.cumsum(v) + lax.cumlogsumexp(v), True),
+    "gather": (lambda v: v[GROUP], True),
+    "write": (lambda v: v.at[3].set(7.0).at[1:4].add(v[:3]), True),
+    "scan": (lambda v: lax.scan(lambda c, x: (0.9 * c + x, jnp.tanh(c)), 0.0, v)[1], True),
+    "branch": (lambda v: lax.cond(v[0] > 0, jnp.sin, lambda v: v - 1, v), True),
+    "random": (lambda v: v + jax.random.normal(jax.random.key(1), v.shape), True),
+    "concatenation": (lambda v: jnp.concatenate([v[::-1], jnp.pad(v, 2)]).reshape(2, -1).T, True),
+    "clipping": (lambda v: jnp.clip(v, -0.5, 0.5) + jnp.sign(v) + jnp.floor(v) + jnp.where(v > 0, v, jnp.nan), True),
+    "batched product": (lambda v: jnp.einsum("bi,bi->b", v.reshape(4, 10), v.reshape(4, 10)), True),
+    "sort": (lambda v: jnp.sort(v), False),
+    "factorisation": (lambda v: jnp.linalg.cholesky(jnp.eye(5) + jnp.outer(v[:5], v[:5])), False),
+    "matrix product": (lambda v: jnp.asarray(MATRIX) @ jnp.asarray(MATRIX).T * v[0], False),
+    "fourier": (lambda v: jnp.abs(jnp.fft.fft(v)), False),
+    "many writes": (lambda v: jnp.zeros(40).at[GROUP].max(v[GROUP]), False),
+    "large": (lambda v: jnp.sum(jnp.ones(300_000) * v[0]), False),
+}
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_same_numbers(name):
+    function, is_native = PROGRAMS[name]
+
+    def repeated(v):  # a loop, which is what natives are for
+        return lax.fori_loop(0, 3, lambda i, total: total + function(v + 0.1 * i), jnp.zeros_like(function(v)))
+
+    with double():
+        program = jit(repeated)
+        np.testing.assert_allclose(program(VECTOR), jax.jit(repeated)(VECTOR), rtol=1e-12, atol=1e-14)
+        text = program.native.lower(VECTOR).as_text()
+    assert not program.refused
+    assert ("xla_cpu_small_call" in text) is is_native
+
+
+def test_what_the_compiler_refuses_is_compiled_as_usual(monkeypatch, capfd):
+    monkeypatch.setattr(native, "WITH_KERNELS", frozenset())
+    program = jit(lambda v: jnp.sort(v))
+    v = VECTOR.astype(np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(program(v), np.sort(v))
+    assert len(program.refused) == 1
+    capfd.readouterr()  # XLA grumbles on standard error
+
+
+def test_static_arguments_and_structures():
+    program = jit(lambda tree, *, power: {"y": tree["x"] ** power}, static_argnames=("power",))
+    assert program({"x": np.float32(3)}, power=2)["y"] == 9
+    assert program({"x": np.float32(3)}, power=3)["y"] == 27
+
+
+# gradients of indexing ------------------------------------------------------------------------------------------------
+
+
+def indexed(u):
+    return jnp.sum(jnp.sin(u)[GROUP] * jnp.arange(100.0))
+
+
+def rows(u):
+    return jnp.sum(jnp.exp(u.reshape(10, 4))[GROUP % 10] * jnp.arange(4.0))
+
+
+def matrix_of_indices(u):
+    return jnp.sum(u[GROUP.reshape(20, 5)] ** 2)
+
+
+def outside(u):  # JAX fills what is outside with NaN, and gives it no gradient
+    return jnp.nansum(u.at[GROUP + 20].get(mode="fill", fill_value=0.0) ** 2)
+
+
+def clipped(u):
+    return jnp.sum(u.at[GROUP + 20].get(mode="clip") ** 2)
+
+
+def within_a_jitted_function(u):
+    return jax.jit(indexed)(u) ** 2
+
+
+def within_a_loop(u):
+    return lax.fori_loop(0, 2, lambda i, total: total + jnp.sum(u[GROUP] ** 2), 0.0)
+
+
+@pytest.mark.parametrize("function", [indexed, rows, matrix_of_indices, outside, clipped, within_a_jitted_function])
+def test_scatter_becomes_a_loop(function):
+    with double():
+        evaluate = value_and_gradient(function)
+        value, gradient = jax.jit(evaluate)(VECTOR)
+        expected = jax.jit(jax.value_and_grad(function))(VECTOR)
+        np.testing.assert_allclose(value, expected[0], rtol=1e-12)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-11, atol=1e-12)
+        names = {equation.primitive.name for equation in native._equations(jax.make_jaxpr(evaluate)(VECTOR).jaxpr)}
+    assert not {"scatter-add", "scatter_add"} & names
+
+
+def test_gradient_under_transformations():
+    """The rewritten gradient can be vmapped and differentiated again."""
+    with double():
+        batch = np.stack([VECTOR, OTHER])
+        _, gradients = jax.jit(jax.vmap(value_and_gradient(indexed)))(batch)
+        np.testing.assert_allclose(gradients, jax.jit(jax.vmap(jax.grad(indexed)))(batch), rtol=1e-11)
+        hessian = jax.jit(jax.jacfwd(lambda u: value_and_gradient(indexed)(u)[1]))(VECTOR)
+        np.testing.assert_allclose(hessian, jax.jit(jax.hessian(indexed))(VECTOR), rtol=1e-11, atol=1e-11)
+
+
+def test_no_rewriting_where_none_is_needed():
+    with double():
+        value, gradient = value_and_gradient(lambda u: jnp.sum(u**2))(jnp.asarray(VECTOR))
+        np.testing.assert_allclose(gradient, 2 * VECTOR)
+        value, gradient = jax.jit(value_and_gradient(within_a_loop))(VECTOR)
+        np.testing.assert_allclose(value, within_a_loop(VECTOR), rtol=1e-12)

@@ -1,0 +1,323 @@
+"""The one loop: what changes a draw and what does not, barriers, limits, and checkpoints that survive."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from credo import run as loop
+from credo.journal import Journal, read_identity
+from credo.precision import double
+from credo.run import Algorithm, Options, Phase, run, stream
+from credo.status import CredoError
+
+
+class State(NamedTuple):
+    position: jax.Array
+    count: jax.Array
+
+
+class Info(NamedTuple):
+    size: jax.Array
+
+
+TRACES = []
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A random walk towards ``target``, whose tuning is the length of a step; ``work`` slows it down."""
+
+    work: int = 0
+
+    def algorithm(self, target, tuning):
+        def step(key, state: State):
+            TRACES.append(self)
+            move = tuning * jax.random.normal(key, state.position.shape, state.position.dtype)
+            rest = jax.lax.fori_loop(0, self.work, lambda _, x: jnp.cos(x), move[0])
+            position = target + 0.9 * (state.position - target) + move
+            return State(position, state.count + 1), Info(jnp.abs(move[0]) + 0 * rest)
+
+        return Algorithm(lambda key, position: State(position, jnp.int32(0)), step)
+
+    def record(self, state: State):
+        return {"position": state.position, "count": state.count}
+
+
+TARGET = np.array([1.0, -2.0])
+NUM_CHAINS = 3
+
+
+def start(_target):
+    return np.float64(0.5), [State(np.full(2, float(c)), np.int32(0)) for c in range(NUM_CHAINS)]
+
+
+def widen(records, tuning, states):
+    """A barrier that pools: the next phase depends on the draws of all chains."""
+    return tuning + records[0]["position"].var(), states
+
+
+PHASES = (
+    Phase("warmup", 40, ("position",), widen),
+    Phase("warmup", 25, ("position",), widen),
+    Phase("sampling", 300, ("position", "count")),
+)
+
+
+def walk(options=Options(), phases=PHASES, program=Walk(), key=1, **identity):  # noqa: B008 (both are constants)
+    with double():
+        return run(
+            program,
+            TARGET,
+            begin=start,
+            like=(np.float64(0), State(np.zeros(2), np.int32(0))),
+            phases=phases,
+            key=np.array([0, key], np.uint32),
+            num_chains=NUM_CHAINS,
+            options=options,
+            identity={"what": "a walk", **identity},
+        )
+
+
+def same(a, b):
+    """Two runs, bit for bit."""
+    assert jax.tree.structure(a.records) == jax.tree.structure(b.records)
+    jax.tree.map(
+        np.testing.assert_array_equal, (a.records, a.info, a.states, a.tuning), (b.records, b.info, b.states, b.tuning)
+    )
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return walk()
+
+
+def test_records_infos_and_barriers(reference):
+    assert reference.records["position"].shape == (NUM_CHAINS, 300, 2)
+    assert reference.records["position"].dtype == np.float64
+    np.testing.assert_array_equal(reference.records["count"], np.tile(np.arange(66, 366), (NUM_CHAINS, 1)))
+    assert reference.info["warmup"].size.shape == (NUM_CHAINS, 65)
+    assert reference.info["sampling"].size.shape == (NUM_CHAINS, 300)
+    assert reference.tuning > 0.5
+    assert reference.layout == "threads"
+    assert reference.is_complete
+    assert set(reference.seconds) == {"warmup", "sampling"}
+    # the last state is the last record, and chains differ
+    for chain in range(NUM_CHAINS):
+        np.testing.assert_array_equal(reference.states[chain].position, reference.records["position"][chain, -1])
+    assert len(np.unique(reference.records["position"][:, -1, 0])) == NUM_CHAINS
+
+
+@pytest.mark.parametrize(("length", "cores"), [(1, 1), (7, 1), (64, 3), (1024, 8)])
+def test_chunks_and_threads_change_nothing(reference, monkeypatch, length, cores):
+    monkeypatch.setattr(loop, "FIRST_CHUNK", length)
+    monkeypatch.setattr(loop, "num_cores", lambda: cores)
+    same(reference, walk())
+
+
+def test_the_key_changes_everything(reference):
+    assert not np.any(walk(key=2).records["position"] == reference.records["position"])
+
+
+def test_streams_differ_and_are_fixed():
+    key = np.array([0, 1], np.uint32)
+    streams = {tuple(stream(key, *path)) for path in ((), (0,), (1,), (0, 0), (0, 1))}
+    assert len(streams) == 5
+    np.testing.assert_array_equal(stream(key, 3), stream(jax.random.key(1), 3))
+
+
+def test_a_second_run_traces_and_compiles_nothing(reference):
+    traces, programs = len(TRACES), loop.compiled_chunk.native._cache_size()
+    walk(phases=(Phase("sampling", 17, ("position",)),), key=5)
+    assert (len(TRACES), loop.compiled_chunk.native._cache_size()) == (traces, programs)
+
+
+def test_one_compilation_traces_once():
+    before = len(TRACES)
+    walk(program=Walk(work=1))
+    assert len(TRACES) == before + 1
+
+
+def test_a_short_memory_draws_on_disk(reference):
+    result = walk(Options(max_memory=1_000))
+    assert isinstance(result.records["position"].base, np.memmap)
+    same(reference, result)
+
+
+def test_time_limit_keeps_what_was_drawn(reference):
+    slow = Walk(work=50_000)
+    long = (Phase("sampling", 100_000, ("position",)),)
+    begun = time.monotonic()
+    result = walk(Options(time_limit=0.5), phases=long, program=slow)
+    assert time.monotonic() - begun < 10
+    assert not result.is_complete
+    num_draws = result.records["position"].shape[1]
+    assert 1 <= num_draws < 100_000
+    assert result.info["sampling"].size.shape == (NUM_CHAINS, num_draws)
+    # a limit changes the number of draws, not the draws
+    full = walk(phases=(Phase("sampling", 5, ("position",)),), program=slow)
+    n = min(5, num_draws)
+    np.testing.assert_array_equal(full.records["position"][:, :n], result.records["position"][:, :n])
+
+
+def test_time_limit_within_warmup_is_a_sentence():
+    phases = (Phase("warmup", 100_000, (), widen), PHASES[-1])
+    with pytest.raises(CredoError, match=r"time limit of 0.2 s came after .* of 100000 steps .* raise time_limit"):
+        walk(Options(time_limit=0.2), phases=phases, program=Walk(work=50_000))
+
+
+def test_unknown_layout_is_a_sentence():
+    with pytest.raises(CredoError, match="layout='vectorised' does not exist"):
+        walk(Options(layout="vectorised"))
+
+
+# checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def interrupt_after(monkeypatch, num_chunks, error=KeyboardInterrupt, before_state=False):
+    """The process ends as chunk ``num_chunks`` is written, perhaps before the state that vouches for its draws."""
+    add, seen = Journal.add, []
+
+    def stop(self, phase, chain, first, last, state, rows):
+        seen.append(last)
+        if len(seen) >= num_chunks:
+            if before_state:
+                self.write_draws(phase, chain, first, last, rows)
+            raise error
+        add(self, phase, chain, first, last, state, rows)
+
+    monkeypatch.setattr(Journal, "add", stop)
+
+
+def test_checkpoint_changes_nothing(reference, tmp_path):
+    same(reference, walk(Options(checkpoint=tmp_path)))
+    # and a run that is finished gives its draws again
+    same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
+
+
+@pytest.mark.parametrize("before_state", [False, True])
+@pytest.mark.parametrize("num_chunks", [1, 4, 8, 14, 20])
+def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, num_chunks, before_state):
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, num_chunks, before_state=before_state)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            walk(Options(checkpoint=tmp_path))
+    assert "credo.resume continues it" in caught.value.__notes__[0]
+    monkeypatch.setattr(loop, "FIRST_CHUNK", 5)
+    same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
+
+
+def test_interrupted_twice(reference, tmp_path, monkeypatch):
+    for num_chunks in (5, 6):
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, num_chunks)
+            with pytest.raises(KeyboardInterrupt):
+                walk(Options(checkpoint=tmp_path, resume=num_chunks == 6))
+    same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
+
+
+def test_time_limit_and_then_resumed(tmp_path):
+    slow, phases = Walk(work=50_000), (Phase("sampling", 60, ("position",)),)
+    short = walk(Options(checkpoint=tmp_path, time_limit=1e-9), phases=phases, program=slow)
+    assert not short.is_complete
+    full = walk(Options(checkpoint=tmp_path, resume=True), phases=phases, program=slow)
+    same(full, walk(phases=phases, program=slow))
+
+
+def test_a_folder_is_not_written_over(tmp_path):
+    walk(Options(checkpoint=tmp_path))
+    with pytest.raises(CredoError, match=r"holds a run already: continue it with credo.resume"):
+        walk(Options(checkpoint=tmp_path))
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(CredoError, match="holds no run to continue"):
+        walk(Options(checkpoint=tmp_path, resume=True))
+
+
+def test_another_model_is_refused(tmp_path):
+    walk(Options(checkpoint=tmp_path), data=[1, 2])
+    assert read_identity(tmp_path)["data"] == [1, 2]
+    with pytest.raises(CredoError, match=r"its data differs: \[1, 2\] there, \[1, 3\] here"):
+        walk(Options(checkpoint=tmp_path, resume=True), data=[1, 3])
+
+
+@pytest.mark.parametrize("name", ["run", "chain-1", "draws-2-0-000000"])
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b"", lambda b: b"not safetensors at all"])
+def test_damage_is_a_sentence(tmp_path, name, damage):
+    walk(Options(checkpoint=tmp_path))
+    path = tmp_path / f"{name}.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CredoError, match=rf"{name}.safetensors is damaged or no file of Credo's"):
+        walk(Options(checkpoint=tmp_path, resume=True))
+
+
+def test_a_missing_file_is_a_sentence(tmp_path):
+    walk(Options(checkpoint=tmp_path))
+    (tmp_path / "draws-2-1-000000.safetensors").unlink()
+    with pytest.raises(CredoError, match="There is no file"):
+        walk(Options(checkpoint=tmp_path, resume=True))
+
+
+def test_other_versions_are_said(tmp_path, monkeypatch):
+    walk(Options(checkpoint=tmp_path))
+    monkeypatch.setattr("credo.journal.__version__", "0.0")
+    with pytest.warns(UserWarning, match="no longer bit for bit"):
+        walk(Options(checkpoint=tmp_path, resume=True))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CredoError, match="cannot be made"):
+        walk(Options(checkpoint=tmp_path / "file" / "run"))
+
+
+def test_a_full_disk_is_a_sentence_and_what_was_written_stays(reference, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 6, error=CredoError("disk full"))
+        with pytest.raises(CredoError, match="disk full"):
+            walk(Options(checkpoint=tmp_path))
+    same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(reference, tmp_path):
+    """kill -9, again and again: warm-up and sampling go on where they were, bit for bit."""
+    program = (
+        f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+        "import time; import test_run as t; from pathlib import Path; import credo.run as loop\n"
+        "loop.FIRST_CHUNK = loop.MAX_CHUNK = 8\n"
+        "add = t.Journal.add\n"
+        "t.Journal.add = lambda self, *a: (add(self, *a), time.sleep(0.01))\n"
+        "folder = Path(sys.argv[1])\n"
+        "t.walk(t.Options(checkpoint=folder, resume=(folder / 'run.safetensors').exists()))\n"
+        "(folder / 'done').write_text('')\n"
+    )
+    rng, kills = np.random.default_rng(int.from_bytes(b"kill")), 0
+    for _ in range(20):
+        process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+        while process.poll() is None and not (tmp_path / "run.safetensors").exists():
+            time.sleep(0.01)
+        num_files = len(os.listdir(tmp_path))
+        while process.poll() is None and len(os.listdir(tmp_path)) <= num_files:
+            time.sleep(0.001)  # it has begun to write; now any moment will do
+        try:
+            process.wait(rng.uniform(0, 0.15))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        if (tmp_path / "done").exists():
+            break
+    assert kills > 3
+    assert json.dumps(read_identity(tmp_path))
+    same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
