@@ -83,7 +83,7 @@ def _match_leaf(name: str, fitted: np.ndarray, new: np.ndarray) -> np.ndarray:
                 f"{name} held whole numbers in the fit and has others now (the first in row {uneven[0]}: "
                 f"{new[uneven[0]]}): give whole numbers."
             )
-    return new.astype(fitted.dtype)
+    return new.astype(fitted.dtype, copy=False)
 
 
 def _described(x) -> str:

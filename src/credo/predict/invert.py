@@ -53,7 +53,7 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
         lower, upper = jnp.floor(lower), jnp.ceil(upper)
     no, zero = jnp.zeros(lower.shape, bool), jnp.zeros(lower.shape)
     start = _State(lower, upper, lower, zero, zero, zero, no, no, upper - lower)
-    tolerance = _Tolerance(1.0 if is_discrete else RESOLUTION * (upper - lower), is_discrete)
+    tolerance = _Tolerance(jnp.ones_like(lower) if is_discrete else RESOLUTION * (upper - lower), is_discrete)
 
     def advance(s: _State) -> _State:
         inside = jnp.floor(0.5 * (s.x + s.opposite)) if is_discrete else s.x + _fraction(s, tolerance) * _width(s)
@@ -76,11 +76,13 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
 class _Tolerance(NamedTuple):
     """How near the ends must come; for a continuous outcome at least a few units in the last place."""
 
-    absolute: Values | float
+    absolute: Values
     is_discrete: bool
 
     def at(self, s: _State) -> Values:
-        return self.absolute + (0.0 if self.is_discrete else 4e-16 * jnp.maximum(jnp.abs(s.x), jnp.abs(s.opposite)))
+        if self.is_discrete:
+            return self.absolute
+        return self.absolute + 4e-16 * jnp.maximum(jnp.abs(s.x), jnp.abs(s.opposite))
 
     def is_open(self, s: _State) -> Bool[Array, "..."]:
         hit = False if self.is_discrete else (s.f == 0) | (s.f_opposite == 0)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.core import Tracer
 from jax.scipy.special import betainc, gammaincc
 from numpyro.distributions import Distribution
 from numpyro.distributions.discrete import ZeroInflatedProbs
@@ -123,6 +124,7 @@ class Outcome(NamedTuple):
     is_joint: bool
     is_discrete: bool
     num_classes: int | None
+    lower: float | None  # the support's lower bound, where it is a constant
     has_moments: bool
     has_cdf: bool
 
@@ -136,9 +138,14 @@ class Outcome(NamedTuple):
             is_joint=not d.batch_shape,
             is_discrete=bool(d.is_discrete),
             num_classes=num_classes(d),
+            lower=_constant(getattr(d.support, "lower_bound", None)),
             has_moments=_is_defined(lambda: moments(d)),
             has_cdf=num_classes(d) is None and _is_defined(lambda: cdf(d, jnp.zeros(shape))),
         )
+
+
+def _constant(bound) -> float | None:
+    return None if bound is None or isinstance(bound, Tracer) or np.ndim(bound) else float(bound)
 
 
 def _is_defined(question: Callable[[], Any]) -> bool:

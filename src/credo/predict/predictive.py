@@ -180,6 +180,7 @@ class Predictive:
                 return self._sampled_quantile(part, outcome, level)
             quantile = functools.partial(_quantile, p=level, part=part, is_discrete=outcome.is_discrete)
             value = self._stream(quantile, *self._location(part, outcome))
+        value = value if outcome.lower is None else np.maximum(value, outcome.lower)  # the search knows no support
         return value.astype(np.int64) if outcome.is_discrete else value
 
     def _location(self, part: str | None, outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,68 @@
+"""Quantiles invert distribution functions: against scipy's own, for whole arrays at once."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+from credo.precision import double
+from credo.predict.invert import invert
+from credo.predict.outcome import cdf
+
+LEVELS = (1e-6, 0.05, 0.5, 0.95, 1 - 1e-9)
+CONTINUOUS = {
+    "normal": (
+        lambda: dist.Normal(jnp.array([0.0, 5.0, -1e6]), jnp.array([1.0, 1e-8, 3.0])),
+        stats.norm([0, 5, -1e6], [1, 1e-8, 3]),
+    ),
+    "gamma": (lambda: dist.Gamma(jnp.array([2.0, 3.0, 1e4]), 2.0), stats.gamma([2, 3, 1e4], scale=0.5)),
+    "cauchy, without moments": (lambda: dist.Cauchy(jnp.array([0.0, 1e3]), 2.0), stats.cauchy([0, 1e3], 2)),
+    "logistic": (lambda: dist.Logistic(jnp.array([0.0, 3.0]), 0.1), stats.logistic([0, 3], 0.1)),
+}
+COUNTS = {
+    "poisson": (lambda: dist.Poisson(jnp.array([0.01, 3.0, 1e5])), stats.poisson([0.01, 3, 1e5])),
+    "binomial": (lambda: dist.BinomialProbs(jnp.array([0.5, 0.01, 0.999]), 10), stats.binom(10, [0.5, 0.01, 0.999])),
+    "bernoulli": (lambda: dist.BernoulliProbs(jnp.array([0.5, 0.1, 0.9])), stats.bernoulli([0.5, 0.1, 0.9])),
+    "geometric": (lambda: dist.GeometricProbs(jnp.array([0.5, 0.01])), stats.geom([0.5, 0.01], loc=-1)),
+}
+
+
+@functools.partial(jax.jit, static_argnames=("is_discrete",))
+def quantile(d, p, is_discrete):
+    mean, sd = jnp.broadcast_to(d.mean, d.batch_shape), jnp.broadcast_to(jnp.sqrt(d.variance), d.batch_shape)
+    return invert(lambda y: cdf(d, y), p, mean, sd, is_discrete=is_discrete)
+
+
+@pytest.mark.parametrize("name", list(CONTINUOUS))
+def test_continuous_quantiles_have_their_probability(name):
+    make, reference = CONTINUOUS[name]
+    with double():
+        found = [np.asarray(quantile(make(), p, is_discrete=False)) for p in LEVELS]
+    sd = np.nan_to_num(reference.std(), nan=2.0)
+    for p, q in zip(LEVELS, found, strict=True):
+        # a bracket of sd / √p and its resolution, the spacing of floats, and what the function itself is good to
+        error = 2e-12 * (sd / np.sqrt(min(p, 1 - p)) + np.abs(q)) + 4e-16 * np.abs(q)
+        np.testing.assert_array_less(np.abs(reference.cdf(q) - p), reference.pdf(q) * error + 1e-11)
+
+
+@pytest.mark.parametrize("name", list(COUNTS))
+def test_quantiles_of_counts_are_exact(name):
+    make, reference = COUNTS[name]
+    with double():
+        found = [np.asarray(quantile(make(), p, is_discrete=True)) for p in LEVELS]
+    for p, q in zip(LEVELS, found, strict=True):
+        np.testing.assert_array_equal(q, reference.ppf(p))
+
+
+def test_distribution_functions_hold_outside_the_support():
+    with double():
+        assert cdf(dist.Poisson(2.0), jnp.array([-3.0, -0.5])).tolist() == [0.0, 0.0]
+        assert cdf(dist.Exponential(2.0), jnp.array(-1.0)) == 0.0
+        assert cdf(dist.BinomialProbs(0.3, 4), jnp.array([4.0, 9.0])).tolist() == [1.0, 1.0]
+        assert cdf(dist.Beta(2.0, 2.0), jnp.array([-1.0, 2.0])).tolist() == [0.0, 1.0]
+        inflated = cdf(dist.ZeroInflatedPoisson(0.2, 3.0), jnp.array([-1.0, 0.0, 2.0]))
+        np.testing.assert_allclose(inflated, [0.0, *(0.2 + 0.8 * stats.poisson(3).cdf([0, 2]))], rtol=1e-12)
