@@ -78,6 +78,18 @@ class Shift(NamedTuple):
     log_sd: float
 
 
+def proposal_figures(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> dict[str, float]:
+    """What raw log weights say of an approximation whose standardised draws are ``z``, for its verdict.
+
+    Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so.
+    """
+    smoothed = smooth(log_weights)
+    if not smoothed.k_hat <= 1:
+        return {"pareto_k": float(smoothed.k_hat)}
+    shift = moment_shift(z, smoothed.log_weights)
+    return {"pareto_k": float(smoothed.k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
+
+
 def moment_shift(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> Shift:
     """What importance weights correct in an approximation's moments (Yao et al. 2018, section 3, look at k̂ alone).
 

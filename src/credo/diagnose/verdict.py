@@ -173,12 +173,12 @@ RULES: dict[str, Rule] = {
     ),
     # Optimisation and Laplace
     "gradient_norm": Rule(
-        "norm of the gradient at the mode, relative",
+        "distance to the mode in posterior sds, by the gradient there",
         "at most",
         1e-6,
-        1e-3,
+        0.1,
         "this library",
-        "The optimiser stopped at a relative gradient norm of {value:.1e} (1e-6 passes): this is not yet the mode. "
+        "The optimiser stopped {value:.1e} posterior sds from the mode (1e-6 passes). "
         "Allow more iterations, start nearer (start=), or bring the inputs to like scales.",
         "look for a log density that is not finite on the way to the mode",
     ),

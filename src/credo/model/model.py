@@ -135,6 +135,13 @@ class Model(eqx.Module):
             raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
         return _draw_data(self, inputs(x, self.groups)[0], _split(key, n))
 
+    def draw_outcome(self, key, params, x):
+        """Data drawn from p(y | x, params): in the structure of y, each datum once whatever its weight."""
+        likelihood: Any = self.likelihood
+        flat, structure = jax.tree.flatten(unscaled(likelihood(params, x)), is_leaf=is_distribution)
+        keys = jax.random.split(key, len(flat))
+        return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(flat, keys, strict=True)])
+
     def report(self, params) -> dict[str, Any]:
         """The parameters by leaf name, then the derived quantities."""
         named = self.prior.leaves(params)
@@ -167,14 +174,9 @@ def _draw_parameters(model: Model, keys):
 
 @jax.jit
 def _draw_data(model: Model, x, keys):
-    likelihood: Any = model.likelihood
-
     def draw(key):
         k_params, k_data = jax.random.split(key)
-        distributions = unscaled(likelihood(model.prior.sample(k_params)[0], x))
-        flat, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
-        own_keys = jax.random.split(k_data, len(flat))
-        return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(flat, own_keys, strict=True)])
+        return model.draw_outcome(k_data, model.prior.sample(k_params)[0], x)
 
     return jax.vmap(draw)(keys)
 

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution, ImproperUniform, Uniform
+from numpyro.distributions import Distribution, ImproperUniform, MultivariateNormal, Uniform
 
 from credo.model.distributions import is_distribution, unwrapped
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, leaf_name
 from credo.model.visit import at_index as at_index  # re-exported: predict reads a step of a series too
+from credo.precision import double
 from credo.status import CredoError
 
 
@@ -102,7 +103,7 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
         full = leaf_name((name, *path)) if name else leaf_name(path) or "the prior"
         if is_distribution(node):
             _check_arguments(full, node)
-            return jax.tree.map(_hyperparameter, node)
+            return jax.tree.map(_hyperparameter, node, is_leaf=lambda inner: isinstance(inner, MultivariateNormal))
         if callable(node):
             function = node.function if isinstance(node, Conditional) else node
             arguments = node.arguments if isinstance(node, Conditional) else argument_names(node)
@@ -125,11 +126,30 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
 
 
 def _hyperparameter(leaf):
-    """An array in double precision: a float32 one would drag the special functions of a density down with it."""
+    """An array in double precision: a float32 one would drag the special functions of a density down with it.
+
+    Outside JAX's 64-bit context numpyro rounds some arguments to float32 before they are seen here. The shortest
+    decimal that rounds to the same float32 is what was typed; a Cholesky factor is computed anew.
+    """
+    if isinstance(leaf, MultivariateNormal):
+        return _multivariate_normal(leaf)
     if isinstance(leaf, Tracer) or not (np.isscalar(leaf) or eqx.is_array_like(leaf)):
         return leaf
     values = np.asarray(leaf)
+    if values.dtype == np.float32:
+        return values.astype("U32").astype(np.float64)
     return values.astype(np.float64) if np.issubdtype(values.dtype, np.floating) else values
+
+
+def _multivariate_normal(d: MultivariateNormal) -> MultivariateNormal:
+    location = _hyperparameter(d.loc)
+    for name in ("covariance_matrix", "precision_matrix"):
+        if name in d.__dict__:
+            with double():
+                matrix = _hyperparameter(d.__dict__[name])
+                again = MultivariateNormal(location, **{name: matrix}, validate_args=False)
+                return jax.tree.map(np.asarray, again)
+    return jax.tree.map(_hyperparameter, d)
 
 
 def _check_arguments(name: str, distribution: Distribution) -> None:

@@ -60,18 +60,28 @@ class AbstractPrior(eqx.Module):
 
     def joint(self, u: Position) -> tuple[Params, jax.Array, Any]:
         """(parameters at ``u``, log density of ``u`` with its log-Jacobian, the outcome met on the way or None)."""
-        log_prob = jnp.zeros(())
+        params, log_prob, log_jacobian, outcome = self._at(u)
+        return params, log_prob + log_jacobian, outcome
+
+    def log_jacobian(self, u: Position) -> jax.Array:
+        """log |∂ params / ∂ u|."""
+        return self._at(u)[2]
+
+    def _at(self, u: Position) -> tuple[Params, jax.Array, jax.Array, Any]:
+        """(parameters at ``u``, their log density and log factors, the log-Jacobian, the outcome)."""
+        log_prob = log_jacobian = jnp.zeros(())
 
         def value(name, distribution, index):
             return biject_to(distribution.support)(at_index(u[name], index))
 
         def see(name, distribution, value):
-            nonlocal log_prob
-            log_jacobian = biject_to(distribution.support).log_abs_det_jacobian(u[name], value)
-            log_prob = log_prob + jnp.sum(distribution.log_prob(value)) + jnp.sum(log_jacobian)
+            nonlocal log_prob, log_jacobian
+            transform = biject_to(distribution.support)
+            log_prob = log_prob + jnp.sum(distribution.log_prob(value))
+            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
 
         params, log_factor, outcome = self.visit(value, see)
-        return params, log_prob + log_factor(), outcome
+        return params, log_prob + log_factor(), log_jacobian, outcome
 
     def constrain(self, u: Position) -> tuple[Params, jax.Array]:
         """The parameters at ``u`` and the log density of ``u`` under the prior, log-Jacobian included."""

@@ -40,7 +40,8 @@ def check(posterior: "Posterior", statistic: Callable, num_draws: int, key) -> C
         raise CredoError("A predictive check needs a likelihood and observed y: this posterior has none.")
     replicated_y = replicate(posterior, num_draws, key)
     observed = float(statistic(target.y))
-    replicated = np.array([float(statistic(y)) for y in replicated_y])
+    each = (jax.tree.map(lambda leaf, i=i: leaf[i], replicated_y) for i in range(num_draws))
+    replicated = np.array([float(statistic(y)) for y in each])
     p_value = float(np.mean(replicated > observed) + 0.5 * np.mean(replicated == observed))
     return Check(observed, replicated, p_value)
 
@@ -57,6 +58,6 @@ def replicate(posterior: "Posterior", num_draws: int, key):
 def _replicate(target, positions, keys):
     def one(pair):
         u, key = pair
-        return target.likelihood_distribution(target.constrain(u), target.x).sample(key)
+        return target.model.draw_outcome(key, target.constrain(u), target.x)
 
     return jax.lax.map(one, (positions, keys))

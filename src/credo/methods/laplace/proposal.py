@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.diagnose.pareto import moment_shift, smooth
+from credo.diagnose.pareto import proposal_figures
 from credo.methods.optimise.objective import Objective, generator
 from credo.posterior.kinds import Gaussian
 
@@ -24,9 +24,8 @@ def figures(objective: Objective, kind: Gaussian, key, chunk: int) -> dict[str, 
     chunk = -(-NUM_DRAWS // num_chunks)
     z = generator(key, STREAM).normal(size=(num_chunks, chunk, kind.mean.size)).astype(kind.mean.dtype)
     log_weights, deviations = _weigh(objective.function, objective.args, kind, z)
-    smoothed = smooth(np.asarray(log_weights).ravel()[:NUM_DRAWS])
-    shift = moment_shift(np.asarray(deviations).reshape(-1, kind.mean.size)[:NUM_DRAWS], smoothed.log_weights)
-    return {"pareto_k": float(smoothed.k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
+    deviations = np.asarray(deviations).reshape(-1, kind.mean.size)
+    return proposal_figures(deviations[:NUM_DRAWS], np.asarray(log_weights).ravel()[:NUM_DRAWS])
 
 
 @functools.partial(jax.jit, static_argnames=("function",))

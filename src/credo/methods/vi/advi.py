@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
-from credo.diagnose.pareto import moment_shift, smooth
+from credo.diagnose.pareto import proposal_figures
 from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, has_evidence
 from credo.methods.vi.ascent import Ascent, State, Tuning
@@ -141,10 +141,8 @@ class ADVI:
 
     def _proposal(self, q: Gaussian, u, log_weights) -> dict[str, float]:
         """What the weights of q's draws say about q."""
-        smoothed = smooth(log_weights)
         sd = np.sqrt(np.asarray(self.family.variances(q)))
-        shift = moment_shift((u - np.asarray(q.mean)) / sd, smoothed.log_weights)
-        return {"pareto_k": smoothed.k_hat, "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
+        return proposal_figures((u - np.asarray(q.mean)) / sd, log_weights)
 
     def _verdict(
         self, state: State, proposal: dict[str, float], log_weights, num_steps: int, target: Target, begun: list[Start]
