@@ -172,7 +172,8 @@ def _with_loops(jaxpr, consts, *args) -> list:
         if inner is not None:
             outputs = _with_loops(inner.jaxpr, inner.consts, *inputs)
         elif _as_rows(equation):
-            outputs = [_add_rows(*inputs, equation.params["mode"])]
+            operand, indices, updates = inputs
+            outputs = [_add_rows(operand, indices, updates, equation.params["mode"])]
         else:
             outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
             outputs = outputs if equation.primitive.multiple_results else [outputs]

@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     ``path_log_prob``: log q(u) under q *not* moved, so that it depends on the tangent by way of u alone.
     """
 
-    u: Float[Stored, " dim"]
+    u: Float[Array, " dim"]
     path_log_prob: Float[Array, ""]
 
 
@@ -36,6 +36,14 @@ class Family:
     """
 
     has_correlations: ClassVar[bool]
+
+    def num_samples(self, dim: int, size: int) -> int:
+        """Draws a step where the caller does not say: 16 keep both cores of a small machine busy."""
+        return 16
+
+    def largest_step(self, num_samples: int, dim: int) -> float:
+        """The largest step size at which the noise of ``num_samples`` draws dies out."""
+        return 1.0
 
     @abstractmethod
     def start(self, mean: Float[Stored, " dim"], sd: Float[Stored, " dim"]) -> Kind:

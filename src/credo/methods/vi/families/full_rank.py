@@ -33,6 +33,14 @@ class FullRank(Family):
 
     has_correlations: ClassVar[bool] = True
 
+    def num_samples(self, dim: int, size: int) -> int:
+        """As many as cost no more than the update of L, d³ against 2 K N d."""
+        return int(np.clip(dim**2 // (2 * max(size, 1)), 16, 256))
+
+    def largest_step(self, num_samples: int, dim: int) -> float:
+        """The noise of the gradient in B is the error of L times (d/K)^½: ρ d/K < 1 keeps it from feeding itself."""
+        return min(1.0, 0.5 * num_samples / dim)
+
     def start(self, mean, sd) -> Gaussian:
         return Gaussian(mean, Dense(jnp.diag(sd)))
 

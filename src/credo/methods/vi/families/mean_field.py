@@ -65,7 +65,7 @@ class MeanField(Family):
 def gaussian_draw(q: Gaussian, v) -> Draw:
     """The draw u = T(v); log q(u) = log N(v; 0, I) − log |S| needs no solve."""
     log_prob = -0.5 * jnp.dot(v, v) - 0.5 * v.size * jnp.log(2 * jnp.pi) - q.scale.log_det()
-    return Draw(q.mean + q.scale.matvec(v), log_prob)
+    return Draw(jnp.asarray(q.mean) + q.scale.matvec(v), log_prob)
 
 
 def gaussian_entropy(q: Gaussian):
