@@ -63,7 +63,7 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
     header, arrays = _read(Path(path))
     try:
         recorded = {"fingerprint": header["fingerprint"], "precision": header["precision"], "inputs": header["inputs"]}
-        target = _target(recorded, arrays, model)
+        target = _target(recorded, model)
         reader = Reader(arrays, target.structure)
         with double(header["precision"] != "float32"):
             kind = to_numpy(reader.decode(header["approximation"]))
@@ -128,7 +128,7 @@ def _keep(posterior: "Posterior", recorded: Mapping[str, Any], derived: Mapping[
         posterior.__dict__["_drawn"] = {**draws, **derived}
 
 
-def _target(recorded: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model) -> Target:
+def _target(recorded: Mapping[str, Any], model) -> Target:
     known = recorded["fingerprint"]
     if model is None:
         return bare_model(known).given()
@@ -140,9 +140,12 @@ def _target(recorded: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model
         check(known, model)
     if isinstance(model, Target):
         return model
+    if type(model) is not Model:  # an adapter's model: its program knows what it was given
+        return model.given()
     # without data, but with the shapes of the inputs and the codes of the groups: enough to predict
     levels = Levels({column: _from_text(values) for column, values in recorded["inputs"]["levels"].items()})
-    return dataclasses.replace(model.given(), x=_from_shapes(recorded["inputs"]["x"]), levels=levels)
+    x = _from_shapes(recorded["inputs"]["x"])
+    return Target(model, x, None, None, model.structure, 0, 0, None, levels)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -120,20 +120,23 @@ def indexed_parameters(target: Target, u, x, new_rows: NewRows) -> NewRows:
     found: dict[str, int] = {}
     lengths = {leaf.name: leaf.shape[0] for leaf in target.structure.leaves if leaf.shape}
     for parameter, number in new_rows:
-        probes = [_probe_rows(x, c, lengths[parameter]) for c, p in target.model.group_items if p == parameter]
+        items = target.model.group_items
+        probes = [_probe_rows(x, c, lengths[parameter], items) for c, p in items if p == parameter]
         others = [name for name, length in lengths.items() if length == lengths[parameter] and name != parameter]
         for name in (parameter, *others):
-            if any([_is_indexed(target, u, probe, name, parameter) for probe in probes]):  # each probe may refuse
+            indexed = [_is_indexed(target, u, probe, name, parameter) for probe in probes]  # each may refuse
+            if name == parameter or any(indexed):
                 found[name] = number
     ordered = tuple((leaf.name, found[leaf.name]) for leaf in target.structure.leaves if leaf.name in found)
     _check_exchangeable(target, u, ordered)
     return ordered
 
 
-def _probe_rows(x, column: str, length: int):
-    """Two copies of a row of ``x``, one with the first unseen code and one with a known code."""
+def _probe_rows(x, column: str, length: int, group_items):
+    """Two copies of a row of ``x`` at known levels, but for an unseen one in ``column`` of the first."""
     two = jax.tree.map(lambda leaf: leaf[[0, 0]], x)
-    return {**two, column: np.array([length, 0], x[column].dtype)}
+    known = {name: np.zeros(2, x[name].dtype) for name, _ in group_items}
+    return {**two, **known, column: np.array([length, 0], x[column].dtype)}
 
 
 def _is_indexed(target: Target, u, x, name: str, parameter: str) -> bool:

@@ -206,9 +206,7 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
     head, num_outputs, is_cut = _head(target, table)
     if head is None or head.name not in LINKS:
         known = ", ".join(LINKS)
-        raise CredoError(
-            f"{rule}() knows the outputs of {known} outcomes with one column, not of this one: use MonteCarlo()."
-        )
+        raise CredoError(f"{rule}() knows outcomes of one column that are {known}; this one is not: use MonteCarlo().")
     num_rows = table.size or 1
     if num_rows * num_outputs**2 * 8 > MAX_COVARIANCES:
         raise CredoError(

@@ -11,7 +11,7 @@ import numpy as np
 from credo.predict.outcome import Outcome, Outcomes, over
 from credo.status import CredoError
 
-MEMORY = 2**27  # bytes that the work on one chunk of rows may take, roughly
+MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
 NUM_TEMPORARIES = 10  # arrays of the size of the outcomes that one evaluation holds at a time
 
 

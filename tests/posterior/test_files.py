@@ -1,0 +1,242 @@
+"""Posteriors as files: every kind comes back to the bit, and what is wrong with a file or a model is said."""
+
+import functools
+import json
+import struct
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.distributions import constraints
+
+from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
+from credo.linalg.lowrank import LowRank
+from credo.model.model import Model
+from credo.posterior.files import load, save
+from credo.posterior.kinds import Draws, Flow, Gaussian, Mixture, Point
+from credo.posterior.posterior import Posterior
+from credo.posterior.product import Product
+from credo.precision import double
+from credo.status import CredoError, Estimate, Verdict
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 2))
+Y = RNG.normal(size=6)
+
+
+def likelihood(params, x):
+    return dist.Normal(x @ params["w"], params["sigma"])
+
+
+def model(scale=1.0, noise=None, num_weights=2):
+    prior = {"w": dist.Normal(0.0, scale).expand([num_weights]), "sigma": noise or dist.HalfNormal(1.0)}
+    return Model(prior, likelihood, derived={"ratio": lambda w, sigma: w / sigma})
+
+
+@functools.cache
+def target():
+    return model().given(X, Y)
+
+
+def kinds():
+    A, mean = RNG.normal(size=(3, 3)), RNG.normal(size=3)
+    with double():
+        low_rank = LowRank.from_factor(np.abs(mean), A[:, :1])
+    gaussian = Gaussian(mean, Dense.from_covariance(A @ A.T))
+    gamma = dist.InverseGamma(np.array(3.5), np.array(1 / 3))
+    normal = dist.MultivariateNormal(np.array([0.1, 1 / 3]), covariance_matrix=np.eye(2) / 7)
+    separate = dist.Normal(np.array([0.1, 1 / 3]), np.array([1.0, 2.0])).to_event(1)
+    structure = target().structure
+    return {
+        "point": Point(mean),
+        "dense": gaussian,
+        "diagonal": Gaussian(mean, Diagonal(np.abs(mean))),
+        "low rank": Gaussian(mean, low_rank),
+        "draws": Draws(RNG.normal(size=(2, 7, 3))),
+        "weighted draws": Draws(RNG.normal(size=(2, 7, 3)), np.log(RNG.dirichlet(np.ones(14))).reshape(2, 7)),
+        "product": Product({"w": normal, "sigma": gamma}, structure),
+        "product of events": Product({"w": separate, "sigma": dist.HalfNormal(2.0).expand([])}, structure),
+        "mixture": Mixture(np.log([0.25, 0.75]), (gaussian, Point(mean))),
+    }
+
+
+KINDS = kinds()
+
+
+def posterior(kind, of=None):
+    return Posterior(
+        kind,
+        of or target(),
+        verdict=Verdict("doubtful", {"max_r_hat": float("nan"), "num_draws": 4.0}, ("Draw longer.",)),
+        info={
+            "num_gradients": 12,
+            "seconds": {"compile": 0.1, "total": np.float64(1 / 3)},
+            "sample_stats": {"step_size": RNG.normal(size=(2, 7)), "diverging": np.array([[True, False]])},
+            "nothing": None,
+            "shape": (2, 7),
+            "object": Verdict,
+        },
+        log_evidence=Estimate(-1 / 3, float("inf"), "monte carlo"),
+    )
+
+
+def arrays(kind):
+    import jax
+
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(kind)]
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.parametrize("give", ["nothing", "model", "target"])
+def test_every_kind_comes_back_to_the_bit(name, give, tmp_path):
+    saved = posterior(KINDS[name])
+    save(saved, tmp_path / "p.credo")
+    loaded = load(tmp_path / "p.credo", {"nothing": None, "model": model(), "target": target()}[give])
+    assert type(loaded.kind) is type(saved.kind)
+    for a, b in zip(arrays(saved.kind), arrays(loaded.kind), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    assert loaded.target.structure.leaves == saved.target.structure.leaves
+    assert loaded.verdict.status == "doubtful"
+    assert loaded.verdict.sentences == ("Draw longer.",)
+    assert np.isnan(loaded.verdict.figures["max_r_hat"])
+    assert loaded.log_evidence == saved.log_evidence
+    assert loaded.info["seconds"] == {"compile": 0.1, "total": 1 / 3}
+    assert loaded.info["nothing"] is None
+    assert loaded.info["shape"] == (2, 7)
+    assert "Verdict" in loaded.info["object"]
+    np.testing.assert_array_equal(loaded.info["sample_stats"]["step_size"], saved.info["sample_stats"]["step_size"])
+    assert loaded.info["sample_stats"]["diverging"].dtype == bool
+
+
+def test_with_the_model_it_predicts_and_without_it_says_why_not(tmp_path):
+    saved = posterior(KINDS["draws"])
+    save(saved, tmp_path / "p.credo")
+    expected = saved.predict(X).mean
+    np.testing.assert_array_equal(load(tmp_path / "p.credo", target()).predict(X).mean, expected)
+    with_model = load(tmp_path / "p.credo", model())
+    np.testing.assert_array_equal(with_model.predict(X).mean, expected)
+    with pytest.raises(CredoError, match="no inputs to fall back on: give x"):
+        with_model.predict()
+    with pytest.raises(CredoError, match=r"shape \(6, 1\)"):
+        with_model.predict(X[:, :1])
+    alone = load(tmp_path / "p.credo")
+    with pytest.raises(CredoError, match="loaded without its model"):
+        alone.predict(X)
+    draws, same = saved.sample(3, 5), alone.sample(3, 5)
+    np.testing.assert_array_equal(draws["w"], same["w"])
+    np.testing.assert_array_equal(saved.draws["ratio"], alone.draws["ratio"])  # derived, by code that the file lacks
+    np.testing.assert_array_equal(saved.mean()["sigma"], alone.mean()["sigma"])
+
+
+def test_a_file_written_from_a_file_still_knows_its_model(tmp_path):
+    save(posterior(KINDS["draws"]), tmp_path / "a.credo")
+    save(load(tmp_path / "a.credo"), tmp_path / "b.credo")
+    again = load(tmp_path / "b.credo", target())
+    np.testing.assert_array_equal(again.kind.positions, KINDS["draws"].positions)
+    assert "ratio" in load(tmp_path / "b.credo").draws
+    with pytest.raises(CredoError, match="other data"):
+        load(tmp_path / "b.credo", model().given(X + 1, Y))
+
+
+def test_levels_of_groups_are_kept(tmp_path):
+    def grouped(params, x):
+        return dist.Normal(params["a"][x["g"]], 1.0)
+
+    of = Model({"a": dist.Normal(0.0, 1.0).expand([3])}, grouped, groups={"g": "a"})
+    table = pd.DataFrame({"g": ["u", "v", "w"]})
+    saved = Posterior(Point(np.array([1.0, 2.0, 3.0])), of.given(table, np.zeros(3)), verdict=Verdict("pass"))
+    saved.save(tmp_path / "p.credo")
+    predictive = load(tmp_path / "p.credo", of).predict(pd.DataFrame({"g": ["w", "u"]}))
+    assert predictive.mean.tolist() == [3.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (lambda: model(num_weights=3), "holds another model: its parameters are"),
+        (lambda: model(noise=dist.Normal(0.0, 1.0)), "'sigma' had support"),
+        (lambda: model().given(X[:5], Y[:5]), "made with 6 rows of data; these have 5"),
+        (lambda: model().given(X, Y + 1), "other data of the same length"),
+        (lambda: model(scale=2.0).given(X, Y), "model has changed"),
+        (lambda: posterior(KINDS["point"]), "takes the model or the target"),
+    ],
+)
+def test_a_wrong_model_is_refused(other, sentence, tmp_path):
+    save(posterior(KINDS["point"]), tmp_path / "p.credo")
+    with pytest.raises(CredoError, match=sentence):
+        load(tmp_path / "p.credo", other())
+
+
+def change_header(content: bytes, change) -> bytes:
+    """The same file with another header, its lengths kept right."""
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    inner = json.loads(header["__metadata__"]["credo"])
+    change(inner)
+    header["__metadata__"]["credo"] = json.dumps(inner)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + content[8 + size :]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda content: content[:-3], "damaged"),
+        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "do not match their hash"),
+        (lambda content: b"PK\x03\x04 something else entirely", "damaged or no file of Credo's"),
+        (lambda content: b"", "damaged or no file of Credo's"),
+        (lambda content: change_header(content, lambda h: h.update(version=9)), "newer Credo.*format 9"),
+        (lambda content: change_header(content, lambda h: h.update(kind="checkpoint")), "not a posterior file"),
+        (
+            lambda content: change_header(content, lambda h: h["verdict"].update(status="pass")),
+            "do not match their hash",
+        ),
+    ],
+)
+def test_a_spoilt_or_foreign_file_is_refused(spoil, sentence, tmp_path):
+    path = tmp_path / "p.credo"
+    save(posterior(KINDS["dense"]), path)
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(CredoError, match=sentence):
+        load(path)
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(CredoError, match="no file"):
+        load(tmp_path / "nothing.credo")
+    with pytest.raises(CredoError, match="cannot be written"):
+        save(posterior(KINDS["point"]), tmp_path / "no" / "folder" / "p.credo")
+    save(posterior(KINDS["point"]), tmp_path / "p.credo")
+    before = (tmp_path / "p.credo").read_bytes()
+    with pytest.raises(CredoError, match="no code"):
+        save(posterior(Flow({}, 3, lambda p, z: (z, 0.0), lambda p, u: (u, 0.0))), tmp_path / "p.credo")
+    assert (tmp_path / "p.credo").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["p.credo"]  # nothing half-written is left beside it
+
+
+def test_what_no_file_can_hold_is_said(tmp_path):
+    with pytest.raises(CredoError, match="cannot hold the distribution VonMises"):
+        save(
+            posterior(Product({"w": dist.VonMises(0.0, 1.0), "sigma": dist.HalfNormal(1.0)}, target().structure)),
+            tmp_path / "p",
+        )
+
+
+def test_supports_that_depend_on_parameters_need_the_model(tmp_path):
+    of = Model.from_log_density(
+        lambda q: -(q["a"] ** 2) - q["b"], {"a": constraints.real, "b": lambda a: constraints.greater_than(a)}
+    )
+    save(Posterior(Point(np.zeros(2)), of.given(), verdict=Verdict("pass")), tmp_path / "p.credo")
+    with pytest.raises(CredoError, match="depends on other parameters.*load it with the model"):
+        load(tmp_path / "p.credo")
+    assert load(tmp_path / "p.credo", of).mean()["b"] == 1.0
+
+
+def test_single_precision_is_kept_and_the_data_still_recognised(tmp_path):
+    single = target().cast(np.float32)
+    saved = posterior(Point(np.array([0.1, 0.2, 0.3], np.float32)), single)
+    save(saved, tmp_path / "p.credo")
+    assert load(tmp_path / "p.credo", target()).kind.position.dtype == np.float32

@@ -1,0 +1,89 @@
+"""Inputs that do not fit those of the model: a sentence each, before anything is computed."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.distributions import constraints
+
+from credo.model.model import Model
+from credo.posterior.kinds import Point
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError, Verdict
+
+X = np.random.default_rng(0).normal(size=(10, 3))
+TABLE = pd.DataFrame({"a": X[:, 0], "k": np.arange(10)})
+
+
+def matrix():
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda q, x: dist.Normal(x @ q["w"], 1.0))
+    return Posterior(Point(np.ones(3)), model.given(X, np.zeros(10)), verdict=Verdict("pass"))
+
+
+def table():
+    model = Model({"w": dist.Normal(0.0, 1.0)}, lambda q, x: dist.Normal(q["w"] * x["a"] + x["k"], 1.0))
+    return Posterior(Point(np.ones(1)), model.given(TABLE, np.zeros(10)), verdict=Verdict("pass"))
+
+
+def bare():
+    model = Model.from_log_density(lambda q: -(q["x"] ** 2), {"x": constraints.real})
+    return Posterior(Point(np.ones(1)), model.given(), verdict=Verdict("pass"))
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "sentence"),
+    [
+        (matrix, X[:, :2], r"shape \(10, 2\).*fitted with x of shape \(10, 3\).*give \(M, 3\)"),
+        (matrix, X[0], r"shape \(3,\)"),
+        (matrix, X[:, :, None], r"shape \(10, 3, 1\)"),
+        (matrix, np.where(X > 2, np.nan, X) * np.where(X[4, 1] == X, np.inf, 1), "NaN or infinite.*row 4"),
+        (matrix, TABLE, "a table with columns a, k and the model was fitted with an array"),
+        (matrix, X[:0], "no rows"),
+        (matrix, np.array([["u", "v", "w"]]), "text or dates"),
+        (table, X, "an array of shape"),
+        (table, TABLE[["a"]], "lacks column 'k'; the model was fitted with a, k"),
+        (table, {"a": X[:, 0], "k": np.arange(9)}, "differ in length"),
+        (table, {"a": X[:2, 0], "k": np.array([0.0, 1.5])}, "whole numbers in the fit.*row 1: 1.5"),
+        (bare, None, "no likelihood"),
+    ],
+)
+def test_each_has_its_sentence(make, x, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        make().predict(x)
+
+
+def test_what_fits_is_taken():
+    np.testing.assert_allclose(matrix().predict(np.ones((2, 3), int)).mean, 3.0)  # whole numbers where floats were
+    np.testing.assert_allclose(matrix().predict(X.tolist()).mean, X.sum(axis=1))
+    np.testing.assert_allclose(matrix().predict().mean, X.sum(axis=1))  # the inputs of the fit
+    extra = TABLE.assign(note="text", k=TABLE["k"].astype(float))[["note", "k", "a"]]
+    np.testing.assert_allclose(table().predict(extra).mean, X[:, 0] + np.arange(10))
+
+
+@pytest.mark.parametrize(
+    ("y", "sentence"),
+    [
+        (np.zeros(9), "an outcome for each row"),
+        (np.full(10, np.nan), "NaN"),
+        (np.zeros((10, 1)), "an outcome for each"),
+    ],
+)
+def test_outcomes_are_checked(y, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        matrix().predict(X).log_prob(y)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, [0.5, 1.5]])
+def test_levels_are_checked(p):
+    with pytest.raises(CredoError, match="strictly between 0 and 1"):
+        matrix().predict(X).quantile(p)
+    with pytest.raises(CredoError, match="strictly between 0 and 1"):
+        matrix().predict(X).interval(1.0)
+
+
+def test_a_parameter_with_one_entry_a_row_is_pointed_out():
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([10])}, lambda q, x: dist.Normal(x[:, 0] + q["w"], 1.0))
+    p = Posterior(Point(np.zeros(10)), model.given(X, np.zeros(10)), verdict=Verdict("pass"))
+    np.testing.assert_allclose(p.predict(X).mean, X[:, 0])
+    with pytest.raises(CredoError, match="one entry a row must be indexed by a column of x"):
+        p.predict(X[:4])
