@@ -73,11 +73,14 @@ def test_compares_a_table(table, tmp_path, monkeypatch, capsys):
         ("a,b\n", ["--target", "b"], "no rows"),
         ("a,b\n1,2\n2,2\n", ["--target", "c"], "no column 'c'"),
         ("a,b\n1,2\n2,2\n", [], "--target"),
-        ("a,b\n1,x\n2,x\n3,x\n", ["--target", "b", "--family", "bernoulli"], "one class only"),
+        ("a,b\n1,x\n2,x\n3,x\n", ["--target", "b", "--family", "bernoulli"], "one class only ('x')"),
         ("a,b\n1,-1\n2,2\n3,2\n", ["--target", "b", "--family", "poisson"], "no count"),
         ("a,b\n1,u\n2,v\n3,w\n", ["--target", "b", "--family", "gaussian"], "text where numbers belong"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--methods", "guess"], "'guess' is no method"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--family", "cauchy"], "'cauchy' is unknown"),
+        ("b\n1\n2\n3\n", ["--target", "b"], "no column besides 'b'"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--seed", "-1"], "seed=-1 is negative"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--held-out", "0.99"], "leaves none to fit"),
     ],
 )
 def test_refuses_with_one_sentence(text, arguments, sentence, tmp_path, monkeypatch, capsys):
@@ -99,3 +102,13 @@ def test_refuses_an_unwritable_folder_before_computing(table, tmp_path, monkeypa
     printed = capsys.readouterr()
     assert "cannot be written" in printed.err
     assert "laplace" not in printed.out
+
+
+def test_keeps_what_the_other_methods_found(table, tmp_path, monkeypatch, capsys):
+    """A gaussian regression with unknown noise has no closed form: that is said, and the rest goes on."""
+    out = tmp_path / "out"
+    arguments = ["compare", str(table), "--target", "yield", "--methods", "laplace,exact", "--out", str(out)]
+    assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert "left out: No closed form is known" in capsys.readouterr().out
+    assert (out / "laplace.credo").exists()
+    assert not (out / "exact.credo").exists()

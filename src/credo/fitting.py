@@ -1,5 +1,6 @@
 """Fit, resume and load: dispatch only."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,8 +53,8 @@ def fit(
     """
     if not isinstance(target, Target):
         raise CredoError(f"fit() takes a Target, made by model.given(x, y); got {type(target).__name__}.")
-    if not hasattr(method, "fit"):
-        raise CredoError(f"fit() takes a method such as Laplace() or NUTS(); got {method!r}.")
+    if isinstance(method, type) or not hasattr(method, "fit"):
+        raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
     options = Options(
@@ -101,6 +102,31 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     return posterior
 
 
+def _position_of(target: Target, params: Mapping[str, Any]):
+    """Parameters in the user's space -> a flat position, with a sentence where they are none of this model's."""
+    leaves, prior = target.structure.leaves, target.prior
+    values = prior.leaves(params)
+    if any(leaf.name not in values for leaf in leaves):  # lists stand for arrays unless the prior has lists itself
+        values = prior.leaves(jax.tree.map(np.asarray, params, is_leaf=lambda node: isinstance(node, list | tuple)))
+    for leaf in leaves:
+        if leaf.name not in values:
+            known = ", ".join(each.name for each in leaves if each.name) or "one distribution without a name"
+            raise CredoError(f"start lacks {leaf.name or 'the parameter'!r}; the model has {known}.")
+        if np.shape(values[leaf.name]) != leaf.shape:
+            raise CredoError(
+                f"start gives {leaf.name!r} the shape {np.shape(values[leaf.name])}; in the model it has {leaf.shape}."
+            )
+    values = {leaf.name: np.asarray(values[leaf.name], np.float64) for leaf in leaves}
+    u, _ = prior.unconstrain(target.structure.assemble(values))
+    for leaf in leaves:
+        if not np.all(np.isfinite(u[leaf.name])):
+            raise CredoError(
+                f"start gives {leaf.name!r} a value that is not finite or not inside its support "
+                f"({values[leaf.name].ravel()[:4]}): give one that is."
+            )
+    return target.structure.ravel(u)
+
+
 def _identity(target: Target, method: Method, key, precision: str | None) -> dict[str, Any]:
     """What a checkpoint is of."""
     with double():
@@ -129,9 +155,14 @@ def start_position(target: Target, start):
         if start.target.structure != target.structure:
             raise CredoError("The starting posterior has other parameters than this target: fit it on the same model.")
         return start
-    if isinstance(start, dict):
-        return target.flat().unconstrain(start)
-    position = np.asarray(start, np.float64)
+    if isinstance(start, Mapping):
+        return _position_of(target, start)
+    try:
+        position = np.asarray(start, np.float64)
+    except (TypeError, ValueError) as error:
+        raise CredoError(
+            f"start is a posterior, parameters (a dict) or a position (an array of numbers); got {start!r}."
+        ) from error
     if position.ndim not in (1, 2) or position.shape[-1] != target.dim:
         raise CredoError(
             f"start has shape {position.shape}; a position has shape ({target.dim},), or (chains, {target.dim})."

@@ -109,13 +109,18 @@ class Model(eqx.Module):
         if self.log_factor is not None:
             x = jax.tree.map(np.asarray, x)
             return Target(self, x, None, None, self.structure, 0, 0, None, Levels())
+        if x is None and y is not None and self.group_items:
+            raise CredoError(
+                f"The model groups by column {self.group_items[0][0]!r}, which the inputs lack: give x as a DataFrame "
+                "or a dict of columns that has it."
+            )
         x, levels = inputs(x, self.groups)
         y = None if y is None else outcomes(y)
         weights = case_weights(weights)
         size = num_rows(x, y, weights)
         for column, parameter in self.group_items:
             (rows, *_) = next(leaf.shape for leaf in self.structure.leaves if leaf.name == parameter)
-            if len(levels.levels[column]) > rows:
+            if x is not None and len(levels.levels[column]) > rows:
                 raise CredoError(
                     f"Column {column!r} has {len(levels.levels[column])} levels but parameter {parameter!r} has "
                     f"{rows} rows: expand its prior to {len(levels.levels[column])}."

@@ -31,6 +31,8 @@ def read_table(source: str, target: str | None = None, family: str | None = None
     """A table bundled with scikit-learn by its name, or a CSV file with column ``target`` as the outcome."""
     if family is not None and family not in FAMILIES:
         raise CredoError(f"family={family!r} is unknown: choose one of {', '.join(FAMILIES)}.")
+    if source in BUNDLED and target is not None:
+        raise CredoError(f"{source!r} is a bundled table with an outcome of its own: leave --target out.")
     if source in BUNDLED:
         return _bundled(source, family)
     path = Path(source)
@@ -80,6 +82,8 @@ def _bundled(name: str, family: str | None) -> Table:
 def _table(name: str, features: Any, outcome: Any, target: str, family: str | None) -> Table:
     import pandas as pd
 
+    if features.shape[1] == 0:
+        raise CredoError(f"{name} has no column besides {target!r}: give at least one feature.")
     text = [column for column in features.columns if not pd.api.types.is_numeric_dtype(features[column])]
     wide = [column for column in text if features[column].nunique() > max(50, len(features) // 2)]
     if wide:
@@ -114,12 +118,12 @@ def _encode(outcome, family: Family, target: str) -> tuple[np.ndarray, tuple[str
     if family in ("bernoulli", "categorical"):
         classes, y = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
         if len(classes) < 2:
-            raise CredoError(f"{target!r} has one class only ({classes[0]!r}): there is nothing to tell apart.")
+            raise CredoError(f"{target!r} has one class only ({str(classes[0])!r}): there is nothing to tell apart.")
         if family == "bernoulli" and len(classes) != 2:
             raise CredoError(f"{target!r} has {len(classes)} classes; bernoulli takes two: use --family categorical.")
         return y.astype(np.int64), tuple(map(str, classes))
     if values.dtype.kind not in "iufb":
-        raise CredoError(f"{target!r} holds text where numbers belong (first value {values[0]!r}).")
+        raise CredoError(f"{target!r} holds text where numbers belong (first value {str(values[0])!r}).")
     if family == "poisson":
         bad = (values < 0) | (values != np.floor(values))
         if bad.any():

@@ -36,10 +36,15 @@ class Check:
 def check(posterior: "Posterior", statistic: Callable, num_draws: int, key) -> Check:
     """See ``Posterior.check``. ``statistic(y) -> scalar`` takes NumPy data of the shape of y."""
     target = posterior.target
+    if not callable(statistic):
+        raise CredoError(f"statistic is a function of y that returns a number, such as numpy.max; got {statistic!r}.")
     if target.y is None or target.model.likelihood is None:
         raise CredoError("A predictive check needs a likelihood and observed y: this posterior has none.")
     replicated_y = replicate(posterior, num_draws, key)
-    observed = float(statistic(target.y))
+    observed = statistic(target.y)
+    if np.size(observed) != 1:
+        raise CredoError(f"statistic returned shape {np.shape(observed)}: it must reduce y to one number.")
+    observed = float(observed)
     each = (jax.tree.map(lambda leaf, i=i: leaf[i], replicated_y) for i in range(num_draws))
     replicated = np.array([float(statistic(y)) for y in each])
     p_value = float(np.mean(replicated > observed) + 0.5 * np.mean(replicated == observed))

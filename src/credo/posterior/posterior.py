@@ -53,6 +53,8 @@ class Posterior:
     @in_double
     def sample(self, key, n: int):
         """``n`` independent draws of the parameters: arrays (n, *shape). ``key``: int or JAX key."""
+        if not isinstance(n, int | np.integer) or n < 0:
+            raise CredoError(f"n is the number of draws, a whole number from 0; got {n!r}.")
         positions = sample_positions(self.kind, as_key(key), n)
         return self._named(report_positions(self.target, positions))
 
@@ -168,7 +170,12 @@ class Posterior:
 
 def as_key(key):
     """An int or a JAX key -> a JAX key."""
-    return jax.random.key(key) if isinstance(key, int | np.integer) else key
+    if isinstance(key, int | np.integer):
+        with double():  # so that large and negative ints mean the same whatever the user's JAX setting
+            return jax.random.key(int(key))
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
+    return key
 
 
 @jax.jit

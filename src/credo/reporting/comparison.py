@@ -32,8 +32,11 @@ def compare(
     """
     import pandas as pd
 
-    if not posteriors:
+    if not isinstance(posteriors, Mapping) or not posteriors:
         raise CredoError("compare() needs at least one posterior: give a dict of name -> posterior.")
+    wrong = [name for name, each in posteriors.items() if not isinstance(each, Posterior)]
+    if wrong:
+        raise CredoError(f"compare() takes posteriors; {wrong[0]!r} is a {type(posteriors[wrong[0]]).__name__}.")
     if reference is not None and reference not in posteriors:
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
     reference = reference or trusted(posteriors)
@@ -97,7 +100,7 @@ def _scores(posterior: Posterior, held_out, key) -> dict:
     log_scores = np.asarray(predictive.log_prob(y))
     scores = {
         "log_score": float(log_scores.mean()),
-        "log_score_error": float(log_scores.std(ddof=1) / np.sqrt(len(log_scores))),
+        "log_score_error": float(log_scores.std(ddof=1) / np.sqrt(len(log_scores))) if len(log_scores) > 1 else np.nan,
     }
     head = posterior.target.head
     if head is not None and head.name in ("bernoulli", "categorical"):

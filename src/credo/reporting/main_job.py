@@ -51,9 +51,13 @@ def compare_table(
     methods = _check_methods(methods)
     if not 0 <= held_out < 1:
         raise CredoError(f"held_out={held_out} is no share of the rows: give a number from 0 to below 1.")
+    if seed < 0:
+        raise CredoError(f"seed={seed} is negative: give a whole number from 0.")
     _check_writable(out)
     data = read_table(source, target, family)
     train, test = split(len(data.y), held_out, seed)
+    if len(train) == 0:
+        raise CredoError(f"held_out={held_out} of {len(data.y)} rows leaves none to fit: hold out a smaller share.")
     standardise = Standardiser(data.x[train])
     model = regression(data.family, data.x.shape[1], data.y)
     fit_target = model.given(standardise(data.x[train]), data.y[train])
@@ -62,9 +66,17 @@ def compare_table(
     posteriors: dict[str, Posterior] = {}
     for name in methods:
         start = time.perf_counter()
-        with console.status(f"{name} …"):
-            posteriors[name] = fit(fit_target, METHODS[name](posteriors), key=seed)
+        try:
+            with console.status(f"{name} …"):
+                posteriors[name] = fit(fit_target, METHODS[name](posteriors), key=seed)
+        except CredoError as error:  # what the other methods found is kept
+            if len(methods) == 1:
+                raise
+            console.print(f"{name:<11}         left out: {error}", soft_wrap=True)
+            continue
         console.print(f"{name:<11}{time.perf_counter() - start:6.1f} s   {posteriors[name].verdict.status}")
+    if not posteriors:
+        raise CredoError("None of the methods could fit this model, for the reasons above: choose others.")
     console.print()
     table = compare(posteriors, held_out=scored)
     settings = {"table": data.name, "target": data.target, "family": data.family, "seed": str(seed)}
@@ -109,7 +121,7 @@ def split(num_rows: int, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 
 
 def _check_methods(methods: Sequence[str]) -> list[str]:
-    methods = [name.strip() for name in methods if name.strip()]
+    methods = list(dict.fromkeys(name.strip() for name in methods if name.strip()))
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         named = f"{unknown[0]!r} is no method" if unknown else "No method is named"

@@ -129,6 +129,7 @@ def _fit_leaf(leaf: Leaf, u: np.ndarray, gradient: np.ndarray) -> Distribution |
     eta = np.array([np.linalg.lstsq(a, b)[0] for a, b in zip(np.asarray(designs), np.asarray(rights), strict=True)])
     with np.errstate(invalid="ignore", divide="ignore"):
         fitted = leaf.family.build(eta.reshape(*leaf.batch, -1), np.asarray(centers).reshape(leaf.batch))
+    # numpyro's own validation, which raises, is off above: what is no distribution here is an answer, not an error
     if not all(np.all(constraint(getattr(fitted, name))) for name, constraint in fitted.arg_constraints.items()):
         return None  # not a distribution: the posterior is improper, or the model is not conjugate
     return fitted.to_event(leaf.num_event_dims)
@@ -191,31 +192,33 @@ def _shares(values):
 BETA = Conjugate(
     constraints.unit_interval,
     lambda x, _: jnp.stack([jnp.log(x), jnp.log1p(-x)]),
-    lambda eta, _: dist.Beta(eta[..., 0] + 1, eta[..., 1] + 1),
+    lambda eta, _: dist.Beta(eta[..., 0] + 1, eta[..., 1] + 1, validate_args=False),
     lambda generator, d, shape: generator.beta(d.concentration1 + 1, d.concentration0 + 1, shape),
 )
 GAMMA = Conjugate(
     constraints.positive,
     lambda x, _: jnp.stack([jnp.log(x), -x]),
-    lambda eta, _: dist.Gamma(eta[..., 0] + 1, eta[..., 1]),
+    lambda eta, _: dist.Gamma(eta[..., 0] + 1, eta[..., 1], validate_args=False),
     lambda generator, d, shape: generator.gamma(d.concentration + 1, 1 / np.asarray(d.rate), shape),
 )
 INVERSE_GAMMA = Conjugate(
     constraints.positive,
     lambda x, _: jnp.stack([-jnp.log(x), -1 / x]),
-    lambda eta, _: dist.InverseGamma(eta[..., 0] - 1, eta[..., 1]),
+    lambda eta, _: dist.InverseGamma(eta[..., 0] - 1, eta[..., 1], validate_args=False),
     lambda generator, d, shape: d.rate / generator.gamma(d.concentration + 1, size=shape),
 )
 DIRICHLET = Conjugate(
     constraints.simplex,
     lambda x, _: jnp.log(x),
-    lambda eta, _: dist.Dirichlet(eta + 1),
+    lambda eta, _: dist.Dirichlet(eta + 1, validate_args=False),
     lambda generator, d, shape: _shares(generator.gamma(d.concentration + 1, size=shape)),
 )
 NORMAL = Conjugate(
     constraints.real,
     lambda x, center: jnp.stack([x - center, (x - center) ** 2]),  # so that a distant mean costs no digits
-    lambda eta, center: dist.Normal(center - 0.5 * eta[..., 0] / eta[..., 1], (-2 * eta[..., 1]) ** -0.5),
+    lambda eta, center: dist.Normal(
+        center - 0.5 * eta[..., 0] / eta[..., 1], (-2 * eta[..., 1]) ** -0.5, validate_args=False
+    ),
     lambda generator, d, shape: generator.normal(d.loc, d.scale, shape),
 )
 
