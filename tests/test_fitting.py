@@ -65,7 +65,7 @@ def test_wrong_requests_of_a_posterior():
     with pytest.raises(CredoError, match="number of draws"):
         posterior.sample(0, -1)
     with pytest.raises(CredoError, match="function of y"):
-        posterior.check("max")
+        posterior.check("max")  # type: ignore[arg-type]
     with pytest.raises(CredoError, match="reduce y to one number"):
         posterior.check(lambda y: y)
     with pytest.raises(CredoError, match="dict of name"):

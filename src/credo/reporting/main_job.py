@@ -27,7 +27,7 @@ METHODS = {
     "exact": lambda fitted: Exact(),
     "map": lambda fitted: MAP(),
     "laplace": lambda fitted: Laplace(),
-    "importance": lambda fitted: Importance(proposal=fitted["laplace"]),
+    "importance": lambda fitted: Importance(proposal=_laplace(fitted)),
     "advi": lambda fitted: ADVI(family=MeanField()),
     "fullrank": lambda fitted: ADVI(family=FullRank()),
     "hmc": lambda fitted: HMC(),
@@ -129,6 +129,12 @@ def _check_methods(methods: Sequence[str]) -> list[str]:
     if "importance" in methods and "laplace" not in methods[: methods.index("importance")]:
         raise CredoError("importance corrects laplace: name laplace before it.")
     return methods
+
+
+def _laplace(fitted: Mapping[str, Posterior]) -> Posterior:
+    if "laplace" not in fitted:
+        raise CredoError("importance corrects laplace, which could not be fitted.")
+    return fitted["laplace"]
 
 
 def _check_writable(out: Path) -> None:
