@@ -11,6 +11,7 @@ more reason to stay: ``value_and_gradient`` writes it as a loop, which is what i
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 
 import jax
@@ -132,10 +133,10 @@ def _is_small(equation) -> bool:
     name = equation.primitive.name
     if name in WITH_KERNELS:
         return False
-    if name.startswith("scatter") and np.prod(equation.invars[1].aval.shape[:-1]) > 1:
+    if name.startswith("scatter") and math.prod(equation.invars[1].aval.shape[:-1]) > 1:
         return False  # a single one is a write, as in x.at[0].set(v)
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
-    if max((np.prod(aval.shape, dtype=int) for aval in avals if hasattr(aval, "shape")), default=0) > LARGE:
+    if any(getattr(aval, "size", 0) > LARGE for aval in avals):
         return False
     return name != "dot_general" or _is_matrix_vector(equation)
 

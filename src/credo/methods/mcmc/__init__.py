@@ -1,6 +1,6 @@
 """Markov chain Monte Carlo: draws from the exact posterior."""
 
-from credo.methods.mcmc.metric import DenseMetric, DiagonalMetric
+from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric, DiagonalMetric
 from credo.methods.mcmc.sampling import HMC, NUTS
 
-__all__ = ["HMC", "NUTS", "DenseMetric", "DiagonalMetric"]
+__all__ = ["HMC", "NUTS", "AutomaticMetric", "DenseMetric", "DiagonalMetric"]

@@ -60,19 +60,19 @@ def hmc(
             return energy + point.log_density - 0.5 * jnp.sum(point.momentum * point.momentum)
 
         def is_under_way(carry):
-            i, point = carry
+            i, point, _ = carry
             return (i < last) & (energy_error(point) > -MAX_ENERGY_ERROR)  # NaN stops too
 
         def advance(carry):
-            i, point = carry
-            return i + 1, integrator.step(evaluate, scale, point, jnp.asarray(step_size, dtype))
+            i, point, _ = carry
+            return i + 1, *integrator.step(evaluate, scale, point, jnp.asarray(step_size, dtype))
 
-        start = Point(state.position, momentum, state.gradient, state.log_density)
-        num_taken, end = lax.while_loop(is_under_way, advance, (jnp.int32(0), start))
+        start = Point(state.position, momentum, scale.transpose_matvec(state.gradient), state.log_density)
+        num_taken, end, gradient = lax.while_loop(is_under_way, advance, (jnp.int32(0), start, state.gradient))
         error = energy_error(end)
         is_divergent = ~(error > -MAX_ENERGY_ERROR)
         acceptance = jnp.where(is_divergent, 0, jnp.exp(jnp.minimum(error, 0)))
-        new = where(u < acceptance, State(end.position, end.log_density, end.gradient), state)
+        new = where(u < acceptance, State(end.position, end.log_density, gradient), state)
         num_gradients = num_taken * integrator.num_gradients
         return new, Info(acceptance, num_gradients, is_divergent, energy, jnp.asarray(step_size, dtype))
 

@@ -18,11 +18,11 @@ from credo.linalg.operator import ScaleOperator
 
 
 class Point(NamedTuple):
-    """A point of phase space: u, r, and ∇log p and log p at u."""
+    """A point of phase space: u, r, the force Sᵀ∇log p(u) and log p(u)."""
 
     position: Float[Array, " dim"]
     momentum: Float[Array, " dim"]
-    gradient: Float[Array, " dim"]
+    force: Float[Array, " dim"]
     log_density: Float[Array, ""]
 
 
@@ -36,22 +36,24 @@ class Integrator(NamedTuple):
     def num_gradients(self) -> int:
         return len(self.drifts)
 
-    def step(self, value_and_gradient: Callable, metric: ScaleOperator, point: Point, step_size) -> Point:
-        """One step of ``step_size``, negative for backwards in time."""
+    def step(
+        self, value_and_gradient: Callable, metric: ScaleOperator, point: Point, step_size
+    ) -> tuple[Point, Float[Array, " dim"]]:
+        """One step of ``step_size``, negative for backwards in time -> (point, ∇log p there)."""
 
-        def stage(point: Point, a, b) -> Point:
+        def stage(point: Point, a, b):
             position = point.position + a * step_size * metric.matvec(point.momentum)
             log_density, gradient = value_and_gradient(position)
-            momentum = point.momentum + b * step_size * metric.transpose_matvec(gradient)
-            return Point(position, momentum, gradient, log_density)
+            force = metric.transpose_matvec(gradient)
+            return Point(position, point.momentum + b * step_size * force, force, log_density), gradient
 
-        first = self.kicks[0] * step_size * metric.transpose_matvec(point.gradient)
-        point = point._replace(momentum=point.momentum + first)
+        point = point._replace(momentum=point.momentum + self.kicks[0] * step_size * point.force)
         if self.num_gradients == 1:
             return stage(point, self.drifts[0], self.kicks[1])
         dtype = point.position.dtype
         drifts, kicks = jnp.asarray(self.drifts, dtype), jnp.asarray(self.kicks[1:], dtype)
-        return lax.fori_loop(0, self.num_gradients, lambda i, point: stage(point, drifts[i], kicks[i]), point)
+        start = point, jnp.zeros_like(point.force)
+        return lax.fori_loop(0, self.num_gradients, lambda i, now: stage(now[0], drifts[i], kicks[i]), start)
 
 
 LEAPFROG = Integrator((0.5, 0.5), (1.0,))  # second order

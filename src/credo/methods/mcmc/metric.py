@@ -4,6 +4,7 @@ A metric is a scale operator S; the sampler moves in the coordinates S⁻¹u, in
 N(0, I). The best S for a Gaussian target minimises the Fisher divergence E‖S⁻¹u + Sᵀg‖² (Seyboldt et al. 2025):
     diagonal    s² = (Var u / Var g)^½
     dense       S Sᵀ = A # B⁻¹, the geometric mean of A = Cov u and the inverse of B = Cov g
+On a Gaussian target both are exact as soon as the draws span the space, for g = −Σ⁻¹u makes the noise of A and B one.
 Gradients say about tight directions what draws say about wide ones, so a few dozen of each are enough to begin with.
 Variances are taken within chains: while chains are apart, the distance between them is not the width of the target.
 """
@@ -11,13 +12,14 @@ Variances are taken within chains: while chains are apart, the distance between 
 from dataclasses import dataclass
 from typing import Protocol
 
-import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.linalg.operator import ScaleOperator
+from credo.linalg.operator import ScaleOperator, Stored
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
@@ -78,6 +80,68 @@ class DenseMetric:
         return Dense.from_covariance(scale[:, None] * geometric_mean_with_inverse(a, b) * scale)
 
 
+class DiagonalOrDense(ScaleOperator):
+    """S = ``lower`` where ``is_dense``, else diag(``scale``): one compiled program for both, at the cost of either."""
+
+    scale: Float[Stored, " dim"]
+    lower: Float[Stored, "dim dim"]
+    is_dense: Bool[Stored | np.bool, ""]
+
+    @property
+    def dim(self) -> int:
+        return self.scale.shape[0]
+
+    def matvec(self, z) -> Float[Array, " dim"]:
+        return self._either(lambda s: s.matvec(z))
+
+    def transpose_matvec(self, v) -> Float[Array, " dim"]:
+        return self._either(lambda s: s.transpose_matvec(v))
+
+    def solve(self, v) -> Float[Array, " dim"]:
+        return self._either(lambda s: s.solve(v))
+
+    def log_det(self) -> Float[Array, ""]:
+        return self._either(lambda s: s.log_det())
+
+    def diagonal(self) -> Float[Array, " dim"]:
+        return self._either(lambda s: s.diagonal())
+
+    def dense(self) -> Float[Array, "dim dim"]:
+        return self._either(lambda s: s.dense())
+
+    def _either(self, use):
+        return lax.cond(jnp.asarray(self.is_dense), lambda: use(Dense(self.lower)), lambda: use(Diagonal(self.scale)))
+
+
+@dataclass(frozen=True)
+class AutomaticMetric:
+    """Diagonal, until the draws show correlations for which a dense metric pays; above ``max_dense`` always diagonal.
+
+    In the coordinates of the diagonal metric, a Gaussian of condition number κ takes √κ times the gradients that it
+    takes in those of the dense one, whose products cost about dim/64 cheap gradients. It is used if √κ > 1 + dim/64.
+    """
+
+    prior_draws: float = 10.0
+    max_dense: int = 200
+
+    def initial(self, gradients) -> ScaleOperator:
+        diagonal = DiagonalMetric(self.prior_draws).initial(gradients)
+        if diagonal.dim > self.max_dense:
+            return diagonal
+        return DiagonalOrDense(diagonal.scale, np.diag(diagonal.scale), np.bool_(False))
+
+    def estimate(self, positions, gradients, previous) -> ScaleOperator:
+        diagonal = DiagonalMetric(self.prior_draws).estimate(positions, gradients, previous)
+        if not isinstance(previous, DiagonalOrDense):
+            return diagonal
+        scale = np.asarray(diagonal.scale)
+        dense = DenseMetric(self.prior_draws).estimate(positions, gradients, previous)
+        lower = np.asarray(dense.lower) if isinstance(dense, Dense) else np.diag(scale)
+        singular = np.linalg.svd(lower / scale[:, None], compute_uv=False)
+        is_dense = singular[0] > (1 + scale.size / 64) * singular[-1]
+        return DiagonalOrDense(scale, lower, np.bool_(is_dense))
+
+
 def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
     """A # B⁻¹ = A^½ (A^½ B A^½)^-½ A^½: the positive definite X with X B X = A."""
     root = _power(a, 0.5)
@@ -86,8 +150,11 @@ def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
 
 def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
     """diag S Sᵀ, on the host: JAX would compile for it."""
-    rows = metric.lower if isinstance(metric, Dense) else np.asarray(jax.tree.leaves(metric)[0])[:, None]
-    return np.sum(np.square(rows, dtype=np.float64), axis=1)
+    if isinstance(metric, Dense) or (isinstance(metric, DiagonalOrDense) and metric.is_dense):
+        return np.sum(np.square(metric.lower, dtype=np.float64), axis=1)
+    if isinstance(metric, Diagonal | DiagonalOrDense):
+        return np.square(metric.scale, dtype=np.float64)
+    raise TypeError(f"no metric that warm-up adapts: {type(metric).__name__}")
 
 
 def _power(matrix, exponent: float):

@@ -104,7 +104,8 @@ def nuts(
         def grow(t: Trajectory) -> Trajectory:
             """One leaf more."""
             old = Point(*(_at(end, t.side) for end in t.ends))
-            new = integrator.step(evaluate, scale, old, step_size * jnp.where(t.side == 1, 1, -1).astype(dtype))
+            signed = step_size * jnp.where(t.side == 1, 1, -1).astype(dtype)
+            new, gradient = integrator.step(evaluate, scale, old, signed)
             log_weight = energy + new.log_density - 0.5 * jnp.sum(new.momentum * new.momentum)
             is_divergent = ~(log_weight > -MAX_ENERGY_ERROR)  # NaN is one too
             weight = jnp.exp(jnp.clip(log_weight, *bounds))
@@ -112,7 +113,7 @@ def nuts(
             share = t.uniform * new_weight
             is_kept = share < weight
             uniform = jnp.where(is_kept, share, share - weight) / jnp.where(is_kept, weight, t.new_weight)
-            candidate = State(new.position, new.log_density, new.gradient)
+            candidate = State(new.position, new.log_density, gradient)
             momentum_sum = t.momentum_sum + new.momentum
 
             num_ones, num_rows = _trailing_ones(t.leaf), lax.population_count(t.leaf >> 1) + 1
@@ -159,7 +160,7 @@ def nuts(
                 num_doublings=k + 1,
             )
 
-        t = _trivial(state, momentum, max_depth)
+        t = _trivial(state, momentum, scale.transpose_matvec(state.gradient), max_depth)
         t = lax.while_loop(lambda t: (t.num_doublings < max_depth) & ~t.is_turning & ~t.is_discarded, double, t)
         num_gradients = t.num_leaves * integrator.num_gradients
         acceptance = t.sum_acceptance / t.num_leaves.astype(dtype)
@@ -170,10 +171,10 @@ def nuts(
     return Algorithm(init, step)
 
 
-def _trivial(state: State, momentum, max_depth: int) -> Trajectory:
+def _trivial(state: State, momentum, force, max_depth: int) -> Trajectory:
     """The trajectory of one leaf of weight one. ρ of the doubling so far is that of the start."""
     zero, false, none = jnp.zeros_like(state.log_density), jnp.bool_(False), jnp.int32(0)
-    point = Point(state.position, momentum, state.gradient, state.log_density)
+    point = Point(state.position, momentum, force, state.log_density)
     rows = jnp.zeros((max_depth + 1, momentum.size), momentum.dtype)
     return Trajectory(
         ends=jax.tree.map(lambda v: jnp.stack([v, v]), point),

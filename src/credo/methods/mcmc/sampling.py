@@ -11,7 +11,7 @@ import numpy as np
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.verdict import judge
 from credo.methods.mcmc.hmc import hmc
-from credo.methods.mcmc.metric import DiagonalMetric, MetricEstimator
+from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State as KernelState
 from credo.methods.mcmc.nuts import nuts
 from credo.methods.mcmc.start import start_chains
@@ -22,7 +22,7 @@ from credo.posterior.posterior import Posterior
 from credo.run import Algorithm, Options, Phase, Run, run
 from credo.status import CredoError
 
-DIAGONAL = DiagonalMetric()
+AUTOMATIC = AutomaticMetric()
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class NUTS:
 
     ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. ``target_acceptance``: higher means
     smaller steps, for posteriors of strong curvature. ``max_depth``: at most 2^max_depth − 1 gradients a draw.
-    ``metric``: ``DiagonalMetric()``, or ``DenseMetric()`` for correlated parameters, up to a few hundred.
+    ``metric``: ``AutomaticMetric()`` is ``DiagonalMetric()`` or, where correlations ask for it, ``DenseMetric()``.
     """
 
     chains: int = 4
@@ -39,7 +39,7 @@ class NUTS:
     num_draws: int = 1_000
     target_acceptance: float = 0.8
     max_depth: int = 10
-    metric: MetricEstimator = DIAGONAL
+    metric: MetricEstimator = AUTOMATIC
 
     def __post_init__(self):
         _check(self)
@@ -59,7 +59,7 @@ class HMC:
     num_draws: int = 1_000
     num_steps: int = 10
     target_acceptance: float = 0.8
-    metric: MetricEstimator = DIAGONAL
+    metric: MetricEstimator = AUTOMATIC
 
     def __post_init__(self):
         _check(self)
@@ -116,7 +116,8 @@ def _sample(method, kernel: Callable[..., Algorithm], settings, target, key, sta
 
 
 def _cast(tree, dtype):
-    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), tree)
+    """Floating-point leaves in ``dtype``."""
+    return jax.tree.map(lambda a: a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a, tree)
 
 
 def as_posterior(done: Run, target, method) -> Posterior:

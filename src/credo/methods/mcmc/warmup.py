@@ -8,6 +8,7 @@ with δ = target_acceptance, μ = centre. The metric of a window comes from draw
 and windows grow: early ones forget the way to the typical set quickly, late ones estimate well.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -119,7 +120,8 @@ def warmup_phases(num_warmup: int, metric: MetricEstimator) -> list[Phase]:
 
     def end_window(records, tuning: Tuning, states: list[State]):
         kept, _ = records
-        found = metric.estimate(kept["position"], kept["gradient"], tuning.metric)
+        with _blas().limit(limits=1):
+            found = metric.estimate(kept["position"], kept["gradient"], tuning.metric)
         return tuning._replace(metric=_like(found, tuning.metric)), _restart_all(states)
 
     def end_warmup(records, tuning: Tuning, states: list[State]):
@@ -127,6 +129,14 @@ def warmup_phases(num_warmup: int, metric: MetricEstimator) -> list[Phase]:
 
     record = ("position", "gradient")
     return [*(Phase("warmup", n, record, end_window) for n in growing), Phase("warmup", last, (), end_warmup)]
+
+
+@functools.cache
+def _blas():
+    """One thread is faster for small matrices, and its sums do not depend on how many cores there are."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def _restart_all(states: list[State]) -> list[State]:
