@@ -109,3 +109,22 @@ def test_nothing_finite_at_the_start():
     y[3] = 1e9
     with pytest.raises(CredoError, match="row 3"):
         credo.fit(model.given(y=y), credo.NUTS(num_warmup=10, num_draws=10), progress=False)
+
+
+def test_inputs_that_do_not_fit_the_parameters():
+    with pytest.raises(CredoError, match=r"cannot be evaluated at these data.*w\[3\].*\(20, 2\)"):
+        MODEL.given(X[:, :2], Y)
+
+
+def test_compare_of_different_models():
+    first = credo.fit(MODEL.given(X, Y), credo.MAP())
+    other = credo.fit(Model({"v": dist.Normal(0.0, 1.0)}, None).given(), credo.MAP())
+    with pytest.raises(CredoError, match="approximations of one posterior"):
+        credo.compare({"a": first, "b": other})
+
+
+def test_loading_with_another_prior(tmp_path):
+    credo.fit(MODEL.given(X, Y), credo.Laplace()).save(tmp_path / "p.credo")
+    wider = Model({"w": dist.Normal(0.0, 5.0).expand([3])}, logits)
+    with pytest.raises(CredoError, match="log prior at the recorded position"):
+        credo.load(tmp_path / "p.credo", wider)

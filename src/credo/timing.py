@@ -2,19 +2,20 @@
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import jax
 
 _PREFIX = "/jax/core/compile/"
-_total = 0.0
+_watches: list[list[tuple[float, float]]] = []  # of the stopwatches that run: (start, end) of each compilation
 
 
 def _listen(event: str, duration_secs: float, **_: str | int) -> None:
-    global _total
     if event.startswith(_PREFIX):
-        _total += duration_secs
+        end = time.perf_counter()
+        for spans in _watches:
+            spans.append((end - duration_secs, end))
 
 
 @functools.cache
@@ -24,10 +25,27 @@ def _register() -> None:
 
 @contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """A dict that holds ``total`` and ``compile`` seconds, tracing included, once the block has ended."""
+    """A dict that holds ``total`` and ``compile`` seconds, tracing included, once the block has ended.
+
+    Programs compiled side by side on threads count once.
+    """
     _register()
     seconds: dict[str, float] = {}
-    start, compiled = time.perf_counter(), _total
-    yield seconds
-    seconds["total"] = time.perf_counter() - start
-    seconds["compile"] = min(_total - compiled, seconds["total"])
+    spans: list[tuple[float, float]] = []
+    _watches.append(spans)
+    start = time.perf_counter()
+    try:
+        yield seconds
+    finally:
+        _watches[:] = [other for other in _watches if other is not spans]
+        seconds["total"] = time.perf_counter() - start
+        seconds["compile"] = union_length(spans)
+
+
+def union_length(spans: Sequence[tuple[float, float]]) -> float:
+    """The length of the union of intervals (start, end)."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

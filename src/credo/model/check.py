@@ -44,11 +44,26 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
 
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in structure.leaves}
-        jaxpr = jax.make_jaxpr(score)(u, data, y)
+        jaxpr = _traced(score, structure, u, data, y)
         _check_constants(jaxpr.consts)
         for name, d in seen.items():
             _check_support(name, d, lambda u, data, name=name: _by_name(outcome(u, data), y)[name], u, data, y)
     return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
+
+
+def _traced(score, structure: Structure, u, data, y):
+    try:
+        return jax.make_jaxpr(score)(u, data, y)
+    except CredoError:
+        raise
+    except (TypeError, ValueError) as error:
+        parameters = ", ".join(f"{leaf.name}{list(leaf.shape)}" for leaf in structure.leaves[:8])
+        inputs = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(data)[:8]) or "none"
+        reason = str(error).strip().split("\n")[0]
+        raise CredoError(
+            f"The likelihood cannot be evaluated at these data: {reason} The parameters are {parameters}; the inputs' "
+            f"shapes are {inputs}. Make them agree."
+        ) from error
 
 
 def _by_name(distribution, y) -> dict[str, Distribution]:

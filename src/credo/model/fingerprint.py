@@ -58,6 +58,7 @@ def fingerprint(target: Target, position) -> dict:
         "num_rows": target.size,
         "data": _hash((target.x, target.y, target.weights)),
         "position": np.asarray(position, np.float64).tolist(),
+        "log_prior": float(_log_prior(target.model.prior, target.structure.unravel(jnp.asarray(position)))),
         "log_density": float(_log_density(target.flat(), jnp.asarray(position))),
     }
 
@@ -82,17 +83,16 @@ def check(recorded: Mapping, model: Target | Model) -> None:
                 f"has {_shown(support)} here. Give the model that was fitted."
             )
     if target is None:
+        if type(model) is Model:  # an adapter's prior may need the data
+            u = model.structure.unravel(jnp.asarray(recorded["position"]))
+            _check_value("log prior", recorded["log_prior"], float(_log_prior(model.prior, u)))
         return
     if recorded["num_rows"] != target.size:
         raise CredoError(f"The file was made with {recorded['num_rows']} rows of data; these have {target.size}.")
     if recorded["data"] != _hash((target.x, target.y, target.weights)):
         raise CredoError("The file was made with other data of the same length: give the data that were fitted.")
     now = float(_log_density(target.flat(), jnp.asarray(recorded["position"])))
-    if not np.isclose(now, recorded["log_density"], rtol=1e-6, atol=1e-6):
-        raise CredoError(
-            f"The model has changed since the file was written: its log density at the recorded position was "
-            f"{recorded['log_density']:.6g} and is {now:.6g}. Give the model that was fitted."
-        )
+    _check_value("log density", recorded["log_density"], now)
 
 
 def bare_model(recorded: Mapping) -> Model:
@@ -103,6 +103,19 @@ def bare_model(recorded: Mapping) -> Model:
         event = len(shape) - support.event_dim
         prior[parameter["name"]] = ImproperUniform(support, shape[:event], shape[event:])
     return Model(Prior(prior), None)
+
+
+def _check_value(what: str, then: float, now: float) -> None:
+    if not np.isclose(now, then, rtol=1e-6, atol=1e-6):
+        raise CredoError(
+            f"The model has changed since the file was written: its {what} at the recorded position was {then:.6g} and "
+            f"is {now:.6g}. Give the model that was fitted."
+        )
+
+
+@jax.jit
+def _log_prior(prior, u):
+    return prior.constrain(u)[1]
 
 
 @jax.jit

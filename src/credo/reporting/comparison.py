@@ -39,6 +39,15 @@ def compare(
         raise CredoError(f"compare() takes posteriors; {wrong[0]!r} is a {type(posteriors[wrong[0]]).__name__}.")
     if reference is not None and reference not in posteriors:
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
+    names = {name: [leaf.name for leaf in p.target.structure.leaves] for name, p in posteriors.items()}
+    first = next(iter(posteriors))
+    other = next((name for name in names if names[name] != names[first]), None)
+    if other is not None:
+        raise CredoError(
+            f"compare() sets approximations of one posterior side by side: {first!r} has parameters "
+            f"{', '.join(names[first][:6])} and {other!r} has {', '.join(names[other][:6])}. Compare models by their "
+            "evidence instead."
+        )
     reference = reference or trusted(posteriors)
     rows = {}
     for name, posterior in posteriors.items():

@@ -1,0 +1,31 @@
+"""Compile seconds are those of the fit, once where threads compile side by side."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from credo.timing import stopwatch, union_length
+
+
+def test_union_of_intervals():
+    assert union_length([]) == 0.0
+    assert union_length([(3.0, 4.0), (0.0, 1.0), (0.5, 2.0), (0.6, 0.7)]) == pytest.approx(3.0)
+
+
+def test_compilation_is_counted_and_running_is_not():
+    def slow(x):
+        return jnp.linalg.inv(x) @ jnp.sin(x)
+
+    with stopwatch() as first:
+        jax.jit(slow)(jnp.eye(3)).block_until_ready()
+        time.sleep(0.2)
+    assert 0.0 < first["compile"] <= first["total"] - 0.2 + 1e-3
+
+
+def test_threads_do_not_count_twice():
+    with stopwatch() as seconds, ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda k: jax.jit(lambda x: jnp.linalg.svd(x + k)[1])(jnp.eye(4 + k)), range(4)))
+    assert seconds["compile"] <= seconds["total"] + 1e-3
