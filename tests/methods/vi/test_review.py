@@ -37,13 +37,13 @@ def reviewed(means, last, before_mean=None):
 
         parts = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[member(np.asarray(mean)) for mean in means])
         before = Review.none(member(np.asarray(before_mean if before_mean is not None else means[0])))
-        return once(member(np.asarray(last)), parts, before)
+        state = ASCENT.begin(TARGET, member(np.asarray(last)), 0.3, 25)
+        return once(parts, state._replace(reviewed=before))
 
 
 @jax.jit
-def once(last, parts, before):
-    tuning = Tuning((), jnp.asarray(1e6))
-    return review(ASCENT, TARGET, tuning, jax.random.key(0), last, parts, before, jnp.asarray(0.3))
+def once(parts, state):
+    return review(ASCENT, TARGET, Tuning((), jnp.asarray(1e6)), jax.random.key(0), parts, state)
 
 
 def test_the_gap_is_a_quadratic_form_of_half_the_distance_of_the_halves():
@@ -84,6 +84,14 @@ def test_small_gaps_end_the_fit_and_the_step_shrinks_under_noise():
     found, step_size = reviewed(large, last=[0.0, 0.0])
     assert not found.is_done
     np.testing.assert_allclose(step_size, 0.7 * 0.3)
+
+
+def test_parts_that_are_shorter_than_the_memory_prove_nothing():
+    with double():
+        q = Gaussian(jnp.zeros(2), Diagonal(jnp.asarray(1 / np.sqrt(CURVATURE))))
+        parts = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), q)
+        state = ASCENT.begin(TARGET, q, 0.3, 4)
+        assert not once(parts, state._replace(reviewed=Review.none(q)))[0].is_done
 
 
 def test_a_stretch_that_lost_much_is_taken_back():

@@ -134,7 +134,7 @@ class Ascent:
 
         def conclude(key, state: State) -> State:
             parts = jax.tree.map(lambda total: total / state.part_length, state.sums)
-            reviewed, step_size = review(self, target, tuning, key, state.q, parts, state.reviewed, state.step_size)
+            reviewed, step_size = review(self, target, tuning, key, parts, state)
             return State(
                 q=reviewed.q,
                 momentum=self.optimiser.start(self.family.rest(state.q)),

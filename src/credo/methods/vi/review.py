@@ -25,10 +25,11 @@ from credo.posterior.kinds import Kind
 from credo.tree import where
 
 if TYPE_CHECKING:
-    from credo.methods.vi.ascent import Ascent, Tuning
+    from credo.methods.vi.ascent import Ascent, State, Tuning
 
 NUM_PARTS = 4
 AVERAGE, LAST, BEFORE, HALVES, PARTS = 0, 1, 2, slice(3, 5), slice(5, 9)  # where members stand
+MEMORY = 1.5  # times 1/ρ, the steps that q remembers: the shortest part that can tell drift
 NUM_DRAWS = 64  # S: the gap's own error is then a few percent
 LOSS = 1.0  # nats below the last review's q at which the ascent counts as unstable
 NUM_ERRORS = 3.0  # standard errors that make a difference of two q's certain
@@ -59,12 +60,15 @@ class Review(NamedTuple):
 
 
 def review(
-    ascent: "Ascent", target: Target, tuning: "Tuning", key, last: Kind, parts: Kind, before: Review, step_size
+    ascent: "Ascent", target: Target, tuning: "Tuning", key, parts: Kind, state: "State"
 ) -> tuple[Review, Float[Array, ""]]:
-    """Review a stretch of averages ``parts``, leaves (NUM_PARTS, …), that ended at ``last``; and the next step size."""
+    """Review a stretch of averages ``parts``, leaves (NUM_PARTS, …), that ended at ``state``; the next step size."""
+    before, step_size = state.reviewed, state.step_size
     halves = jax.tree.map(lambda leaf: 0.5 * (leaf[0::2] + leaf[1::2]), parts)
     average = jax.tree.map(lambda leaf: 0.5 * (leaf[0] + leaf[1]), halves)
-    single = jax.tree.map(lambda *leaves: jnp.stack(leaves), average, last, before.q)  # in the order of the names above
+    single = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), average, state.q, before.q
+    )  # in the order of the names above
     members = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), single, halves, parts)
     z = antithetic_normal(key, NUM_DRAWS, target.dim)
     draws = jax.lax.map(lambda q: _objective(ascent, target, q, z), members)
@@ -80,13 +84,14 @@ def review(
     best = jnp.where(is_last, LAST, AVERAGE)
     q = jax.tree.map(lambda leaf: leaf[best], members)
     is_worse = ~jnp.isfinite(values[best]) | (_lead(draws[BEFORE] - draws[best]) > LOSS)
+    has_moved = step_size * state.part_length > MEMORY  # else parts agree because nothing could happen
     is_escaping = ~is_worse & (jnp.max(ascent.family.variances(q)) > tuning.largest_sd**2)
     reviewed = Review(
         q=where(is_worse, before.q, q),
         objective=jnp.where(is_worse, values[BEFORE], values[best]),
         gap=jnp.where(is_worse, jnp.inf, gap),
         is_drifting=is_worse | is_drifting,
-        is_done=is_escaping | (~is_worse & (gap <= ascent.tolerance)),
+        is_done=is_escaping | (~is_worse & has_moved & (gap <= ascent.tolerance)),
         is_escaping=is_escaping,
     )
     factor = jnp.where(is_worse, SHRINK_UNSTABLE, jnp.where(is_drifting, 1.0, SHRINK_NOISY))
