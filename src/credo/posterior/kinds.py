@@ -95,7 +95,8 @@ class Mixture(Kind):
     def sample_u(self, key):
         k_choice, k_draw = jax.random.split(key)
         choice = jax.random.categorical(k_choice, self.log_weights)
-        return jax.lax.switch(choice, [component.sample_u for component in self.components], k_draw)
+        draws = [lambda key, component=component: component.sample_u(key) for component in self.components]
+        return jax.lax.switch(choice, draws, k_draw)
 
     def log_prob_u(self, u):
         terms = jnp.stack([component.log_prob_u(u) for component in self.components])
