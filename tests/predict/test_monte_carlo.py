@@ -308,3 +308,16 @@ def test_the_moments_are_made_once_and_lazily():
     assert "_moments" not in vars(predictive)
     assert predictive.mean is predictive.mean
     assert module.Predictive.__doc__
+
+
+def test_a_posterior_in_single_precision_predicts_in_double():
+    double_precision = posterior()
+    single = Posterior(
+        Draws(double_precision.kind.positions.astype(np.float32)),
+        double_precision.target.cast(np.float32),
+        verdict=Verdict("pass"),
+    )
+    predictive, reference = single.predict(X), double_precision.predict(X)
+    assert predictive.mean.dtype == predictive.quantile(0.3).dtype == np.float64
+    np.testing.assert_allclose(predictive.mean, reference.mean, atol=1e-6)
+    np.testing.assert_allclose(predictive.quantile(0.3), reference.quantile(0.3), atol=1e-5)

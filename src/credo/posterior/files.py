@@ -134,6 +134,10 @@ def _target(recorded: Mapping[str, Any], model) -> Target:
         return bare_model(known).given()
     if not isinstance(model, Model | Target):
         raise CredoError(f"load() takes the model or the target that was fitted; got {type(model).__name__}.")
+    if not model.structure.leaves:
+        raise CredoError(
+            "This model waits for its data, so it has no parameters yet: give the target, model.given(x, y)."
+        )
     if isinstance(model, Target) and recorded["precision"] == "float32":
         model = model.cast(np.float32)
     with double():

@@ -41,11 +41,23 @@ def check_inputs(target: Target, x) -> Table:
             raise CredoError(
                 "This posterior was loaded without its data, so there are no inputs to fall back on: give x."
             )
-        return Table(fitted, target.size, ())
+        return Table(widened(fitted), target.size, ())
     x, new_rows = code(target, _columns(fitted, x))
     x, _ = inputs(x)
-    x = _match(fitted, x)
-    return Table(x, num_rows(x, None, None), new_rows)
+    is_other_form = jax.tree.structure(x) != jax.tree.structure(fitted)
+    if not (is_other_form and type(target.model) is not Model):  # an adapter's model may take its inputs by name
+        x = _match(fitted, x)
+    return Table(widened(x), num_rows(x, None, None), new_rows)
+
+
+def widened(tree):
+    """Floats in float64: prediction integrates in it, whatever the precision of the fit."""
+
+    def convert(leaf):
+        is_narrow = hasattr(leaf, "dtype") and leaf.dtype != np.float64 and np.issubdtype(leaf.dtype, np.floating)
+        return np.asarray(leaf, np.float64) if is_narrow else leaf
+
+    return jax.tree.map(convert, tree)
 
 
 def _columns(fitted, x):

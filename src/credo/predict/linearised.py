@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from credo.model.heads import Head, head_of
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind, Point
-from credo.predict.inputs import Table
+from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, mackay
 from credo.predict.monte_carlo import likelihood_at, without_data
 from credo.predict.outcome import cdf, log_prob, moments
@@ -192,7 +192,7 @@ def centre_of(kind: Kind) -> Float[Array, " dim"]:
 
 
 def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, Kind, Head, Projection]:
-    kind, target = posterior.kind, without_data(posterior.target)
+    kind, target = widened(posterior.kind), without_data(posterior.target)
     if not isinstance(kind, Gaussian | Point):
         raise CredoError(
             f"{rule}() needs a Gaussian posterior, and this one is {type(kind).__name__}: use MonteCarlo(), or "

@@ -14,7 +14,7 @@ from credo.linalg.operator import Stored
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
 from credo.posterior.marginals import draw_weights, sample_positions
-from credo.predict.inputs import Table
+from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
 from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
 from credo.status import CredoError
@@ -43,12 +43,12 @@ class MonteCarlo:
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["MixtureLaw", Any]:
         k_draws, k_rows = jax.random.split(key)
         positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, k_draws)
-        kind = None if positions is not None else posterior.kind
+        kind = None if positions is not None else widened(posterior.kind)
         num_draws = len(log_weights)
         target = without_data(posterior.target)
         new_rows: NewRows = ()
         if table.new_rows:
-            first = positions[0] if positions is not None else posterior.kind.sample_u(keys[0])
+            first = positions[0] if positions is not None else widened(posterior.kind).sample_u(keys[0])
             new_rows = indexed_parameters(target, first, table.x, table.new_rows)
             keys = jax.random.split(k_rows, num_draws) if kind is None else keys
         return MixtureLaw(target, kind, positions, keys, log_weights, new_rows), table.x
@@ -66,7 +66,7 @@ class MonteCarlo:
         size = self.num_draws if positions is None else len(positions)
         weights = np.full(size, 1.0 / size) if weights is None else weights
         with np.errstate(divide="ignore"):
-            return positions, jax.random.split(key, size), np.log(weights)
+            return widened(positions), jax.random.split(key, size), np.log(weights)
 
 
 def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
@@ -81,8 +81,9 @@ def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
 
 
 def without_data(target: Target) -> Target:
-    """The target for prediction alone: compiled functions take it, and need not carry the data of the fit."""
-    return eqx.tree_at(lambda t: (t.x, t.y, t.weights), target, (None, None, None), is_leaf=lambda leaf: leaf is None)
+    """The target for prediction alone, in float64: compiled functions take it, and carry no data of the fit."""
+    bare = eqx.tree_at(lambda t: (t.x, t.y, t.weights), target, (None, None, None), is_leaf=lambda leaf: leaf is None)
+    return bare.cast(np.float64)
 
 
 class MixtureLaw(eqx.Module):
