@@ -62,8 +62,8 @@ def start(_target):
 
 
 def widen(records, tuning, states):
-    """A barrier that pools: the next phase depends on the draws of all chains."""
-    return tuning + records[0]["position"].var(), states
+    """A barrier that pools: the next phase depends on the draws of all chains, and begins elsewhere."""
+    return tuning + records[0]["position"].var(), [s._replace(position=s.position + 1) for s in states]
 
 
 PHASES = (

@@ -150,7 +150,8 @@ def run(
             for index, phase in enumerate(phases):
                 records, done = crew.allocate(phase), [0] * num_chains
                 if journal and journal.is_resumed and index <= first:
-                    states, done = journal.read(index, records, states)
+                    here, done = journal.read(index, records, states)
+                    states = here if index == first else states  # barriers since have changed those of earlier phases
                 if index >= first:
                     begun = time.monotonic()
                     states, done = crew.run(index, phase, tuning, states, done, records, bar, deadline)
