@@ -13,12 +13,13 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 export MPLBACKEND ?= Agg
 
 .PRECIOUS: %/.created %/.develop
-.PHONY: help demo test lint unit shapes slow examples bench
+.PHONY: help demo test lint unit shapes slow scale examples bench
 
 help:
 	@echo "make demo      compare several approximations of one posterior on the breast-cancer table (into demo/)"
 	@echo "make test      linters, types and the core tests"
 	@echo "make slow      the longer tests and those against peer libraries"
+	@echo "make scale     every method on 100,000 rows and on 1,000 parameters, about half an hour"
 	@echo "make examples  run every program of examples/"
 	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
 	@echo "make lint, make unit: the two halves of make test"
@@ -35,14 +36,17 @@ lint: $(VENV)/.develop
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(VENV)/.develop
-	$(PYTEST) -m "not slow and not oracle" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
 
 shapes: $(VENV)/.develop
-	$(PYTEST) -m "not slow and not oracle" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
 
 # pytest leaves with 5 where no test carries the marker.
 slow: $(VENV)/.oracles
 	$(PYTEST) -m "slow or oracle" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+scale: $(VENV)/.develop
+	$(BIN)/python -m pytest -m scale $(PYTEST_ARGS)
 
 examples: $(VENV)/.package
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "$$example"; $(BIN)/python "$$example"; done

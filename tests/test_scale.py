@@ -9,7 +9,7 @@ import pytest
 
 import credo
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.scale
 
 GIB = 2**20  # in the kilobytes of ru_maxrss
 SHORT = {"num_warmup": 150, "num_draws": 100}
