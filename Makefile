@@ -19,7 +19,7 @@ help:
 	@echo "make demo      compare several approximations of one posterior on the breast-cancer table (into demo/)"
 	@echo "make test      linters, types and the core tests"
 	@echo "make slow      the longer tests and those against peer libraries"
-	@echo "make scale     every method on 100,000 rows and on 1,000 parameters, about half an hour"
+	@echo "make scale     every method on 100,000 rows and on 1,000 parameters, minutes each"
 	@echo "make examples  run every program of examples/"
 	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
 	@echo "make lint, make unit: the two halves of make test"
