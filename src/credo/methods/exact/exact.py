@@ -31,6 +31,12 @@ class Exact:
 
     ``info["route"]`` is "conjugate" (a ``Product`` of named distributions) or "quadratic" (a ``Gaussian``). The
     figure ``exact_residual`` is the largest relative error of the identities that the answer must fulfil.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] * x, 1.0))
+    >>> posterior = credo.fit(model.given(np.array([1.0, 2.0]), np.array([1.0, 2.0])), credo.Exact())
+    >>> round(float(posterior.mean()["w"]), 6), round(posterior.log_evidence.value, 6)
+    (0.833333, -3.150423)
     """
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:

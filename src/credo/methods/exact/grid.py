@@ -52,7 +52,15 @@ class Grid:
     ``num_points``: nodes a side; None refines until the evidence stands still to 1e-10. ``bounds``: name -> (low, high)
     in the user's space, arrays of the parameter's shape or numbers; the box of the other parameters is found, as all
     of it is with None. The figure ``grid_boundary_mass`` says what the box cuts off. The error of the evidence is what
-    halving h last changed, far above what is still missing. CredoError above three dimensions.
+    halving h last changed, far above what is still missing. Quantiles are good to about 0.005 sd in three dimensions,
+    and to many digits in one. Raises CredoError above three dimensions, and for bounds that are none.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    >>> target = model.given(y=np.array([3, 5, 1, 4]))
+    >>> posterior = credo.fit(target, credo.Grid())
+    >>> round(float(posterior.mean()["rate"]), 6), round(posterior.log_evidence.value, 4)
+    (3.0, -8.7077)
     """
 
     num_points: int | None = None

@@ -37,6 +37,13 @@ class Importance:
     ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7. The answer holds weighted draws
     (1, S, dim), the evidence with its Monte Carlo error, and in its verdict ``pareto_k`` and ``importance_ess``.
     Raises CredoError where the proposal has no density or other parameters, or misses the target altogether.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    >>> target = model.given(y=np.array([3, 5, 1, 4]))
+    >>> posterior = credo.fit(target, credo.Importance(proposal=credo.fit(target, credo.Laplace())))
+    >>> round(float(posterior.mean()["rate"]), 1), posterior.verdict.status
+    (3.0, 'pass')
     """
 
     proposal: Posterior | None = None

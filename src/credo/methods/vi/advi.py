@@ -46,7 +46,15 @@ class ADVI:
     with a verdict that is no pass. ``num_draws``: of the final ELBO and k̂; the ELBO gets up to 32 times as many.
 
     ``info``: ``elbo_path`` (steps and estimates along the way), ``num_steps``, ``num_gradients``. The evidence is a
-    lower bound with its Monte Carlo error, and None under an improper prior.
+    lower bound with its Monte Carlo error, and None under an improper prior. Raises CredoError for settings that are
+    not positive and minibatches that the target cannot give.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    >>> target = model.given(y=np.array([3, 5, 1, 4]))
+    >>> posterior = credo.fit(target, credo.ADVI(family=credo.FullRank()))
+    >>> round(float(posterior.mean()["rate"]), 1), posterior.log_evidence.kind
+    (3.0, 'lower bound')
     """
 
     family: Family = field(default_factory=MeanField)
