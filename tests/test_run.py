@@ -180,6 +180,15 @@ def test_unknown_layout_is_a_sentence():
         walk(Options(layout="vectorised"))
 
 
+def test_progress_is_shown_on_a_terminal(reference, monkeypatch, capsys):
+    monkeypatch.setattr("credo.progress.DELAY", 0.0)
+    walk(Options(progress=True))
+    assert not capsys.readouterr().err, "nobody watches"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    same(reference, walk(Options(progress=True)))
+    assert "sampling" in capsys.readouterr().err
+
+
 # checkpoints ----------------------------------------------------------------------------------------------------------
 
 

@@ -44,14 +44,18 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
     if start is None:
         return None
     if hasattr(start, "kind"):
-        draw = jax.jit(lambda kind, data: kind.sample_u(as_key(data)))
-        return np.stack([draw(start.kind, stream(key, STREAM + chain)) for chain in range(num_chains)])
+        return np.stack([_draw(start.kind, stream(key, STREAM + chain)) for chain in range(num_chains)])
     positions = np.asarray(start)
     if positions.shape not in ((dim,), (num_chains, dim)):
         raise CredoError(
             f"start has shape {positions.shape}: give one position, ({dim},), or one a chain, ({num_chains}, {dim})."
         )
     return np.broadcast_to(positions, (num_chains, dim))
+
+
+@jax.jit
+def _draw(kind, data):
+    return kind.sample_u(as_key(data))
 
 
 @jit
