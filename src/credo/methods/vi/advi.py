@@ -20,7 +20,9 @@ from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
 from credo.methods.vi.objectives.elbo import ELBO
+from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.start import Start, find_start
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
@@ -61,8 +63,8 @@ class ADVI:
     batch_size: int | None = None
     num_samples: int | None = None
     gradient: Estimator = field(default_factory=StickingTheLanding)
-    objective: ELBO = field(default_factory=ELBO)
-    optimiser: Momentum = field(default_factory=Momentum)
+    objective: Objective = field(default_factory=ELBO)
+    optimiser: Optimiser = field(default_factory=Momentum)
     step_size: float = 0.3
     tolerance: float | None = None
     max_steps: int = 12_700

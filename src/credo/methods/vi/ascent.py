@@ -22,11 +22,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from credo.linalg.operator import Stored
-from credo.methods.vi.families.family import Family, Tangent
+from credo.methods.vi.families.family import Family
 from credo.methods.vi.gradients.estimator import Estimator, antithetic_normal, in_batches
 from credo.methods.vi.minibatch import Anchor, anchored, lay_anchor
-from credo.methods.vi.objectives.elbo import ELBO
-from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.objectives.objective import Objective
+from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.review import NUM_PARTS, Review, review
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
@@ -42,13 +42,14 @@ class Tuning(NamedTuple):
 
 
 class State(NamedTuple):
-    """``sums``: q summed over the steps of each part, leaves (NUM_PARTS, …). ``count``: steps taken in this stretch.
+    """``momentum``: the optimiser's state. ``sums``: q summed over the steps of each part, leaves (NUM_PARTS, …).
 
-    ``reviewed``: what the last review kept; ``anchor``: that of minibatches, else None.
+    ``count``: steps of this stretch. ``reviewed``: what the last review kept.
+    ``anchor``: that of minibatches, else None.
     """
 
     q: Kind
-    momentum: Tangent
+    momentum: Any
     sums: Kind
     count: Float[Array, ""]
     part_length: Float[Array, ""]
@@ -69,9 +70,9 @@ class Ascent:
     """The settings that the compiled step is keyed on."""
 
     family: Family
-    objective: ELBO
+    objective: Objective
     gradient: Estimator
-    optimiser: Momentum
+    optimiser: Optimiser
     num_samples: int
     batch_size: int | None
     tolerance: float

@@ -6,7 +6,7 @@ where the Fisher information of a Gaussian is known and constant, so that the na
 fit is the same whatever the units and the correlations of the parameters.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +29,7 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(ABC):
     """A variational family. A subclass is a frozen dataclass of settings: compiled code is keyed on it.
 
     ``has_correlations``: whether a start profits from a full covariance.

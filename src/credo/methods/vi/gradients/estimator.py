@@ -5,7 +5,7 @@ An estimator turns draws of q moved by a tangent ξ into K log weights log p(u_k
 An estimator writes the log weight of one draw; axes are added elsewhere.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from credo.posterior.kinds import Kind
 
 
 @dataclass(frozen=True)
-class Estimator:
+class Estimator(ABC):
     """A gradient estimator. A subclass is a frozen dataclass of settings: compiled code is keyed on it."""
 
     def prepare(self, target: Target) -> Any:

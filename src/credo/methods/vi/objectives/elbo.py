@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+
+from credo.methods.vi.objectives.objective import Objective
 
 
 @dataclass(frozen=True)
-class ELBO:
+class ELBO(Objective):
     """Maximised by the member of the family nearest to the posterior in KL(q ‖ p), which seeks a mode."""
 
-    def __call__(self, log_weights: Float[Array, " K"]) -> Float[Array, ""]:
-        """The estimate that K log weights log p(u_k, D) − log q(u_k) give: their mean."""
+    def __call__(self, log_weights):
         return jnp.mean(log_weights)

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from credo.methods.vi.families.family import Tangent
+from credo.methods.vi.optimisers.optimiser import Optimiser
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Optimiser):
     """``decay``: β in [0, 1). 0.9 smooths 19 gradients: mean-field steps stay stable on strongly correlated targets."""
 
     decay: float = 0.9
 
-    def start(self, rest: Tangent) -> Tangent:
+    def start(self, rest):
         return jax.tree.map(jnp.zeros_like, rest)
 
-    def update(self, direction: Tangent, v: Tangent) -> tuple[Tangent, Tangent]:
-        """(step, new state) of the direction ρ F⁻¹g."""
-        v = jax.tree.map(lambda v, g: self.decay * v + (1 - self.decay) * g, v, direction)
+    def update(self, direction, state):
+        v = jax.tree.map(lambda v, g: self.decay * v + (1 - self.decay) * g, state, direction)
         return v, v
