@@ -66,6 +66,29 @@ def test_what_the_compiler_refuses_is_compiled_as_usual(monkeypatch, capfd):
     capfd.readouterr()  # XLA grumbles on standard error
 
 
+def test_arguments_that_the_optimiser_finds_unused():
+    """XLA aborts the whole process at a native function with such an argument."""
+
+    def zero(v, w, n):
+        return jnp.sin(v) + jnp.broadcast_to(jnp.zeros_like(w)[0], v.shape) + 0 * n
+
+    def untaken(v, w, n):
+        return lax.cond(n * 0 == 0, lambda: jnp.sin(v), lambda: w)
+
+    with double():
+        for function in (zero, untaken):
+            program = jit(function)
+            np.testing.assert_allclose(program(VECTOR, OTHER, 1), np.sin(VECTOR), rtol=1e-12)
+            assert not program.refused
+
+
+def test_empty_and_boolean_arguments():
+    program = jit(lambda v, empty, flag: jnp.where(flag, v, -v) + jnp.sum(empty))
+    v = VECTOR.astype(np.float32)
+    np.testing.assert_array_equal(program(v, np.zeros((3, 0), np.float32), False), -v)
+    assert not program.refused
+
+
 def test_static_arguments_and_structures():
     program = jit(lambda tree, *, power: {"y": tree["x"] ** power}, static_argnames=("power",))
     assert program({"x": np.float32(3)}, power=2)["y"] == 9

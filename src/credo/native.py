@@ -13,6 +13,7 @@ more reason to stay: ``value_and_gradient`` writes it as a loop, which is what i
 import functools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,11 +43,13 @@ class jit:
 
     @functools.cached_property
     def native(self) -> Callable:
+        """A jitted function -> (answer, witness)."""
+
         def program(*args, **static):
             equations, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
-            call = native_call if suits(equations) else lambda function, *leaves: function(*leaves)
-            leaves = call(jex.jaxpr_as_fun(equations), *jax.tree.leaves(args))
-            return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+            run = native_call if suits(equations) else usual_call
+            leaves, witness = run(jex.jaxpr_as_fun(equations), jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
 
         return jax.jit(program, static_argnames=self.static_argnames, compiler_options=compiler_options())
 
@@ -64,7 +67,7 @@ class jit:
         if self.refused and _signature(args, static) in self.refused:
             return self.usual(*args, **static)
         try:
-            return self.native(*args, **static)
+            return self.native(*args, **static)[0]
         except jax.errors.JaxRuntimeError:
             self.refused.add(_signature(args, static))
             return self.usual(*args, **static)
@@ -72,20 +75,32 @@ class jit:
 
 def _signature(args, static):
     leaves, structure = jax.tree.flatten(args)
-    return (
-        structure,
-        tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves),
-        tuple(static.items()),
-    )
+    shapes = tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
+    return structure, shapes, tuple(static.items())
 
 
-def native_call(function: Callable, *args):
-    """``function(*args)`` inside a traced program, as one native function. Numerically the same but for rounding."""
+def native_call(function: Callable, args: list) -> tuple[list, Any]:
+    """``function(*args)`` inside a traced program, as one native function -> (leaves, witness).
+
+    XLA (2026) aborts the process at a native function with an argument that its optimiser found to be unused. The
+    *witness*, one number of every argument, uses them all; the program must return it.
+    """
     from jax.experimental.xla_metadata import set_xla_metadata
 
-    leaves, structure = jax.tree.flatten(jax.jit(function)(*args))
-    leaves[0] = set_xla_metadata(leaves[0], **NATIVE)  # lands on the operation that made it: the call
-    return jax.tree.unflatten(structure, leaves)
+    sized = [arg for arg in args if np.size(arg)]
+
+    def body(*sized):
+        rest = iter(sized)
+        leaves = function(*(next(rest) if np.size(arg) else jnp.zeros_like(arg) for arg in args))
+        return leaves, [jnp.ravel(arg)[0].astype(float) for arg in sized]
+
+    (leaf, *leaves), witness = jax.jit(body)(*sized)
+    leaf = set_xla_metadata(leaf, **NATIVE)  # lands on the operation that made it: the call
+    return [leaf, *leaves], witness
+
+
+def usual_call(function: Callable, args: list) -> tuple[list, Any]:
+    return function(*args), None
 
 
 def suits(program: jex.ClosedJaxpr) -> bool:
