@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 export MPLBACKEND ?= Agg
 
 .PRECIOUS: %/.created %/.develop
-.PHONY: help demo test lint unit shapes slow scale examples bench
+.PHONY: help demo test lint unit shapes slow scale examples docs bench
 
 help:
 	@echo "make demo      compare several approximations of one posterior on the breast-cancer table (into demo/)"
@@ -21,6 +21,7 @@ help:
 	@echo "make slow      the longer tests and those against peer libraries"
 	@echo "make scale     every method on 100,000 rows and on 1,000 parameters, minutes each"
 	@echo "make examples  run every program of examples/"
+	@echo "make docs      the documentation as pages (into site/)"
 	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
 	@echo "make lint, make unit: the two halves of make test"
 	@echo "make shapes    the core tests with every shaped type checked at run time"
@@ -51,6 +52,9 @@ scale: $(VENV)/.develop
 examples: $(VENV)/.package
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "$$example"; $(BIN)/python "$$example"; done
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(BENCH_VENV)/.bench
 	$(BENCH_VENV)/bin/python benchmarks/road.py
 
@@ -70,6 +74,10 @@ bench: $(BENCH_VENV)/.bench
 
 %/.oracles: $(PACKAGE) | %/.develop
 	$(@D)/bin/python -m pip install --quiet --editable '.[oracles]'
+	@touch $@
+
+%/.docs: $(PACKAGE) | %/.created
+	$(@D)/bin/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 %/.bench: $(PACKAGE) | %/.created

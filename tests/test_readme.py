@@ -2,9 +2,11 @@
 
 import contextlib
 import doctest
+import functools
 import importlib
 import io
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,18 @@ def test_links_lead_to_files(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing, f"{page.name} links to what is not there: {missing}"
+
+
+def test_api_page_holds_every_public_name():
+    page = (PROJECT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE))
+    modules = {name for name in credo.__all__ if isinstance(getattr(credo, name), types.ModuleType)}
+    names = {f"credo.{name}" for name in set(credo.__all__) - modules - {"__version__"}}
+    names |= {f"credo.{m}.{n}" for m in modules for n in getattr(getattr(credo, m), "__all__", ())}
+    there = {name.removeprefix("credo.").rpartition(".")[2] for name in shown}
+    assert not {name for name in names if name.rpartition(".")[2] not in there}
+    for name in shown:  # the page names nothing that is not there
+        functools.reduce(getattr, name.split(".")[1:], credo)
 
 
 class Checker(doctest.OutputChecker):
