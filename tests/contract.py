@@ -65,7 +65,16 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
     if posterior.verdict.status != "pass":
         assert posterior.verdict.sentences, "a verdict that is not pass says why"
     assert posterior.verdict.figures
-    assert {"compile", "total"} <= set(posterior.info["seconds"])
+    info = posterior.info
+    assert {"num_gradients", "num_gradients_useful", "layout", "is_complete", "seconds"} <= set(info)
+    assert 0 <= info["num_gradients_useful"] <= info["num_gradients"]
+    assert info["layout"] in ("single", "threads")
+    assert info["is_complete"] is True, "there was no time limit"
+    assert {"compile", "total"} <= set(info["seconds"])
+    assert all(0 <= each <= info["seconds"]["total"] for each in info["seconds"].values())
+    if "warmup" in info["seconds"] or info["layout"] == "threads":
+        assert {"warmup", "sampling"} <= set(info["seconds"])
+        assert info["num_gradients_useful"] < info["num_gradients"]
 
     draws = posterior.sample(3, 5)
     again = posterior.sample(3, 5)

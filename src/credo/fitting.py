@@ -97,9 +97,26 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         target = target.cast(np.float64 if is_double else np.float32)
         posterior = method.fit(target, key=key, start=start_position(target, start), options=options)
         posterior.kind = to_numpy(posterior.kind)
-    posterior.info["seconds"] = seconds | posterior.info.get("seconds", {})
+    posterior.info = info_of(posterior.info, seconds)
     posterior.verdict = _with_few_rows(posterior.verdict, target)
     return posterior
+
+
+def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """What every posterior's ``info`` holds, whatever the method, and what the method said beside it.
+
+    ``num_gradients`` evaluated, and ``num_gradients_useful`` of them after warm-up (all, where there is none);
+    ``layout``: "single", or "threads" for chains on threads; ``is_complete``: False where a time limit ended the fit;
+    ``seconds``: total and compile, and one entry a phase of an iterative method.
+    """
+    num_gradients = found.get("num_gradients", 0)
+    always = {
+        "num_gradients": num_gradients,
+        "num_gradients_useful": num_gradients,
+        "layout": "single",
+        "is_complete": True,
+    }
+    return always | dict(found) | {"seconds": dict(seconds) | dict(found.get("seconds", {}))}
 
 
 def _position_of(target: Target, params: Mapping[str, Any]):

@@ -38,7 +38,7 @@ Records = tuple[dict[str, np.ndarray], Info]  # arrays (chain, step, …): what 
 
 BUFFER_BYTES = 8 << 20  # of one chunk's records: small beside any data, and holds many steps of most models
 MAX_CHUNK = 1_024  # steps
-FIRST_CHUNK = 16  # steps: how long a step takes is not known before
+FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
 PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
 PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files
 
@@ -58,6 +58,15 @@ class Options(NamedTuple):
     progress: bool = False
     identity: Mapping[str, Any] | None = None
     resume: bool = False
+
+    def deadline(self) -> float:
+        """When ``time_limit`` is over, by ``time.monotonic()``; infinite without one."""
+        return np.inf if self.time_limit is None else time.monotonic() + self.time_limit
+
+    def until(self, deadline: float) -> "Options":
+        """The same for a part of the run: the time limit is what is left of it, 0 where nothing is."""
+        left = None if deadline == np.inf else max(0.0, deadline - time.monotonic())
+        return self._replace(time_limit=left)
 
 
 class Algorithm(NamedTuple):
@@ -128,7 +137,7 @@ def run(
     """
     if options.layout not in (None, "threads"):
         raise CredoError(f"layout={options.layout!r} does not exist (yet): leave it out, or say 'threads'.")
-    deadline = np.inf if options.time_limit is None else time.monotonic() + options.time_limit
+    deadline = options.deadline()
     facts = {**(options.identity or {}), **(identity or {}), "layout": "threads", "num_chains": num_chains}
     journal = Journal(options.checkpoint, facts, resume=options.resume) if options.checkpoint else None
     last = len(phases) - 1
@@ -227,7 +236,7 @@ class _Crew:
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(like[1]))
         budget = min(BUFFER_BYTES, (options.max_memory or BUFFER_BYTES) // 8)
         self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), 1, MAX_CHUNK)))
-        self.quota = [min(FIRST_CHUNK, self.length)] * num_chains
+        self.quota = [min(FIRST_CHUNK if options.time_limit is None else 1, self.length)] * num_chains
         self.patience = PATIENCE_WITH_FILES if journal else PATIENCE
 
     def __enter__(self):

@@ -116,6 +116,22 @@ def test_a_grid_too_coarse_for_the_density_does_not_pass():
     assert any("num_points" in sentence for sentence in posterior.verdict.sentences)
 
 
+def test_a_time_limit_keeps_the_last_whole_grid(monkeypatch):
+    known = targets.gaussian()
+    clock = iter(np.arange(0.0, 1e4))  # a second for each look at it
+    monkeypatch.setattr("credo.methods.exact.box.time.monotonic", lambda: next(clock))
+    with pytest.raises(CredoError, match="time limit of 1 s came after .* before the coarsest grid was complete"):
+        fit(known.target, Grid(), time_limit=1.0, progress=False)
+    whole = fit(known.target, Grid(), time_limit=1e6, progress=False)
+    assert whole.info["is_complete"]
+    cut = fit(known.target, Grid(), time_limit=whole.info["num_densities"] / 4_096 - 20.0, progress=False)
+    assert not cut.info["is_complete"]
+    assert cut.info["num_points"] < whole.info["num_points"]
+    assert cut.verdict.status == "doubtful"
+    assert any("The time limit came while" in sentence for sentence in cut.verdict.sentences)
+    np.testing.assert_allclose(cut.mean()["w"], known.mean["w"], atol=1e-5)
+
+
 def test_a_second_fit_compiles_nothing(caplog):
     model = Model({"rate": dist.Gamma(2.0, 1.0)}, poisson)
     fit(model.given(y=COUNTS), Grid(), progress=False)

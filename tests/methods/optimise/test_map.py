@@ -184,3 +184,23 @@ def test_start_without_a_finite_density_is_explained():
     model = Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] + np.nan, 1.0))
     with pytest.raises(CredoError, match="y is nan"):
         fit(model.given(None, np.zeros(3)), MAP())
+
+
+@pytest.mark.parametrize("method", [MAP(), MAP(optimiser=optax.adam(1e-3)), MAP(batch_size=10), MAP(num_steps=300)])
+def test_a_time_limit_ends_the_ascent_and_is_said(method):
+    """Far classes: the mode is many steps away, and no claim is made about where the ascent would have ended."""
+    posterior = fit(LOGISTIC.given(X, Y), method, time_limit=1e-9, progress=False)
+    assert not posterior.info["is_complete"]
+    assert posterior.verdict.status != "pass"
+    assert any("time limit" in sentence for sentence in posterior.verdict.sentences)
+    assert posterior.verdict.figures["mode_at_infinity"] == 0
+    assert np.all(np.isfinite(posterior.mean()["w"]))
+
+
+def test_updates_do_not_depend_on_the_time_limit():
+    method = MAP(batch_size=50, num_steps=200)
+    limited, whole = (
+        fit(LOGISTIC.given(X, Y), method, time_limit=seconds, progress=False) for seconds in (300.0, None)
+    )
+    assert limited.info["num_gradients"] == whole.info["num_gradients"]
+    np.testing.assert_array_equal(limited.mean()["w"], whole.mean()["w"])

@@ -102,6 +102,19 @@ def test_draws_do_not_depend_on_how_many_are_made_at_once():
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+def test_a_time_limit_keeps_the_draws_so_far():
+    target = linear()
+    method = Importance(proposal(target, 1.5), num_draws=2_000)
+    whole = fit(target, method, progress=False)
+    posterior = fit(target, method, time_limit=1e-6, progress=False)
+    num_draws = posterior.kind.positions.shape[1]
+    assert 0 < num_draws < 2_000
+    np.testing.assert_array_equal(posterior.kind.positions, whole.kind.positions[:, :num_draws])
+    assert not posterior.info["is_complete"]
+    assert any(f"after {num_draws:,} of 2,000 draws" in sentence for sentence in posterior.verdict.sentences)
+    assert np.isfinite(posterior.log_evidence.value)
+
+
 def test_a_second_fit_compiles_nothing(caplog):
     target = linear()
     fit(target, Importance(proposal(target, 1.5)), progress=False)

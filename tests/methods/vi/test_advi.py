@@ -98,10 +98,25 @@ def test_a_budget_that_ends_first_is_no_pass():
     assert any("max_steps" in sentence for sentence in posterior.verdict.sentences)
 
 
-def test_a_time_limit_ends_the_fit_with_what_it_has():
-    posterior = fit(targets.logistic().target, ADVI(tolerance=1e-12), time_limit=2.0, progress=False)
-    assert posterior.verdict.status != "pass"
+@pytest.mark.parametrize("time_limit", [1e-6, 0.5])
+def test_a_time_limit_ends_the_fit_with_what_it_has(time_limit):
+    fit(targets.logistic().target, ADVI(tolerance=1e-12, max_steps=10), progress=False)  # compiles
+    posterior = fit(targets.logistic().target, ADVI(tolerance=1e-12), time_limit=time_limit, progress=False)
+    assert posterior.info["seconds"]["total"] < time_limit + 2.0  # and not the minutes of all steps
+    assert not posterior.info["is_complete"]
     assert posterior.info["num_steps"] > 0
+    assert posterior.verdict.status != "pass"
+    assert any("The time limit came after" in sentence for sentence in posterior.verdict.sentences)
+    assert not any("inf nats" in sentence for sentence in posterior.verdict.sentences)
+    assert np.all(np.isfinite(posterior.mean()["w"]))
+
+
+def test_a_time_limit_that_comes_after_the_end_changes_nothing():
+    target = targets.logistic().target
+    limited, whole = (fit(target, ADVI(), time_limit=seconds, progress=False) for seconds in (300.0, None))
+    assert limited.info["is_complete"]
+    assert limited.verdict == whole.verdict
+    np.testing.assert_array_equal(limited.mean()["w"], whole.mean()["w"])
 
 
 @pytest.mark.parametrize("family", [MeanField(), FullRank()])

@@ -4,6 +4,7 @@ From the modes, reached from several sides, and their curvatures; then from the 
 each face widened until the cells at it hold next to nothing.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -28,21 +29,37 @@ DEPTH = -45.0  # log density below the largest that the box need not hold
 ROUND = 2.0  # variances along the box's axes, in units of its own, that need no new axes
 NUM_CANDIDATES, NUM_BEST, NUM_STARTS, MAX_ROUNDS = 512, 6, 18, 40
 APART = 0.3  # of the candidates' sd, between two starts
-BATCH = 4_096  # nodes a call: one program for grids of any size
+BATCHES = 16  # of densities at once in a call, 4,096 nodes of a small model: one program for grids of any size
+
+
+class TimeIsUpError(CredoError):
+    """The time limit came while a grid was evaluated."""
 
 
 class Density:
-    """log p(u, D) at many positions; −inf where it is not a number. ``count``: evaluations so far."""
+    """log p(u, D) at many positions; −inf where it is not a number. ``count``: evaluations so far.
+
+    TimeIsUpError where the time limit comes before all of them are done.
+    """
 
     def __init__(self, target: Target, options: Options):
-        self.target = target
+        self.target, self.options = target, options
+        self.deadline = options.deadline()
         self.at_once = evaluations_at_once(target, options.max_memory)
         self.count = 0
 
     def __call__(self, u: Float[np.ndarray, "nodes dim"]) -> Float[np.ndarray, " nodes"]:
-        self.count += len(u)
-        padded = np.concatenate([u, np.repeat(u[:1], -len(u) % BATCH, axis=0)])
-        parts = [_log_density(self.target, part, self.at_once) for part in np.split(padded, len(padded) // BATCH)]
+        size = BATCHES * self.at_once
+        padded = np.concatenate([u, np.repeat(u[:1], -len(u) % size, axis=0)])
+        parts = []
+        for part in np.split(padded, len(padded) // size):
+            if time.monotonic() > self.deadline:
+                raise TimeIsUpError(
+                    f"The time limit of {self.options.time_limit:g} s came after {self.count:,} evaluations of the log "
+                    "density, before the coarsest grid was complete: raise time_limit, or use Laplace()."
+                )
+            parts.append(np.asarray(_log_density(self.target, part, self.at_once)))
+            self.count += min(size, len(u) - size * (len(parts) - 1))
         return np.nan_to_num(np.concatenate(parts)[: len(u)].astype(np.float64), nan=-np.inf)
 
 
@@ -164,7 +181,7 @@ def _modes(density: Density, target: Target, key, start) -> list[Mode]:
     objective, solver = in_unconstrained_space(target), solver_for(target)
     modes: list[Mode] = []
     for position in starts:
-        optimum = maximise(objective.function, objective.args, position, solver)
+        optimum = maximise(objective.function, objective.args, position, solver, deadline=density.deadline)
         if optimum is None or optimum.status not in (Status.CONVERGED, Status.STALLED):
             continue
         try:

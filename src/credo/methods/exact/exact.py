@@ -57,7 +57,7 @@ class Exact:
             kind,
             target,
             verdict=judge({"exact_residual": residual}),
-            info={"route": route, "num_gradients": num_gradients, "num_gradients_useful": num_gradients},
+            info={"route": route, "num_gradients": num_gradients},
             log_evidence=Estimate(log_evidence, 0.0, "exact") if has_evidence(target) else None,
         )
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from credo.diagnose.verdict import judge
-from credo.methods.exact.box import SIDE, Box, Density, between, find_box
+from credo.methods.exact.box import SIDE, Box, Density, TimeIsUpError, between, find_box
 from credo.methods.particles.importance import has_evidence
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
@@ -73,21 +73,24 @@ class Grid:
         box = find_box(density, target, key, start)
         box = box if self.bounds is None else between(self.bounds, box, target)
         side = self.num_points or SIDE[target.dim]
-        coarser = None
-        while True:
-            now = add_up(density, box, side)
-            # every other node of an odd grid is the grid of twice the spacing, which is there already
-            change = abs(now.log_evidence - coarser) if coarser is not None else _change(density, box, side, now)
-            if self.num_points or (side >= FINE[target.dim] and change <= ENOUGH) or side >= FINEST[target.dim]:
-                break
-            side, coarser = 2 * side - 1, now.log_evidence
+        now, change, is_complete = add_up(density, box, side), np.nan, True
+        try:
+            change = _change(density, box, side, now)
+            while not (
+                self.num_points or (side >= FINE[target.dim] and change <= ENOUGH) or side >= FINEST[target.dim]
+            ):
+                finer = add_up(density, box, 2 * side - 1)
+                # every other node of an odd grid is the grid of twice the spacing, which is there already
+                change, side, now = abs(finer.log_evidence - now.log_evidence), 2 * side - 1, finer
+        except TimeIsUpError:
+            is_complete = False
         keep = now.log_weights > np.max(now.log_weights) + NEGLIGIBLE
         kept = now.log_weights[keep]
         return Posterior(
             Draws(now.nodes[keep][None], (kept - logsumexp(kept))[None]),
             target,
-            verdict=_verdict(now, change, side, target.dim),
-            info={"num_points": side, "num_densities": density.count, "num_gradients": 0, "num_gradients_useful": 0},
+            verdict=_verdict(now, change, side, target.dim, is_complete),
+            info={"num_points": side, "num_densities": density.count, "is_complete": is_complete},
             log_evidence=Estimate(now.log_evidence, change, "exact") if has_evidence(target) else None,
         )
 
@@ -116,8 +119,14 @@ def _change(density: Density, box: Box, side: int, fine: Sum) -> float:
     return abs(fine.log_evidence - add_up(density, box, (side + 1) // 2).log_evidence)
 
 
-def _verdict(found: Sum, change: float, side: int, dim: int) -> Verdict:
+def _verdict(found: Sum, change: float, side: int, dim: int, is_complete: bool) -> Verdict:
     figures = {"grid_boundary_mass": found.boundary_mass, "num_draws": side**dim}
+    if not is_complete:
+        sentence = (
+            f"The time limit came while the grid of {side} nodes a side was refined: quantiles are coarse, and the "
+            f"evidence is known to {change:.1e} nats. Raise time_limit."
+        )
+        return judge(figures, (sentence,), at_best="doubtful")
     if not change <= COARSE:
         sentence = (
             f"Halving the spacing of the grid still moved the log evidence by {change:.1e} nats (1e-6 passes): the "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
+from credo.diagnose.verdict import RULES
 from credo.methods.laplace.curvature import Curvature, ExactHessian
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
@@ -91,6 +92,7 @@ class Laplace:
             **proposal_figures(objective, kind, key, chunk_size(target, options.max_memory, most=NUM_DRAWS)),
         )
         is_mode = is_positive and not (verdict.figures["mode_at_infinity"] or verdict.figures["mode_on_boundary"])
+        is_mode = is_mode and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
         evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)
         info = fit_info(objective, optimum) | {"num_densities": NUM_DRAWS}
         if self.prior is not None:

@@ -131,7 +131,7 @@ def as_posterior(done: Run, target, method) -> Posterior:
         "layout": done.layout,
         "step_size": float(np.mean(sampling.step_size[:, -1])),
         "is_complete": done.is_complete,
-        "seconds": done.seconds,
+        "seconds": {"warmup": 0.0} | done.seconds,
         "sample_stats": sampling._asdict(),
     }
     sentences = []

@@ -54,7 +54,9 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
         "position_norm": float(np.max(np.abs(optimum.position))),
     }
     sentences = []
-    runaway = _runaway(objective, optimum, solver, is_transformed)
+    # where time ended the ascent it was on its way, and nobody knows where to
+    is_cut = optimum.status is Status.TIME
+    runaway = None if is_cut else _runaway(objective, optimum, solver, is_transformed)
     if runaway is not None:
         name, before, after = _named(target, optimum.position, runaway, optimum.newton)
         if is_transformed[runaway] and not abs(after) > abs(before) * (1 + 1e-6):
@@ -85,8 +87,8 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
             "Second derivatives were used by products only, and rounding ended the ascent before the gradient did: the "
             "parameters may differ too much in scale."
         )
-    if optimum.status is Status.TIME:
-        sentences.append("The time limit ended the ascent.")
+    if is_cut:
+        sentences.append("The time limit ended the ascent before the mode was found.")
     return Diagnosis(figures, tuple(sentences), spectrum)
 
 

@@ -13,7 +13,7 @@ import optax
 
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
-from credo.methods.optimise.newton import MAX_STEPS, Optimum
+from credo.methods.optimise.newton import MAX_STEPS, Optimum, Status
 from credo.methods.optimise.objective import Objective, find_mode, in_users_space, solver_for, starting_position
 from credo.model.target import Target
 from credo.posterior.kinds import Point
@@ -48,25 +48,28 @@ class MAP:
         objective = in_users_space(target)
         solver = solver_for(target, options.max_memory)
         position = starting_position(target, key, start)
-        num_updates, max_steps = 0, self.num_steps or MAX_STEPS
+        deadline = options.deadline()
+        num_updates, num_wanted, max_steps = 0, 0, self.num_steps or MAX_STEPS
         if self.optimiser is not None or self.batch_size is not None:
-            num_updates = self.num_steps or default_num_steps(target, self.batch_size)
-            optimiser = self.optimiser or default_optimiser(num_updates)
-            position = ascend(target, optimiser, self.batch_size, num_updates, key, position, options)
+            num_wanted = self.num_steps or default_num_steps(target, self.batch_size)
+            optimiser = self.optimiser or default_optimiser(num_wanted)
+            position, num_updates = ascend(target, optimiser, self.batch_size, num_wanted, key, position, options)
             max_steps = 0
-        optimum = find_mode(
-            objective, target, position, key, solver, max_steps=max_steps, time_limit=options.time_limit
-        )
+        time_limit = options.until(deadline).time_limit
+        optimum = find_mode(objective, target, position, key, solver, max_steps=max_steps, time_limit=time_limit)
         diagnosis = diagnose(target, objective, optimum, solver)
+        if num_updates < num_wanted:
+            sentence = f"The time limit came after {num_updates:,} of {num_wanted:,} updates."
+            diagnosis = diagnosis._replace(sentences=(*diagnosis.sentences, sentence))
         return Posterior(
             Point(jax.device_put(optimum.position)),
             target,
             verdict=diagnosis.verdict(num_iterations=float(num_updates or optimum.num_gradients)),
-            info=fit_info(objective, optimum, num_updates),
+            info=fit_info(objective, optimum, num_updates, is_complete=num_updates == num_wanted),
         )
 
 
-def fit_info(objective: Objective, optimum: Optimum, num_updates: int = 0) -> dict:
+def fit_info(objective: Objective, optimum: Optimum, num_updates: int = 0, *, is_complete: bool = True) -> dict:
     """What every method of this family and Laplace report of the ascent."""
     return {
         "mode": objective.mode,
@@ -75,4 +78,5 @@ def fit_info(objective: Objective, optimum: Optimum, num_updates: int = 0) -> di
         "num_gradients": num_updates + optimum.num_gradients,
         "num_hessians": optimum.num_hessians,
         "num_hessian_products": optimum.num_products,
+        "is_complete": is_complete and optimum.status is not Status.TIME,
     }

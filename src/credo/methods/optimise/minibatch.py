@@ -5,7 +5,6 @@ One compiled program takes any number of updates. Step i's batch is a slice of t
 """
 
 import functools
-import itertools
 import time
 
 import jax
@@ -20,7 +19,8 @@ from credo.status import CredoError
 
 NUM_EPOCHS, LEAST_STEPS = 30, 1_000
 STEP_SIZE = 0.05  # in unconstrained coordinates, which are of order one
-NUM_CALLS = 20  # between which the time limit is looked at
+NUM_CALLS = 20  # of the compiled loop: between them the position is looked at
+PATIENCE = 0.25  # seconds that a call aims at under a time limit, which is looked at between calls
 
 
 def default_num_steps(target: Target, batch_size: int | None) -> int:
@@ -42,25 +42,27 @@ def ascend(
     key,
     position: Float[np.ndarray, " dim"],
     options: Options,
-) -> Float[np.ndarray, " dim"]:
-    """``num_steps`` updates from ``position`` (fewer at the time limit) of the density in the user's space."""
+) -> tuple[Float[np.ndarray, " dim"], int]:
+    """``num_steps`` updates from ``position`` of the density in the user's space, fewer at the time limit; how many."""
     if batch_size is not None:
         target.check_minibatch(batch_size)
         if batch_size == target.size:
             batch_size = None
-    deadline = np.inf if options.time_limit is None else time.monotonic() + options.time_limit
+    deadline = options.deadline()
     state = initial(optimiser, jnp.asarray(position), target.size)
-    stops = np.linspace(0, num_steps, NUM_CALLS + 1).astype(int)
-    for first, last in itertools.pairwise(stops):
-        state = _advance(optimiser, batch_size, target, key, state, first, last)
+    done, quota = 0, -(-num_steps // NUM_CALLS) if deadline == np.inf else 1
+    while done < num_steps and (done == 0 or time.monotonic() < deadline):
+        begun, last = time.monotonic(), min(done + quota, num_steps)
+        state = _advance(optimiser, batch_size, target, key, state, done, last)
         if not np.all(np.isfinite(state[0])):
             raise CredoError(
                 f"The position is no longer finite after {last} steps: lower the optimiser's step size, or add "
                 "optax.clip_by_global_norm before it."
             )
-        if time.monotonic() > deadline:
-            break
-    return np.asarray(state[0])
+        done = last
+        if deadline < np.inf and time.monotonic() - begun < PATIENCE / 2:
+            quota *= 2
+    return np.asarray(state[0]), done
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "size"))

@@ -121,19 +121,18 @@ def maximise(
     *,
     tolerance: float = TOLERANCE,
     max_steps: int = MAX_STEPS,
-    time_limit: float | None = None,
+    deadline: float = np.inf,
 ) -> Optimum | None:
     """The maximum of ``objective(args, u)`` over u in R^dim, from ``start`` (dim,); None if f or g is not finite there.
 
     ``objective``: a module-level function, which the compiled program is keyed on; ``args``: a pytree, which it is
-    not. ``max_steps`` counts evaluations; 0 looks at the start alone. ``time_limit``: seconds.
+    not. ``max_steps`` counts evaluations; 0 looks at the start alone. ``deadline``: by ``time.monotonic()``.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is looked at as such
-        return _maximise(objective, args, start, solver, tolerance, max_steps, time_limit)
+        return _maximise(objective, args, start, solver, tolerance, max_steps, deadline)
 
 
-def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, time_limit) -> Optimum | None:
-    deadline = np.inf if time_limit is None else time.monotonic() + time_limit
+def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, deadline) -> Optimum | None:
     u = np.asarray(start)
     now = solver.evaluate(objective, args, u, -np.inf, None)
     if not _is_finite(now):

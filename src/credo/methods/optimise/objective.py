@@ -4,6 +4,7 @@ Each objective is a module-level function of (args, u), so that compiled program
 one: log p(u, D) − w log |∂params/∂u| with w an argument, 1 for the density in the user's space and 0 for that of u.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -155,11 +156,13 @@ def find_mode(
 ) -> Optimum:
     """The maximum from ``start``, or from random positions where the density is not finite there.
 
-    Raises CredoError, naming parameter or row, where it is finite at none of them.
+    ``time_limit``: seconds of all of it. Raises CredoError, naming parameter or row, where it is finite at none of
+    them.
     """
+    deadline = np.inf if time_limit is None else time.monotonic() + time_limit
     for attempt in range(NUM_STARTS + 1):
         position = start if attempt == 0 else random_position(target, key, attempt, WIDE_SPREAD).astype(start.dtype)
-        optimum = _climb(objective, target, position, solver, max_steps, time_limit)
+        optimum = _climb(objective, target, position, solver, max_steps, deadline)
         if optimum is not None:
             return optimum
     at = solver.evaluate(objective.function, objective.args, start, -np.inf, None)
@@ -171,16 +174,16 @@ def find_mode(
     raise CredoError(explain(target, start))
 
 
-def _climb(objective: Objective, target: Target, start, solver: Solver, max_steps: int, time_limit) -> Optimum | None:
+def _climb(objective: Objective, target: Target, start, solver: Solver, max_steps: int, deadline) -> Optimum | None:
     """From one start, by products first where a matrix is dear."""
     function, args = objective.function, objective.args
     approach = None
     if isinstance(solver, Dense) and max_steps > 0 and float(target.size) * target.dim**2 > EXPENSIVE:
         steps = min(max_steps, APPROACH_STEPS)
-        approach = maximise(function, args, start, ConjugateGradients(), max_steps=steps, time_limit=time_limit)
+        approach = maximise(function, args, start, ConjugateGradients(), max_steps=steps, deadline=deadline)
     if approach is None:
-        return maximise(function, args, start, solver, max_steps=max_steps, time_limit=time_limit)
-    optimum = maximise(function, args, approach.position, solver, max_steps=max_steps, time_limit=time_limit)
+        return maximise(function, args, start, solver, max_steps=max_steps, deadline=deadline)
+    optimum = maximise(function, args, approach.position, solver, max_steps=max_steps, deadline=deadline)
     return (
         None
         if optimum is None

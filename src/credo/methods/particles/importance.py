@@ -9,6 +9,7 @@ variance that the error estimates does not exist in practice, and the error is N
 """
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,24 +54,28 @@ class Importance:
         proposal = self.proposal if self.proposal is not None else start
         self._check(target, proposal)
         target = target.flat()
+        deadline = options.deadline()
         batch = evaluations_at_once(target, options.max_memory)
-        u, log_weights = draw_and_weigh(proposal.kind, target, key, self.num_draws, batch)
+        u, log_weights = draw_and_weigh(proposal.kind, target, key, self.num_draws, batch, deadline)
+        num_draws = len(log_weights)
         smoothed = smooth(log_weights)
         if np.isnan(smoothed.log_weights).any():
             raise CredoError(
-                f"The log density is finite at none of {self.num_draws} draws of the proposal, which misses the "
+                f"The log density is finite at none of {num_draws} draws of the proposal, which misses the "
                 "target: use a proposal fitted to this target, or NUTS()."
             )
         figures = {
             "pareto_k": smoothed.k_hat,
             "importance_ess": effective_sample_size(smoothed.log_weights),
-            "num_draws": self.num_draws,
+            "num_draws": num_draws,
         }
+        cut = f"The time limit came after {num_draws:,} of {self.num_draws:,} draws."
+        sentences = (cut,) if num_draws < self.num_draws else ()
         return Posterior(
             Draws(u[None], smoothed.log_weights[None].astype(u.dtype)),
             target,
-            verdict=_verdict(figures, smoothed.k_hat, self.num_draws),
-            info={"num_gradients": 0, "num_gradients_useful": 0, "num_densities": self.num_draws},
+            verdict=_verdict(figures, smoothed.k_hat, num_draws, sentences),
+            info={"num_densities": num_draws, "is_complete": num_draws == self.num_draws},
             log_evidence=log_evidence(log_weights, smoothed.k_hat) if has_evidence(target) else None,
         )
 
@@ -100,22 +105,30 @@ def has_evidence(target: Target) -> bool:
 
 
 def draw_and_weigh(
-    kind: Kind, target: Target, key, num_draws: int, batch: int
+    kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf
 ) -> tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]:
-    """Draws of ``kind`` and the logs of their importance weights: the same in any ``batch``."""
+    """Draws of ``kind`` and the logs of their importance weights: the same in any ``batch``.
+
+    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first.
+    """
     num_batches = -(-num_draws // batch)
     batch = -(-num_draws // num_batches)  # equal batches: one program, and little drawn in vain
-    u, log_weights = _draw_and_weigh(kind, target, stream(key), num_batches, batch)
-    return np.asarray(u)[:num_draws], np.asarray(log_weights)[:num_draws]
+    parts = []
+    for first in range(0, num_draws, batch):
+        if parts and time.monotonic() > deadline:
+            break
+        parts.append(jax.tree.map(np.asarray, _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)))
+    u, log_weights = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
+    return u, log_weights
 
 
-@functools.partial(jax.jit, static_argnames=("num_batches", "batch"))
-def _draw_and_weigh(kind: Kind, target: Target, key, num_batches: int, batch: int):
+@functools.partial(jax.jit, static_argnames=("batch",))
+def _draw_and_weigh(kind: Kind, target: Target, key, first, batch: int):
     def one(index):
         u = kind.sample_u(jax.random.fold_in(as_key(key), index))
         return u, target.log_density(u) - kind.log_prob_u(u)
 
-    return jax.lax.map(one, jnp.arange(num_batches * batch), batch_size=batch)
+    return jax.vmap(one)(first + jnp.arange(batch, dtype=jnp.int32))
 
 
 def evaluations_at_once(target: Target, max_memory: int | None = None) -> int:
@@ -137,10 +150,10 @@ def _bytes_of(jaxpr) -> int:
     )
 
 
-def _verdict(figures: dict[str, float], k_hat: float, num_draws: int) -> Verdict:
+def _verdict(figures: dict[str, float], k_hat: float, num_draws: int, sentences: tuple[str, ...]) -> Verdict:
     if not threshold(num_draws) < k_hat <= RULES["pareto_k"].passes:
-        return judge(figures)
+        return judge(figures, sentences)
     # below about 2,200 draws the largest reliable k̂ is smaller than the table's (Vehtari et al. 2024, section 3.2.4)
     enough = int(np.ceil(10 ** (1 / (1 - k_hat))))
     sentence = f"With a Pareto k-hat of {k_hat:.2f}, {num_draws} draws are too few: raise num_draws to {enough:,}."
-    return judge(figures, (sentence,), at_best="doubtful")
+    return judge(figures, (sentence, *sentences), at_best="doubtful")

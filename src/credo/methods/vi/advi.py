@@ -72,6 +72,7 @@ class ADVI:
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
+        deadline = options.deadline()
         self._check(target)
         at_once = evaluations_at_once(target, options.max_memory)
         ascent = self._ascent(target, at_once)
@@ -82,7 +83,7 @@ class ADVI:
         begun: list[Start] = []  # stays empty where a checkpoint is resumed
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
-            begun.append(find_start(target, self.family, key, start, options))
+            begun.append(find_start(target, self.family, key, start, options.until(deadline)))
             largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(self.family.variances(begun[0].q))))
             state = ascent.begin(target, begun[0].q, step_size, part_length)
             return Tuning(known, np.asarray(largest_sd, state.step_size.dtype)), [state]
@@ -95,11 +96,12 @@ class ADVI:
             phases=[Phase("ascent", self.max_steps)],
             key=stream(key, 0),
             num_chains=1,
-            options=options,
+            options=options.until(deadline),
         )
         state: State = done.states[0]
+        is_complete = done.is_complete or bool(state.reviewed.is_done)
         q = state.reviewed.q if np.isfinite(state.reviewed.objective) else state.q
-        measured = measure(q, self.family, target, stream(key, 1), self.num_draws, at_once)
+        measured = measure(q, self.family, target, stream(key, 1), self.num_draws, at_once, deadline)
         path, num_taken = _path(done.info["ascent"])
         num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
         free = next((s.free for s in begun if s.free is not None), None)
@@ -108,13 +110,14 @@ class ADVI:
         return Posterior(
             q,
             target,
-            verdict=_verdict(measured, state, len(path), ascent.tolerance, target, free),
+            verdict=_verdict(measured, state, len(path), ascent.tolerance, target, free, is_complete),
             info={
                 "num_gradients": num_gradients,
-                "num_gradients_useful": num_gradients,
+                "is_complete": is_complete,
                 "num_steps": len(path),
                 "num_rejected": len(path) - num_taken,
                 "elbo_path": _thinned(path),
+                "seconds": done.seconds,
             },
             log_evidence=measured.elbo if has_evidence(target) else None,
         )
@@ -143,11 +146,18 @@ class ADVI:
 
 
 def _verdict(
-    measured: Measured, state: State, num_steps: int, tolerance: float, target: Target, free: np.ndarray | None
+    measured: Measured,
+    state: State,
+    num_steps: int,
+    tolerance: float,
+    target: Target,
+    free: np.ndarray | None,
+    is_complete: bool,
 ) -> Verdict:
-    """``free``: a direction along which the posterior is improper, or None."""
+    """``free``: a direction along which the posterior is improper, or None. ``is_complete``: not cut off by time."""
+    is_reviewed = bool(np.isfinite(state.reviewed.objective))
     figures = {
-        "elbo_drift": float(state.reviewed.gap),
+        "elbo_drift": float(state.reviewed.gap) if is_reviewed else np.nan,
         "elbo_error": measured.elbo.error,
         **measured.figures,
         "elbo": measured.elbo.value,
@@ -158,6 +168,12 @@ def _verdict(
         name = _leaf_at(target, int(np.argmax(np.abs(free))))
         sentence = f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
         return judge(figures, (sentence,), at_best="failed")
+    if not is_complete:
+        sentence = (
+            f"The time limit came after {num_steps:,} steps, before the averaged ELBO was stationary to {tolerance:g} "
+            "nats. Raise time_limit."
+        )
+        return judge(figures, (sentence,), at_best="doubtful")
     if not bool(state.reviewed.is_done):
         sentence = (
             f"The {num_steps:,} steps allowed ended before the averaged ELBO was stationary to {tolerance:g} nats. "

@@ -1,6 +1,7 @@
 """What a variational posterior is worth, on draws that its fit has not seen."""
 
 import math
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +26,23 @@ class Measured(NamedTuple):
     figures: dict[str, float]
 
 
-def measure(q: Kind, family: Family, target: Target, key, num_draws: int, at_once: int) -> Measured:
-    """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR; the figures from the first round."""
-    u, log_weights = draw_and_weigh(q, target, stream(key, 0), num_draws, at_once)
+def measure(
+    q: Kind, family: Family, target: Target, key, num_draws: int, at_once: int, deadline: float = np.inf
+) -> Measured:
+    """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR; the figures from the first round.
+
+    After ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
+    """
+    u, log_weights = draw_and_weigh(q, target, stream(key, 0), num_draws, at_once, deadline)
     z = (u - np.asarray(family.center(q))) / np.sqrt(np.asarray(family.variances(q)))
     figures = proposal_figures(z, log_weights)
     error = estimate(log_weights).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1
-    more = [draw_and_weigh(q, target, stream(key, i), num_draws, at_once)[1] for i in range(1, num_rounds)]
+    more = []
+    for i in range(1, num_rounds):
+        if time.monotonic() > deadline:
+            break
+        more.append(draw_and_weigh(q, target, stream(key, i), num_draws, at_once, deadline)[1])
     return Measured(estimate(np.concatenate([log_weights, *more])), figures)
 
 

@@ -47,8 +47,12 @@ def find_start(target: Target, family: Family, key, start, options: Options) -> 
         return Start(family.around(np.asarray(start.kind.mean), np.linalg.inv(covariance)), 0)
     position = starting_position(target, key, start)
     solver = Dense(chunk_size(target, options.max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
-    mode = find_mode(in_unconstrained_space(target), target, position, key, solver, max_steps=MAX_STEPS)
+    objective, time_limit = in_unconstrained_space(target), options.time_limit
+    mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=time_limit)
     num_gradients = mode.num_gradients + mode.num_products
+    if mode.status is Status.TIME:  # as near as it came, with what curvature there is
+        at_hand = np.ones_like(position) if mode.curvature is None else mode.curvature
+        return Start(family.around(mode.position, at_hand), num_gradients)
     if mode.status not in (Status.CONVERGED, Status.STALLED):
         return Start(family.start(position, np.ones_like(position)), num_gradients)
     precision, num_products = _precision(target, family, mode, key, options)
