@@ -40,7 +40,17 @@ RANK = {prefix: rank for rank, layer in enumerate(LAYERS) for prefix in layer}
 SHARED_METHODS = "methods.optimise", "methods.particles.importance"
 LATE = ("posterior", "predict")  # Posterior.predict: one line inside a function
 
-HEAVY = ("arviz_base", "arviz_stats", "arviz_plots", "arviz", "matplotlib", "pandas", "sklearn", "scipy.stats")
+HEAVY = (
+    "arviz_base",
+    "arviz_stats",
+    "arviz_plots",
+    "arviz",
+    "matplotlib",
+    "pandas",
+    "sklearn",
+    "scipy.stats",
+    "formulaic",
+)
 HEAVY_ALLOWED = ("estimators", "reporting", "cli")  # loaded on demand themselves; estimators need the base classes
 
 

@@ -1,15 +1,21 @@
 """Generalised linear models of standardised features, with weakly informative priors scaled to the data.
 
-Coefficients act on features of mean 0 and sd 1. The likelihoods are module-level functions, so that every fit of a
-family with the same shapes reuses one compiled program.
+Coefficients act on features of mean 0 and sd 1 (or, for features of two values, on their difference). The likelihoods
+are module-level, so that every fit of a family with the same shapes reuses one compiled program.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
 from credo.model.model import Model
-from credo.models.table import Family
+from credo.models.design import Scaling
+from credo.models.family import Family
+from credo.models.groups import GroupTerm
+from credo.models.table import Table
 from credo.status import CredoError
 
 PRIOR_SD = 2.5  # of a coefficient in link units per sd of its feature (Gelman, Jakulin, Pittau & Su, 2008)
@@ -27,35 +33,192 @@ class Standardiser:
         return (x - self.mean) / self.sd
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A table made ready to be fitted: its model, and the inputs that the model takes.
+
+    ``rows``: the row numbers of the fit, from which alone the columns are scaled and the priors set. ``y``: the
+    outcomes of *all* rows of the table. ``labels``: scalar name -> words. ``priors``: a sentence a prior.
+
+    >>> table = read_table("iris")
+    >>> prepared = prepare(table, range(100, 150))  # doctest: +SKIP
+    >>> target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])  # doctest: +SKIP
+    """
+
+    table: Table
+    rows: np.ndarray
+    model: Model
+    labels: dict[str, str]
+    priors: list[str]
+    scaling: Scaling
+    group_scalings: tuple[Scaling, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        return self.table.family
+
+    @property
+    def y(self) -> np.ndarray:
+        return self.table.y
+
+    def inputs(self, rows) -> Any:
+        """What ``model.given`` and ``posterior.predict`` take as x, for rows of the table or new ones.
+
+        ``rows``: row numbers (M,) of the table, or a DataFrame (or dict of columns) with the table's columns.
+        Raises CredoError for a column that is missing or holds what the fit did not know.
+        """
+        raw = self.table.inputs(rows)
+        x = self.scaling(raw.x)
+        if not self.table.groups and raw.offset is None and _is_plain(self.table):
+            return x
+        inputs: dict[str, Any] = {"features": x}
+        if raw.offset is not None:
+            inputs["offset"] = raw.offset
+        for group, scaling, (levels, design) in zip(self.table.groups, self.group_scalings, raw.groups, strict=True):
+            columns = scaling(design)
+            ones = [np.ones((len(columns), 1))] if group.has_intercept else []
+            inputs[group.key] = levels
+            inputs[f"{group.key} design"] = np.concatenate([*ones, columns], axis=1)
+        return inputs
+
+    def describe(self) -> str:
+        """One line: table, outcome, family, size."""
+        table = self.table
+        classes = f" ({', '.join(table.classes[:6])}{', …' * (len(table.classes) > 6)})" if table.classes else ""
+        groups = "".join(f", {group.label} as groups" for group in table.groups)
+        offset = " and an offset" if table.offset else ""
+        return (
+            f"{table.name}: {table.target}{classes}, {table.family} regression on {len(table.columns)} features"
+            f"{groups}{offset}, {self.model.structure.dim} parameters."
+        )
+
+
+def prepare(table: Table, rows) -> Prepared:
+    """The model of ``table``, with columns scaled by, and priors set from, the ``rows`` (row numbers) of the fit.
+
+    Priors: a coefficient has sd 2.5 link units per sd of its column (of two-valued columns: between the values); the
+    unit is 1 for logits and log rates, sd(y) for gaussian. Group effects: see ``credo.models.groups``.
+    Raises CredoError where there are no rows.
+    """
+    rows = np.asarray(rows, np.int64)
+    if rows.size == 0:
+        raise CredoError("There are no rows to fit: hold out fewer.")
+    raw = table.inputs(rows)
+    scaling = Scaling.of(table.x, rows, table.design.has_intercept)
+    unit, centre = _unit_and_centre(table.family, table.y[rows], raw.offset)
+    terms, group_scalings, levels = [], [], []
+    for group, (names, _) in zip(table.groups, raw.groups, strict=True):
+        group_scalings.append(Scaling.of(group.all_rows, rows, group.has_intercept))
+        terms.append(group.term)
+        levels.append(np.unique(names))
+    if table.groups and table.family == "categorical":
+        raise CredoError(
+            "Group effects of a categorical outcome are not built: model one class against the rest as bernoulli, or "
+            "take the group as a column."
+        )
+    prior = _prior(table, unit, centre)
+    for term, known in zip(terms, levels, strict=True):
+        prior |= term.prior(len(known), unit)
+    likelihood = (
+        LIKELIHOODS[table.family]
+        if not terms and raw.offset is None and _is_plain(table)
+        else Additive(table.family, tuple(terms), raw.offset is not None)
+    )
+    model = Model(
+        prior,
+        likelihood,
+        derived={f"{term.key}_effect": term.derived for term in terms},
+        groups={term.key: f"{term.key}_standardised" for term in terms},
+    )
+    labels = _labels(table)
+    for term, known in zip(terms, levels, strict=True):
+        labels |= term.labels(known)
+    priors = _sentences(table, scaling, unit, centre) + [line for term in terms for line in term.sentences(unit)]
+    return Prepared(table, rows, model, labels, priors, scaling, tuple(group_scalings))
+
+
 def regression(family: Family, num_features: int, y: np.ndarray) -> Model:
     """The model of ``y`` given standardised features: intercept, coefficients and, for gaussian, the noise sd."""
-    if family == "gaussian":
-        unit = float(np.std(y)) or 1.0
-        prior = {
-            "intercept": dist.Normal(float(np.mean(y)), PRIOR_SD * unit),
-            "coefficients": dist.Normal(0.0, PRIOR_SD * unit).expand([num_features]),
-            "noise_sd": dist.Exponential(1.0 / unit),
-        }
-        return Model(prior, gaussian)
-    if family == "bernoulli":
-        return Model(_linear_prior(num_features), bernoulli)
-    if family == "poisson":
-        return Model(_linear_prior(num_features, centre=float(np.log(np.mean(y) + 0.5))), poisson)
+    if family not in LIKELIHOODS:
+        raise CredoError(f"family={family!r} is unknown.")
+    unit, centre = _unit_and_centre(family, y, None)
+    num_classes = int(np.max(y)) + 1 if family == "categorical" else None
+    return Model(linear_prior(family, num_features, unit, centre, num_classes), LIKELIHOODS[family])
+
+
+def linear_prior(
+    family: Family,
+    num_features: int,
+    unit: float,
+    centre: float,
+    num_classes: int | None = None,
+    scale: float = PRIOR_SD,
+) -> dict[str, dist.Distribution]:
+    """Intercept, coefficients and noise; ``scale``: the sd of a coefficient in units of the link."""
     if family == "categorical":
-        num_classes = int(np.max(y)) + 1
-        prior = {
+        assert num_classes is not None
+        return {
             "intercept": dist.Normal(0.0, PRIOR_SD).expand([num_classes]),
-            "coefficients": dist.Normal(0.0, PRIOR_SD).expand([num_features, num_classes]),
+            "coefficients": dist.Normal(0.0, scale).expand([num_features, num_classes]),
         }
-        return Model(prior, categorical)
-    raise CredoError(f"family={family!r} is unknown.")
-
-
-def _linear_prior(num_features: int, centre: float = 0.0) -> dict:
-    return {
-        "intercept": dist.Normal(centre, 2 * PRIOR_SD),
-        "coefficients": dist.Normal(0.0, PRIOR_SD).expand([num_features]),
+    width = PRIOR_SD if family == "gaussian" else 2 * PRIOR_SD
+    prior: dict[str, dist.Distribution] = {
+        "intercept": dist.Normal(centre, width * unit),
+        "coefficients": dist.Normal(0.0, scale * unit).expand([num_features]),
     }
+    if family == "gaussian":
+        prior["noise_sd"] = dist.Exponential(1.0 / unit)
+    return prior
+
+
+def _unit_and_centre(family: Family, y: np.ndarray, offset: np.ndarray | None) -> tuple[float, float]:
+    """(the sd of the outcome on the link's scale, where the intercept's prior is centred)."""
+    if family == "gaussian":
+        rest = y if offset is None else y - offset
+        return float(np.std(rest)) or 1.0, float(np.mean(rest))
+    if family == "poisson":
+        exposure = float(len(y) if offset is None else np.sum(np.exp(offset)))
+        return 1.0, float(np.log((np.sum(y) + 0.5) / exposure))
+    return 1.0, 0.0
+
+
+def _is_plain(table: Table) -> bool:
+    return table.design.has_intercept and len(table.columns) > 0
+
+
+def _prior(table: Table, unit: float, centre: float) -> dict[str, dist.Distribution]:
+    prior = linear_prior(table.family, len(table.columns), unit, centre, len(table.classes) or None)
+    if not table.design.has_intercept:
+        del prior["intercept"]
+    if not table.columns:
+        del prior["coefficients"]
+    return prior
+
+
+def _labels(table: Table) -> dict[str, str]:
+    if table.family != "categorical":
+        return {f"coefficients[{i}]": column for i, column in enumerate(table.columns)}
+    return {f"intercept[{k}]": f"intercept: {label}" for k, label in enumerate(table.classes)} | {
+        f"coefficients[{i},{k}]": f"{column}: {label}"
+        for i, column in enumerate(table.columns)
+        for k, label in enumerate(table.classes)
+    }
+
+
+def _sentences(table: Table, scaling: Scaling, unit: float, centre: float) -> list[str]:
+    lines = []
+    if table.design.has_intercept:
+        width = (PRIOR_SD if table.family in ("gaussian", "categorical") else 2 * PRIOR_SD) * unit
+        lines.append(f"intercept (at the mean of every column): Normal({centre:.3g}, {width:.3g})")
+    for column, scale, is_binary in zip(table.columns, scaling.scale, scaling.is_binary, strict=True):
+        per = "between its two values" if is_binary else f"per sd of the column ({scale:.3g})"
+        lines.append(f"coefficient of {column}: Normal(0, {PRIOR_SD * unit:.3g}) {per}")
+    if table.family == "gaussian":
+        lines.append(f"noise sd: Exponential with mean {unit:.3g}, the sd of {table.target}")
+    return lines
+
+
+# likelihoods ----------------------------------------------------------------------------------------------------
 
 
 def linear_predictor(params, x):
@@ -76,3 +239,38 @@ def poisson(params, x):
 
 def categorical(params, x):
     return dist.CategoricalLogits(linear_predictor(params, x))
+
+
+LIKELIHOODS = {"gaussian": gaussian, "bernoulli": bernoulli, "categorical": categorical, "poisson": poisson}
+
+
+@dataclass(frozen=True)
+class Additive:
+    """The likelihood of fixed terms, group effects and an offset, whichever there are. Equal if its parts are."""
+
+    family: Family
+    groups: tuple[GroupTerm, ...]
+    has_offset: bool
+
+    def __call__(self, params, x):
+        eta = jnp.zeros(()) + params.get("intercept", 0.0)
+        if "coefficients" in params:
+            eta = eta + x["features"] @ params["coefficients"]
+        if self.has_offset:
+            offset = x["offset"][:, None] if self.family == "categorical" else x["offset"]
+            eta = eta + offset
+        for term in self.groups:
+            eta = eta + term.predictor(params, x)
+        shape = (x["features"].shape[0], *eta.shape[1:]) if self.family != "categorical" or eta.ndim == 2 else (
+            x["features"].shape[0], *eta.shape
+        )  # fmt: skip
+        eta = jnp.broadcast_to(eta, shape)
+        match self.family:
+            case "gaussian":
+                return dist.Normal(eta, params["noise_sd"])
+            case "bernoulli":
+                return dist.BernoulliLogits(eta)
+            case "poisson":
+                return dist.Poisson(jnp.exp(eta))
+            case "categorical":
+                return dist.CategoricalLogits(eta)

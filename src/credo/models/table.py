@@ -1,132 +1,239 @@
 """From a table to a design matrix and an outcome, with a sentence for everything that is wrong with it."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from credo.models.columns import as_text, drop_missing, require
+from credo.models.design import Design, Kept, Terms, as_frame, evaluate, learn_columns, required_columns, superfluous
+from credo.models.family import FAMILIES as FAMILIES
+from credo.models.family import Family, check_family, encode, guess
+from credo.models.family import guess_family as guess_family
+from credo.models.formula import Formula, Group, parse
+from credo.models.groups import GroupTerm
+from credo.models.reading import BUNDLED as BUNDLED
+from credo.models.reading import read_frame
 from credo.status import CredoError
 
-Family = Literal["gaussian", "bernoulli", "categorical", "poisson"]
-FAMILIES = get_args(Family)
-BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
-MAX_CLASSES = 20
+
+class Inputs(NamedTuple):
+    """Unscaled inputs of M rows: ``x`` (M, D), ``offset`` (M,) or None, and for each group (levels, design)."""
+
+    x: np.ndarray
+    offset: np.ndarray | None
+    groups: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 @dataclass(frozen=True)
+class GroupDesign:
+    """A group term of the formula: the levels of its rows and the columns whose coefficients vary."""
+
+    group: Group
+    terms: Terms
+    term: GroupTerm
+    all_rows: np.ndarray = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        return self.term.key
+
+    @property
+    def label(self) -> str:
+        return self.group.name
+
+    @property
+    def has_intercept(self) -> bool:
+        return self.terms.has_intercept
+
+    def levels(self, frame) -> np.ndarray:
+        """The groups of the rows as text, combinations joined by a colon; CredoError where one is missing."""
+        require(frame, self.group.by)
+        for column in self.group.by:
+            if frame[column].isna().any():
+                raise CredoError(
+                    f"The group column {column!r} has {int(frame[column].isna().sum())} missing values: drop those "
+                    "rows, or give them a name of their own."
+                )
+        columns = [as_text(frame[column]) for column in self.group.by]
+        return np.array([":".join(parts) for parts in zip(*columns, strict=True)], dtype=str)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """The sum of offset terms, and of the log of the exposure, on the scale of the linear predictor."""
+
+    terms: tuple[Terms, ...]
+    exposure: str | None
+
+    def __call__(self, frame) -> np.ndarray:
+        total = np.zeros(len(frame))
+        for terms in self.terms:
+            total += terms(frame)[:, 0]
+        if self.exposure is None:
+            return total
+        amount = evaluate(f"`{self.exposure}`", frame)
+        if np.any(amount <= 0):
+            row = int(np.argmax(amount <= 0))
+            raise CredoError(
+                f"The exposure {self.exposure!r} is {amount[row]:g} in row {row}: an exposure is a positive amount of "
+                "time, people or area. Drop that row."
+            )
+        return total + np.log(amount)
+
+
+@dataclass(frozen=True, eq=False)
 class Table:
-    """``x``: (N, D) numbers, text columns one-hot coded; ``y``: (N,); ``classes``: the labels behind class codes."""
+    """``x``: (N, D) the design matrix, unscaled; ``y``: (N,); ``classes``: the labels behind class codes.
+
+    ``notes``: what was guessed, coded and left out, a sentence each. ``frame``: the rows as they were read.
+    """
 
     name: str
-    x: np.ndarray
+    x: np.ndarray = field(repr=False)
     columns: tuple[str, ...]
-    y: np.ndarray
+    y: np.ndarray = field(repr=False)
     target: str
     family: Family
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    frame: Any = field(repr=False)
+    design: Design = field(repr=False)
+    groups: tuple[GroupDesign, ...] = ()
+    offset: Offset | None = None
+
+    def inputs(self, rows) -> Inputs:
+        """``rows``: row numbers of this table, or a DataFrame (or dict of columns) of new rows."""
+        if hasattr(rows, "columns") or isinstance(rows, dict):
+            frame = as_frame(rows)
+            x, designs = self.design(frame), [group.terms(frame) for group in self.groups]
+        else:
+            rows = np.asarray(rows, np.int64)
+            frame = self.frame.iloc[rows].reset_index(drop=True)
+            x, designs = self.x[rows], [group.all_rows[rows] for group in self.groups]
+        offset = self.offset(frame) if self.offset else None
+        groups = [(group.levels(frame), design) for group, design in zip(self.groups, designs, strict=True)]
+        return Inputs(x, offset, tuple(groups))
 
 
-def read_table(source: str, target: str | None = None, family: str | None = None) -> Table:
-    """A table bundled with scikit-learn by its name, or a CSV file with column ``target`` as the outcome."""
-    if family is not None and family not in FAMILIES:
-        raise CredoError(f"family={family!r} is unknown: choose one of {', '.join(FAMILIES)}.")
-    if source in BUNDLED and target is not None:
+def read_table(
+    source: Any,
+    target: str | None = None,
+    family: str | None = None,
+    *,
+    formula: str | None = None,
+    missing: str | None = None,
+    exposure: str | None = None,
+) -> Table:
+    """A table bundled with scikit-learn by its name, a CSV file or a DataFrame, with column ``target`` as the outcome.
+
+    ``family``: gaussian, bernoulli, categorical or poisson; guessed from the outcome if not given, and the reason is
+    the first note. ``formula``: ``"y ~ x1 + C(g) + x1:x2 + (1 + x1 | county) + offset(log(e))"``, or the part after
+    the tilde with ``target``; without it, every other column. ``missing``: "drop" leaves out rows with missing
+    values. ``exposure``: the column of the amount of time, people or area behind each count.
+    Raises CredoError for what cannot be used: see the sentences of ``credo.models.columns`` and ``design``.
+
+    >>> read_table("iris").classes
+    ('setosa', 'versicolor', 'virginica')
+    """
+    check_family(family)
+    name, frame, own_target, notes = read_frame(source)
+    if own_target is not None and target not in (None, own_target):
         raise CredoError(f"{source!r} is a bundled table with an outcome of its own: leave --target out.")
-    if source in BUNDLED:
-        return _bundled(source, family)
-    path = Path(source)
-    if not path.is_file():
-        raise CredoError(f"{source!r} is neither a file nor a bundled table ({', '.join(BUNDLED)}).")
+    parts = None if formula is None else parse(formula)
+    target = _target(target or own_target, parts)
+    if exposure is not None:
+        require(frame, (exposure,), name)
+    used = _used(name, frame, target, parts, exposure)
+    frame, dropped = drop_missing(name, frame, used, missing)
+    outcome = frame[target] if target in frame.columns else _computed(target, frame)
+    family, reason = (family, None) if family else _guess(outcome, target, exposure)  # type: ignore[assignment]
+    if exposure is not None and family != "poisson":
+        raise CredoError(f"exposure={exposure!r} is for counts, and the family is {family}: use family='poisson'.")
+    y, classes = encode(outcome, family, target)  # type: ignore[arg-type]
+    if parts is None:
+        features = frame.drop(columns=[target, *([exposure] if exposure else [])])
+        if features.shape[1] == 0:
+            raise CredoError(f"{name} has no column besides {target!r}: give at least one feature.")
+        design, left_out = learn_columns(features)
+        groups, offset = (), Offset((), exposure) if exposure else None
+    else:
+        others = [column for column in used if column not in _columns_of(target, frame) and column != exposure]
+        parts = parts.with_columns(others)
+        design, left_out = Terms(parts.fixed, frame), ()
+        groups = tuple(_group_design(group, i, parts.groups, frame) for i, group in enumerate(parts.groups))
+        offsets = tuple(_offset(text, frame) for text in parts.offsets)
+        offset = Offset(offsets, exposure) if offsets or exposure else None
+    x = design(frame)
+    keep, repeated = superfluous(x, design.names)
+    kept = Kept(design, tuple(keep))
+    if parts is None and not keep:
+        raise CredoError(f"No column of {name} is of use: {' '.join((*left_out, *repeated))}")
+    notes = (*([reason] if reason else []), *notes, *dropped, *left_out, *repeated)
+    table = Table(name, x[:, keep], kept.names, y, target, family, classes, notes, frame, kept, groups, offset)  # type: ignore[arg-type]
+    if offset is not None:
+        offset(frame)  # said now what is wrong with it
+    return table
+
+
+def _target(target: str | None, parts: Formula | None) -> str:
+    if parts is not None and parts.outcome is not None:
+        if target is not None and target != parts.outcome:
+            raise CredoError(
+                f"The outcome is {target!r} by target and {parts.outcome!r} by the formula: give one of them."
+            )
+        return parts.outcome
     if target is None:
-        raise CredoError("Name the outcome column with --target.")
-    frame = _read_csv(path)
-    if target not in frame.columns:
-        raise CredoError(f"{path.name} has no column {target!r}; it has {', '.join(map(str, frame.columns[:20]))}.")
-    missing = {str(column): int(number) for column, number in frame.isna().sum().items()}
-    if any(missing.values()):
-        column = next(name for name, number in missing.items() if number)
-        raise CredoError(
-            f"{path.name} has {sum(missing.values())} missing values ({missing[column]} of them in {column!r}): "
-            "drop those rows or impute them."
-        )
-    return _table(path.stem, frame.drop(columns=[target]), frame[target], target, family)
+        raise CredoError("Name the outcome column with --target, or in a formula before the tilde.")
+    return target
 
 
-def _read_csv(path: Path):
+def _used(name: str, frame, target: str, parts: Formula | None, exposure: str | None) -> list[str]:
+    """The columns whose missing values matter, in the order of the table."""
+    outcome = _columns_of(target, frame)
+    require(frame, outcome, name)
+    if parts is None:
+        return list(frame.columns)
+    grouping = {column for group in parts.groups for column in group.by}
+    require(frame, sorted(grouping), f"The formula groups by what is not there: {name}")
+    if any(term == "." for term in parts.fixed.split()):
+        parts = parts.with_columns([c for c in frame.columns if c not in outcome and c != exposure])
+    texts = [parts.fixed, *(group.inner for group in parts.groups), *(f"0 + {text}" for text in parts.offsets)]
+    wanted = {*outcome, *grouping, *(column for text in texts for column in required_columns(text, frame))}
+    return [column for column in frame.columns if column in wanted or column == exposure]
+
+
+def _columns_of(target: str, frame) -> tuple[str, ...]:
+    if target in frame.columns or target.isidentifier() or "(" not in target:
+        return (target,)
+    return required_columns(f"0 + {target}", frame)
+
+
+def _computed(target: str, frame):
     import pandas as pd
 
-    try:
-        frame = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
-        raise CredoError(
-            f"{path.name} cannot be read as CSV: {str(error).strip()}. Give a comma-separated table."
-        ) from error
-    if len(frame) == 0:
-        raise CredoError(f"{path.name} has a header and no rows: give at least one row.")
-    return frame
+    return pd.Series(evaluate(target, frame), name=target)
 
 
-def _bundled(name: str, family: str | None) -> Table:
-    import sklearn.datasets
-
-    bunch = getattr(sklearn.datasets, f"load_{name}")(as_frame=True)
-    target = bunch.target
-    if name != "diabetes":
-        target = target.map(dict(enumerate(map(str, bunch.target_names))))
-        if name == "breast_cancer":
-            target = (target == "malignant").astype(int).rename("malignant")
-    return _table(name, bunch.data, target, str(target.name), family)
+def _guess(outcome, target: str, exposure: str | None) -> tuple[Family, str]:
+    if exposure is not None:
+        return "poisson", f"Family poisson, since {target!r} has an exposure."
+    return guess(outcome, target)
 
 
-def _table(name: str, features: Any, outcome: Any, target: str, family: str | None) -> Table:
-    import pandas as pd
-
-    if features.shape[1] == 0:
-        raise CredoError(f"{name} has no column besides {target!r}: give at least one feature.")
-    text = [column for column in features.columns if not pd.api.types.is_numeric_dtype(features[column])]
-    wide = [column for column in text if features[column].nunique() > max(50, len(features) // 2)]
-    if wide:
-        raise CredoError(
-            f"Column {wide[0]!r} is text with {features[wide[0]].nunique()} distinct values: it names rows rather than "
-            "describes them. Drop it."
-        )
-    coded = pd.get_dummies(features, columns=text, drop_first=True, dtype=float)
-    x = coded.to_numpy(np.float64)
-    if not np.isfinite(x).all():
-        row, column = np.argwhere(~np.isfinite(x))[0]
-        raise CredoError(f"Column {coded.columns[column]!r} is infinite in row {row}: drop that row or cap the value.")
-    constant = [column for column, sd in zip(coded.columns, x.std(axis=0), strict=True) if sd == 0]
-    keep = [column not in constant for column in coded.columns]
-    family = cast(Family, family or guess_family(outcome))
-    y, classes = _encode(outcome, family, target)
-    return Table(name, x[:, keep], tuple(np.asarray(coded.columns, str)[keep]), y, target, family, classes)
+def _offset(text: str, frame) -> Terms:
+    evaluate(text, frame)  # that it is one column of finite numbers
+    return Terms(f"0 + {text}", frame)
 
 
-def guess_family(outcome) -> Family:
-    """Two distinct values: bernoulli; text or few whole numbers from a small range: categorical; else gaussian."""
-    values = outcome.unique()
-    if len(values) == 2:
-        return "bernoulli"
-    is_text = outcome.dtype.kind not in "iuf"
-    is_code = outcome.dtype.kind in "iu" and len(values) <= MAX_CLASSES and set(values) == set(range(len(values)))
-    return "categorical" if is_text or is_code else "gaussian"
-
-
-def _encode(outcome, family: Family, target: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    values = np.asarray(outcome)
-    if family in ("bernoulli", "categorical"):
-        classes, y = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
-        if len(classes) < 2:
-            raise CredoError(f"{target!r} has one class only ({str(classes[0])!r}): there is nothing to tell apart.")
-        if family == "bernoulli" and len(classes) != 2:
-            raise CredoError(f"{target!r} has {len(classes)} classes; bernoulli takes two: use --family categorical.")
-        return y.astype(np.int64), tuple(map(str, classes))
-    if values.dtype.kind not in "iufb":
-        raise CredoError(f"{target!r} holds text where numbers belong (first value {str(values[0])!r}).")
-    if family == "poisson":
-        bad = (values < 0) | (values != np.floor(values))
-        if bad.any():
-            raise CredoError(f"{target!r} has {values[bad][0]}, which is no count: poisson takes whole numbers from 0.")
-        return values.astype(np.int64), ()
-    return values.astype(np.float64), ()
+def _group_design(group: Group, index: int, groups: tuple[Group, ...], frame) -> GroupDesign:
+    terms = Terms(group.inner, frame)
+    effects = (*(("intercept",) if terms.has_intercept else ()), *terms.names)
+    if not effects:
+        raise CredoError(f"The group term over {group.name!r} has no effect in it: write (1 | {group.name}).")
+    key = "".join(letter if letter.isalnum() else "_" for letter in group.name)
+    key = key if key[0].isalpha() else f"g_{key}"
+    before = sum(other.name == group.name for other in groups[:index])
+    key = key if not before else f"{key}_{before + 1}"
+    term = GroupTerm(key, group.name, effects, group.is_correlated and len(effects) > 1)
+    return GroupDesign(group, terms, term, terms(frame))

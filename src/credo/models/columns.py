@@ -1,0 +1,147 @@
+"""Columns of a table as numbers or as levels: what each is, and the same reading of new rows at prediction."""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from credo.status import CredoError
+
+Levels = tuple[str, ...]
+Kinds = Mapping[str, Levels | None]  # column -> its levels, or None where it holds numbers
+
+MAX_LEVELS = 100  # of a text column that is coded by indicators
+DATE = (
+    r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4})([ T].*)?"
+)
+
+
+def is_numeric(column) -> bool:
+    return column.dtype.kind in "biuf" or (hasattr(column.dtype, "numpy_dtype") and column.dtype.kind in "biuf")
+
+
+def as_text(values) -> np.ndarray:
+    """Levels as text: 2 and 2.0 are the same level."""
+
+    def text(value) -> str:
+        is_whole = isinstance(value, float | np.floating) and value == np.floor(value)
+        return str(int(value)) if is_whole else str(value)
+
+    return np.array([text(value) for value in np.asarray(values, object)], dtype=str)
+
+
+def kinds_of(frame, names: Collection[str]) -> dict[str, Levels | None]:
+    """Numbers or levels, column by column; CredoError for dates and for numbers spoilt by a few words."""
+    return {name: _kind(name, frame[name]) for name in names}
+
+
+def _kind(name: str, column) -> Levels | None:
+    import pandas as pd
+
+    if is_numeric(column):
+        return None
+    present = column.dropna()
+    texts = pd.Series(as_text(present))
+    if column.dtype.kind == "M" or (len(texts) and texts.str.fullmatch(DATE).mean() > 0.9):
+        raise CredoError(
+            f"Column {name!r} holds dates (the first is {texts[0]!r}), which are no numbers and no levels: turn it "
+            "into numbers (days since a start, the month), drop it, or leave it out by a formula."
+        )
+    numbers: Any = pd.to_numeric(texts, errors="coerce")
+    share = float(numbers.notna().mean()) if len(texts) else 0.0
+    if 0.5 < share < 1:
+        words = np.flatnonzero(numbers.isna())
+        raise CredoError(
+            f"Column {name!r} holds text where numbers belong: {len(words)} of {len(texts)} values are no numbers "
+            f"(the first is {texts[words[0]]!r}). Correct them, or leave them empty and drop those rows."
+        )
+    return tuple(np.unique(texts))
+
+
+def read_columns(frame, kinds: Kinds):
+    """A DataFrame of float64 and categorical columns; CredoError, a sentence, for what the kinds do not allow."""
+    import pandas as pd
+
+    require(frame, kinds)
+    read: dict[str, Any] = {}
+    for name, levels in kinds.items():
+        column = frame[name]
+        if (number := int(column.isna().sum())) > 0:
+            row = int(np.argmax(column.isna().to_numpy()))
+            raise CredoError(
+                f"Column {name!r} has {number} missing value{'s' * (number > 1)} (the first in row {row}): drop those "
+                "rows or impute them."
+            )
+        read[name] = _numbers(name, column) if levels is None else _levels(name, column, levels)
+    return pd.DataFrame(read, index=pd.RangeIndex(len(frame)))
+
+
+def _numbers(name: str, column) -> np.ndarray:
+    try:
+        values = np.asarray(column, np.float64)
+    except (TypeError, ValueError) as error:
+        first = next((value for value in column if not _is_number(value)), column.iloc[0])
+        raise CredoError(
+            f"Column {name!r} held numbers in the fit and holds text now (first value {first!r}): give numbers."
+        ) from error
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise CredoError(f"Column {name!r} is infinite in row {row}: drop that row or cap the value.")
+    return values
+
+
+def _is_number(value) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _levels(name: str, column, levels: Levels):
+    import pandas as pd
+
+    values = as_text(column)
+    unseen = np.setdiff1d(values, levels)
+    if len(unseen):
+        known = ", ".join(levels[:8]) + (", …" if len(levels) > 8 else "")
+        raise CredoError(
+            f"Column {name!r} holds {unseen[0]!r}, a level that the fit did not know (it knew {known}), so it has no "
+            f"coefficient: drop those rows, or fit the column as a group, (1 | {name}), whose new levels are drawn "
+            "from their prior."
+        )
+    return pd.Categorical(values, categories=list(levels))
+
+
+def require(frame, names: Collection[str], text: str = "") -> None:
+    """CredoError naming the first of ``names`` that is no column, with near matches. ``text``: who asks for it."""
+    for name in names:
+        if name not in frame.columns:
+            near = get_close_matches(name, list(frame.columns), n=3, cutoff=0.5)
+            near = near or [column for column in frame.columns if column.lower() == name.lower()]
+            shown = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
+            hint = f"did you mean {' or '.join(repr(each) for each in near)}?" if near else f"the table has {shown}."
+            raise CredoError(f"{text or 'The table'} has no column {name!r}: {hint}")
+
+
+def drop_missing(name: str, frame, columns: Collection[str], missing: str | None) -> tuple[Any, tuple[str, ...]]:
+    """``frame`` without missing values in ``columns``, and a note; CredoError unless ``missing`` is "drop"."""
+    if missing not in (None, "drop"):
+        raise CredoError(f"missing={missing!r} is unknown: leave it out, or give 'drop' to leave out those rows.")
+    gaps = frame[list(columns)].isna()
+    rows, counts = gaps.any(axis=1), gaps.sum()
+    if not rows.any():
+        return frame, ()
+    worst = counts[counts > 0].sort_values(ascending=False)
+    shown = ", ".join(f"{number} in {column!r}" for column, number in worst.head(3).items())
+    if missing is None:
+        raise CredoError(
+            f"{name} has {int(counts.sum())} missing values ({shown}{', …' if len(worst) > 3 else ''}): impute them, "
+            f"or give missing='drop' (--missing drop) to leave out the {int(rows.sum())} of {len(frame)} rows that "
+            "have one."
+        )
+    if rows.all():
+        raise CredoError(f"Every row of {name} has a missing value ({shown}): drop that column or impute it.")
+    note = f"{int(rows.sum())} of {len(frame)} rows are left out, since they have missing values ({shown})."
+    return frame[~rows].reset_index(drop=True), (note,)

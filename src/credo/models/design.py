@@ -1,0 +1,233 @@
+"""The design matrix: columns as they are and text by indicators, or the terms of a formula (by formulaic).
+
+A design is learnt from the table's inputs alone. It reads new rows in the same way, and refuses with a sentence what it
+did not know.
+"""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import numpy as np
+
+from credo.models.columns import MAX_LEVELS, Kinds, kinds_of, read_columns, require
+from credo.status import CredoError
+
+
+class Design(Protocol):
+    """``names``: what each of the D columns stands for. ``design(frame)``: the rows of ``frame``, (M, D)."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def has_intercept(self) -> bool: ...
+    def __call__(self, frame) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Numbers as they are; a text column by an indicator for each level but the first."""
+
+    kinds: Kinds
+    has_intercept: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(
+            name
+            for column, levels in self.kinds.items()
+            for name in ([column] if levels is None else [f"{column}={level}" for level in levels[1:]])
+        )
+
+    def __call__(self, frame) -> np.ndarray:
+        read = read_columns(frame, self.kinds)
+        columns = []
+        for column, levels in self.kinds.items():
+            if levels is None:
+                columns.append(read[column].to_numpy()[:, None])
+            else:
+                columns.append(read[column].cat.codes.to_numpy()[:, None] == np.arange(1, len(levels)))
+        return np.concatenate([np.zeros((len(frame), 0)), *columns], axis=1)
+
+
+def learn_columns(frame) -> tuple[Columns, tuple[str, ...]]:
+    """All columns of ``frame``, but those whose text names rows; and a note on each of these."""
+    kinds, notes = kinds_of(frame, frame.columns), []
+    for column, levels in list(kinds.items()):
+        if levels is not None and (len(levels) > MAX_LEVELS or (len(levels) > 10 and len(levels) > len(frame) / 2)):
+            notes.append(
+                f"Column {column!r} is left out: it is text with {len(levels)} distinct values in {len(frame)} rows, "
+                f"more names than properties; a formula with (1 | {column}) would use it as a group."
+            )
+            del kinds[column]
+    return Columns(kinds), tuple(notes)
+
+
+class Terms:
+    """The fixed terms of a formula. formulaic keeps levels and constants (of ``poly``, ``center`` …) as learnt."""
+
+    def __init__(self, text: str, frame):
+        names = required_columns(text, frame)
+        self.kinds = kinds_of(frame, names)
+        self._text = text
+        self._spec = _materialise(text, text, self._read(frame)).model_spec
+        columns = self._spec.column_names
+        self.has_intercept = "Intercept" in columns
+        self._keep = [i for i, name in enumerate(columns) if name != "Intercept"]
+        self.names = tuple(_plain(columns[i]) for i in self._keep)
+
+    def __call__(self, frame) -> np.ndarray:
+        matrix = np.asarray(_materialise(self._text, self._spec, self._read(frame)), np.float64)
+        matrix = matrix.reshape(len(frame), -1)[:, self._keep] if self._keep else np.zeros((len(frame), 0))
+        if not np.isfinite(matrix).all():
+            row, column = np.argwhere(~np.isfinite(matrix))[0]
+            raise CredoError(
+                f"The term {self.names[column]!r} is not finite in row {row}: drop that row, or choose a function "
+                "that is defined there."
+            )
+        return matrix
+
+    def _read(self, frame):
+        read = read_columns(frame, self.kinds)
+        return read if self.kinds else read.assign(**{"no column": 0.0})  # formulaic counts the rows of a column
+
+
+def required_columns(text: str, frame) -> tuple[str, ...]:
+    """The columns that formulaic terms need, in the order of the table; CredoError for what is none."""
+    import formulaic
+    from formulaic.errors import FormulaicError
+
+    parsed: Any = formulaic.Formula
+    try:
+        wanted = {str(name) for name in parsed(text).required_variables}
+    except FormulaicError as error:
+        raise _unreadable(text, error) from error
+    # formulaic overlooks arguments of poly() and the like, and takes np.sqrt for a variable
+    mentioned = {quoted or word for quoted, word in re.findall(r"`([^`]+)`|([^\W\d][\w.]*)", text)}
+    wanted = {name for name in wanted if not name.startswith("np.") and name != "np"}
+    unknown = sorted(wanted - set(frame.columns))
+    require(frame, unknown, f"{_shown(text)!r} cannot be computed: the table")
+    return tuple(name for name in frame.columns if name in wanted | mentioned)
+
+
+def evaluate(text: str, frame) -> np.ndarray:
+    """One column (N,) computed by an expression such as ``log(y)``."""
+    column = Terms(f"0 + {text}", frame)
+    if len(column.names) != 1:
+        raise CredoError(f"{text!r} stands for {len(column.names)} columns where one is needed: name one column.")
+    return column(frame)[:, 0]
+
+
+def _materialise(text: str, spec, frame) -> Any:
+    from formulaic import model_matrix
+    from formulaic.errors import DataMismatchWarning, FormulaicError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # log(−1) is NaN, and found as such
+        warnings.simplefilter("error", DataMismatchWarning)
+        try:
+            return model_matrix(spec, frame, output="numpy", na_action="ignore", context={})
+        except DataMismatchWarning as error:
+            raise CredoError(
+                f"{_shown(text)!r} meets a level that the fit did not know: {_one_line(error)} Drop those rows, or use "
+                "a group effect, (1 | column), whose new levels are drawn from their prior."
+            ) from error
+        except (FormulaicError, ValueError, TypeError) as error:
+            raise _unreadable(text, error) from error
+
+
+def _unreadable(text: str, error: Exception) -> CredoError:
+    return CredoError(f"The formula's part {_shown(text)!r} cannot be read: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    """formulaic marks the place of an error with control characters on a line of its own."""
+    line = str(error).strip().split("\n")[0].strip()
+    return line if line.endswith(".") else f"{line}."
+
+
+def _shown(text: str) -> str:
+    return text.removeprefix("1 + ").removeprefix("0 + ")
+
+
+def _plain(name: str) -> str:
+    """``colour[T.red]`` -> ``colour=red``, ``C(k)[T.2.0]`` -> ``C(k)=2``."""
+    return re.sub(r"\[(?:T\.)([^\]]*?)(?:(?<=\d)\.0)?\]", r"=\1", name)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Columns as the coefficients see them: centred (where there is an intercept) and divided by ``scale``.
+
+    ``scale`` is the sd over the rows of the fit; for a column of two values it is their difference, so that the
+    coefficient of an indicator is the difference between its two groups, however rare one of them is.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+    is_binary: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray, rows: Sequence[int] | np.ndarray, is_centred: bool) -> "Scaling":
+        """From the rows of the fit among all rows of ``x`` (N, D)."""
+        fitted = x[rows]
+        low, high = (x.min(axis=0), x.max(axis=0)) if len(x) else (np.zeros(x.shape[1]),) * 2
+        is_binary = np.all((x == low) | (x == high), axis=0) & (high > low)
+        sd = fitted.std(axis=0)
+        sd = np.where(sd > 1e-12 * np.abs(fitted).max(axis=0, initial=0), sd, 0.0)  # but for rounding
+        scale = np.where(is_binary, high - low, sd)
+        centre = fitted.mean(axis=0) if is_centred else np.zeros(x.shape[1])
+        return cls(centre, np.where(scale > 0, scale, 1.0), is_binary)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return (x - self.centre) / self.scale
+
+
+def superfluous(x: np.ndarray, names: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """(columns to keep, notes): a constant column and an exact copy of an earlier one say nothing of their own."""
+    seen: dict[bytes, int] = {}
+    keep, notes = [], []
+    for i, name in enumerate(names):
+        column = np.ascontiguousarray(x[:, i]) + 0.0  # −0 becomes 0
+        first = seen.setdefault(blake2b(column.data).digest(), i)
+        if len(column) and np.all(column == column[0]):
+            notes.append(f"Column {name!r} is constant (every value is {column[0]:g}) and is left out.")
+        elif first != i:
+            notes.append(f"Column {name!r} is a copy of {names[first]!r} and is left out.")
+        else:
+            keep.append(i)
+    return keep, tuple(notes)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A design without its superfluous columns."""
+
+    design: Design
+    keep: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        names = self.design.names
+        return tuple(names[i] for i in self.keep)
+
+    @property
+    def has_intercept(self) -> bool:
+        return self.design.has_intercept
+
+    def __call__(self, frame) -> np.ndarray:
+        return self.design(frame)[:, list(self.keep)]
+
+
+def as_frame(rows):
+    """New rows as a DataFrame with a plain index: a DataFrame, or a mapping of columns."""
+    import pandas as pd
+
+    if hasattr(rows, "columns"):
+        return rows.rename(columns=str).reset_index(drop=True)
+    if isinstance(rows, Mapping):
+        return pd.DataFrame({str(name): np.asarray(values) for name, values in rows.items()})
+    raise CredoError(f"New rows come as a DataFrame or a dict of columns; got {type(rows).__name__}.")

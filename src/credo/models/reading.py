@@ -1,0 +1,89 @@
+"""From what the user names (a bundled table, a CSV file, a DataFrame) to a DataFrame, or a sentence."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from credo.status import CredoError
+
+BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
+SEPARATORS = (";", "\t", "|")  # tried where a header holds no comma
+
+
+def read_frame(source: Any) -> tuple[str, Any, str | None, tuple[str, ...]]:
+    """(name, DataFrame, the outcome column of a bundled table, notes on what was left out)."""
+    if hasattr(source, "columns"):
+        frame = source.rename(columns=str).reset_index(drop=True)
+        return "table", _checked("The DataFrame", frame), None, ()
+    if source in BUNDLED:
+        return (str(source), *_bundled(source), ())
+    path = Path(source)
+    if not path.is_file():
+        raise CredoError(f"{str(source)!r} is neither a file nor a bundled table ({', '.join(BUNDLED)}).")
+    frame = _checked(path.name, _read_csv(path))
+    unnamed = [column for column in frame.columns if column.startswith("Unnamed: ")]
+    numbers = [column for column in unnamed if frame[column].is_unique and frame[column].dtype.kind == "i"]
+    notes = ("A column without a name holds row numbers and is left out.",) if numbers else ()
+    return path.stem, frame.drop(columns=numbers), None, notes
+
+
+def _bundled(name: str) -> tuple[Any, str]:
+    import sklearn.datasets
+
+    bunch = getattr(sklearn.datasets, f"load_{name}")(as_frame=True)
+    target = bunch.target
+    if name != "diabetes":
+        target = target.map(dict(enumerate(map(str, bunch.target_names))))
+    if name == "breast_cancer":
+        target = target.rename("diagnosis")  # benign, malignant: the later in the alphabet is the event
+    return bunch.data.assign(**{str(target.name): target}), str(target.name)
+
+
+def _read_csv(path: Path):
+    import pandas as pd
+
+    try:
+        separator = _separator(path)
+        options: dict[str, Any] = {"sep": separator, "skipinitialspace": True, "encoding": "utf-8-sig"}
+        frame = pd.read_csv(path, **options)
+        if separator != "," and _has_decimal_commas(frame):
+            frame = pd.read_csv(path, decimal=",", **options)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, OSError, ValueError, csv.Error) as error:
+        raise _unreadable(path, str(error)) from error
+    return frame.rename(columns=lambda name: str(name).strip())
+
+
+def _separator(path: Path) -> str:
+    """The separator of the header; CredoError where a line has another number of fields, which pandas would fill."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = file.readline()
+        separator = "," if "," in header else next((mark for mark in SEPARATORS if mark in header), ",")
+        file.seek(0)
+        lines = csv.reader(file, delimiter=separator, skipinitialspace=True)
+        width = len(next(lines, []))
+        for fields in lines:
+            if fields and len(fields) != width:
+                raise _unreadable(path, f"line {lines.line_num} has {len(fields)} fields and the header {width}")
+    return separator
+
+
+def _unreadable(path: Path, reason: str) -> CredoError:
+    reason = reason.strip().rstrip(".").replace("\n", " ")
+    return CredoError(
+        f"{path.name} cannot be read as CSV: {reason}. Give a comma-separated table whose rows have "
+        "as many fields as its header."
+    )
+
+
+def _has_decimal_commas(frame) -> bool:
+    texts = [frame[column].dropna().astype(str) for column in frame.columns if frame[column].dtype.kind not in "biuf"]
+    return any(len(text) > 0 and text.str.fullmatch(r"\s*-?\d+,\d+\s*").mean() > 0.9 for text in texts)
+
+
+def _checked(name: str, frame):
+    if len(frame) == 0:
+        raise CredoError(f"{name} has a header and no rows: give at least one row.")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise CredoError(f"{name} has two columns named {twice[0]!r}: rename one.")
+    return frame
