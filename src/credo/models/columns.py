@@ -56,7 +56,7 @@ def _kind(name: str, column) -> Levels | None:
             f"Column {name!r} holds text where numbers belong: {len(words)} of {len(texts)} values are no numbers "
             f"(the first is {texts[words[0]]!r}). Correct them, or leave them empty and drop those rows."
         )
-    return tuple(np.unique(texts))
+    return tuple(np.unique(texts).tolist())
 
 
 def read_columns(frame, kinds: Kinds):
@@ -107,9 +107,9 @@ def _levels(name: str, column, levels: Levels):
     if len(unseen):
         known = ", ".join(levels[:8]) + (", …" if len(levels) > 8 else "")
         raise CredoError(
-            f"Column {name!r} holds {unseen[0]!r}, a level that the fit did not know (it knew {known}), so it has no "
-            f"coefficient: drop those rows, or fit the column as a group, (1 | {name}), whose new levels are drawn "
-            "from their prior."
+            f"Column {name!r} holds {str(unseen[0])!r}, a level that the fit did not know (it knew {known}), so it "
+            f"has no coefficient: drop those rows, or fit the column as a group, (1 | {name}), whose new levels "
+            "are drawn from their prior."
         )
     return pd.Categorical(values, categories=list(levels))
 

@@ -39,6 +39,8 @@ def guess(outcome, target: str) -> tuple[Family, str]:
         return "categorical", f"Family categorical, guessed: {target!r} is text with {number} distinct values."
     y = np.asarray(values, np.float64)
     lowest, highest = y.min(), y.max()
+    if number == 1:
+        return "gaussian", f"Family gaussian, guessed: {target!r} is a number."
     if not np.all(y == np.floor(y)) or lowest < 0:
         reason = "has negative values" if lowest < 0 else "has values that are not whole"
         return "gaussian", f"Family gaussian, guessed: {target!r} {reason}."
@@ -48,7 +50,7 @@ def guess(outcome, target: str) -> tuple[Family, str]:
             f"Family poisson, guessed: {target!r} holds whole numbers from {lowest:g} to {highest:g} that vary as "
             f"counts do (variance {y.var():.3g}, mean {y.mean():.3g}); if they are measurements, say gaussian."
         )
-    if is_contiguous and number > 1:
+    if is_contiguous:
         return "categorical", (
             f"Family categorical, guessed: {target!r} holds the codes {lowest:g} to {highest:g}; if they are amounts, "
             "say gaussian or poisson."

@@ -1,0 +1,155 @@
+"""Formulas: their parts, the same reading of new rows, and a sentence for what cannot be read."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from credo.models.formula import Group, parse
+from credo.models.table import read_table
+from credo.status import CredoError
+
+RNG = np.random.default_rng(3)
+DATA = pd.DataFrame(
+    {
+        "y": RNG.normal(size=40),
+        "x1": RNG.normal(2.0, 3.0, 40),
+        "a name": RNG.uniform(1.0, 2.0, 40),
+        "colour": RNG.choice(["blue", "green", "red"], 40),
+        "k": RNG.integers(1, 4, 40),
+        "county": RNG.choice(["p", "q", "r"], 40),
+        "n": RNG.poisson(4.0, 40),
+        "e": RNG.uniform(1.0, 3.0, 40),
+    }
+)
+
+
+def read(formula: str, **options):
+    return read_table(DATA, formula=formula, **options)
+
+
+def test_the_parts_of_a_formula():
+    parts = parse("y ~ x1 + C(g) + x1:x2 - 1 + (1 + x1 | county) + (x2 || a/`b c`) + offset(log(e + 1))")
+    assert parts.outcome == "y"
+    assert parts.fixed == "1 + x1 + C(g) + x1:x2 - 1"
+    assert parts.groups == (
+        Group("1 + 1 + x1", ("county",)),
+        Group("1 + x2", ("a",), is_correlated=False),
+        Group("1 + x2", ("a", "b c"), is_correlated=False),
+    )
+    assert parts.offsets == ("log(e + 1)",)
+
+
+def test_terms_are_the_columns_that_they_say():
+    table = read("y ~ x1 + C(k) + colour + x1:`a name` + np.sqrt(e)")
+    x1, e = DATA["x1"].to_numpy(), DATA["e"].to_numpy()
+    wanted = {
+        "x1": x1,
+        "C(k)=2": DATA["k"] == 2,
+        "C(k)=3": DATA["k"] == 3,
+        "colour=green": DATA["colour"] == "green",
+        "colour=red": DATA["colour"] == "red",
+        "x1:a name": x1 * DATA["a name"],
+        "np.sqrt(e)": np.sqrt(e),
+    }
+    assert set(table.columns) == set(wanted)
+    for name, column in wanted.items():
+        np.testing.assert_allclose(table.x[:, table.columns.index(name)], np.asarray(column, float), rtol=1e-12)
+
+
+@pytest.mark.parametrize("formula", ["y ~ poly(x1, 2) + center(e)", "y ~ C(k) * colour + log(e)", "y ~ bs(x1, df=4)"])
+def test_new_rows_use_the_constants_of_the_fit(formula):
+    """A row alone has the same design as among the others: nothing is learnt from new rows."""
+    table = read(formula)
+    for row in (0, 7):
+        np.testing.assert_allclose(table.inputs(DATA.iloc[[row]]).x[0], table.x[row], rtol=1e-9, atol=1e-12)
+
+
+def test_the_dot_is_every_other_column():
+    table = read("y ~ . - e + (1 | county)")
+    assert set(table.columns) == {"x1", "a name", "colour=green", "colour=red", "k", "n"}
+
+
+def test_without_intercept_every_level_has_a_column():
+    table = read("y ~ 0 + colour")
+    assert len(table.columns) == 3
+    assert not table.design.has_intercept
+
+
+def test_an_outcome_may_be_computed():
+    table = read("log(e) ~ x1")
+    assert table.target == "log(e)"
+    np.testing.assert_allclose(table.y, np.log(DATA["e"]))
+
+
+def test_offsets_and_exposure_say_the_same():
+    by_formula, by_option = read("n ~ x1 + offset(log(e))"), read("n ~ x1", exposure="e")
+    rows = np.arange(5)
+    np.testing.assert_allclose(by_formula.inputs(rows).offset, np.log(DATA["e"][:5]))
+    np.testing.assert_allclose(by_option.inputs(DATA.iloc[:5]).offset, np.log(DATA["e"][:5]))
+    assert by_option.family == "poisson"
+    assert "e" not in read_table(DATA, "n", exposure="e").columns
+
+
+def test_groups_are_levels_and_columns():
+    table = read("y ~ x1 + (1 + x1 | county) + (1 | county:k)")
+    (levels, design), (pairs, ones) = table.inputs(np.arange(40)).groups
+    np.testing.assert_array_equal(levels, DATA["county"])
+    np.testing.assert_allclose(design[:, 0], DATA["x1"])
+    assert set(pairs) == {f"{a}:{b}" for a, b in zip(DATA["county"], DATA["k"], strict=True)}
+    assert ones.shape == (40, 0)
+    assert [group.term.effects for group in table.groups] == [("intercept", "x1"), ("intercept",)]
+
+
+@pytest.mark.parametrize(
+    ("formula", "sentence"),
+    [
+        ("y ~ x1 + colr", "no column 'colr': did you mean 'colour'"),
+        ("z ~ x1", "no column 'z'"),
+        ("y ~ x1 + (1 | contry)", "no column 'contry': did you mean 'county'"),
+        ("y ~ log(zz)", "no column 'zz'"),
+        ("y ~ foo(x1)", "'foo' is not defined|no column 'foo'"),
+        ("y ~ x1 +", "a term is missing"),
+        ("y ~", "has no terms"),
+        ("y ~ x1 x2", "cannot be read: Missing operator"),
+        ("y ~ x1 ~ k", "has 2 tildes"),
+        ("y ~ (x1 + k", "brackets that do not match"),
+        ("y ~ `x1", "not closed"),
+        ("y ~ x1 | county", "bar outside a group term"),
+        ("y ~ x1 - (1 | county)", "takes '.1 . county.' away"),
+        ("y ~ (1 | log(k))", "groups by 'log.k.', which is no column's name"),
+        ("y ~ (0 | county)", "no effect in it"),
+        ("y ~ log(x1)", r"'log\(x1\)' is not finite in row"),
+        ("n ~ offset(log(x1))", "is not finite in row"),
+        ("x1 ~ k", "pass"),
+    ],
+)
+def test_what_cannot_be_read_is_said(formula, sentence):
+    if sentence == "pass":
+        read(formula)
+        return
+    with pytest.raises(CredoError, match=sentence):
+        read(formula)
+
+
+def test_target_and_formula_must_agree():
+    assert read_table(DATA, "y", formula="x1 + k").target == "y"
+    with pytest.raises(CredoError, match="'n' by target and 'y' by the formula"):
+        read_table(DATA, "n", formula="y ~ x1")
+    with pytest.raises(CredoError, match="Name the outcome"):
+        read_table(DATA, formula="x1")
+
+
+def test_levels_that_the_fit_did_not_know():
+    new = DATA.iloc[:2].assign(colour="violet", k=9, county="elsewhere")
+    with pytest.raises(CredoError, match="'colour' holds 'violet'.*fit the column as a group"):
+        read("y ~ colour").inputs(new)
+    with pytest.raises(CredoError, match="meets a level that the fit did not know.*9"):
+        read("y ~ C(k)").inputs(new)
+    np.testing.assert_array_equal(read("y ~ (1 | county)").inputs(new).groups[0][0], ["elsewhere", "elsewhere"])
+
+
+def test_exposure_is_positive_and_for_counts():
+    with pytest.raises(CredoError, match="'x1' is -.* in row .*: an exposure is a positive amount"):
+        read("n ~ k", exposure="x1")
+    with pytest.raises(CredoError, match="is for counts, and the family is gaussian"):
+        read("y ~ k", exposure="e", family="gaussian")

@@ -1,0 +1,186 @@
+"""Tables: what is guessed and said, what is coded and left out, and a sentence for everything that is wrong."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from credo.models.family import guess
+from credo.models.table import read_table
+from credo.status import CredoError
+
+
+def csv(tmp_path, text: str, name: str = "a table.csv") -> str:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+def frame(**columns) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+# what is read ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y,a,b\n1.5,2,u\n-2.5,3,v\n0,4,u\n",
+        "\ufeffy, a, b\r\n1.5, 2, u\r\n-2.5, 3, v\r\n0, 4, u\r\n",
+        "y;a;b\n1,5;2;u\n-2,5;3;v\n0,0;4;u\n",
+        "y\ta\tb\n1.5\t2\tu\n-2.5\t3\tv\n0\t4\tu\n",
+        ",y,a,b\n0,1.5,2,u\n1,-2.5,3,v\n2,0,4,u\n",
+        'y,a,b\n1.5,2,"u"\n\n-2.5,3,v\n0,4,u\n',
+    ],
+)
+def test_reads_the_dialects_of_csv(text, tmp_path):
+    table = read_table(csv(tmp_path, text), "y")
+    np.testing.assert_array_equal(table.y, [1.5, -2.5, 0.0])
+    np.testing.assert_array_equal(table.x, [[2, 0], [3, 1], [4, 0]])
+    assert table.columns == ("a", "b=v")
+    assert any("row numbers" in note for note in table.notes) == text.startswith(",")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a,b\n1,2\n3\n", "line 3 has 1 fields and the header 2"),
+        ("a,b\n1,2,3\n4,5,6\n", "line 2 has 3 fields and the header 2"),
+        ("", "cannot be read as CSV"),
+        ("a,b\n", "no rows"),
+        ("a,b\n1,2\n2,\n", r"1 missing values \(1 in 'b'\).*missing='drop'.*1 of 2 rows"),
+        ("a,b\n1,1\ninf,2\n2,3\n", "'a' is infinite in row 1"),
+        ("a,b\n1,1\n5,2\nx,3\n", "'a' holds text where numbers belong: 1 of 3 values.*first is 'x'"),
+        ("a,b\n2020-01-01,1\n2020-01-02,2\n2020-01-04,9\n", r"'a' holds dates \(the first is '2020-01-01'\)"),
+        ("a,b\n1/2/2020 10:00,1\n13/2/2020 11:00,2\n1/3/2020 09:30,9\n", "'a' holds dates"),
+        ("a,b\n1,2\n2,2\n3,2\n", "there is nothing to"),
+        ("a,b\n1,2.5\n1,3.5\n1,9\n", r"No column of a table is of use: Column 'a' is constant \(every value is 1\)"),
+    ],
+)
+def test_what_cannot_be_used_is_said(text, sentence, tmp_path):
+    with pytest.raises(CredoError, match=sentence):
+        read_table(csv(tmp_path, text), "b")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b\n\xff\xfe,2\n")
+    with pytest.raises(CredoError, match="cannot be read as CSV"):
+        read_table(str(path), "b")
+
+
+def test_missing_rows_are_dropped_when_asked_and_counted():
+    data = frame(a=[1.0, None, 3.0, 4.0], b=["u", "v", None, "u"], y=[1.0, 2.5, 3.0, 4.0])
+    table = read_table(data, "y", "gaussian", missing="drop")
+    assert any("2 of 4 rows are left out" in note for note in table.notes)
+    np.testing.assert_array_equal(table.y, [1.0, 4.0])
+    assert len(read_table(data, formula="y ~ a", missing="drop").y) == 3  # only what the formula uses matters
+    with pytest.raises(CredoError, match="missing='impute' is unknown"):
+        read_table(data, "y", missing="impute")
+    with pytest.raises(CredoError, match="Every row of table has a missing value"):
+        read_table(data.assign(b=None), "y", missing="drop")
+
+
+def test_constant_and_repeated_columns_are_left_out_and_named():
+    data = frame(a=[1.0, 2.0, 3.0], twice=[1.0, 2.0, 3.0], same=[7, 7, 7], b=[-0.0, 1.0, 0.0], y=[1.5, 2.0, 3.0])
+    table = read_table(data, "y")
+    assert table.columns == ("a", "b")
+    assert "Column 'twice' is a copy of 'a' and is left out." in table.notes
+    assert "Column 'same' is constant (every value is 7) and is left out." in table.notes
+
+
+def test_text_that_names_rows_is_left_out_and_said():
+    names = [f"person {i}" for i in range(30)]
+    table = read_table(frame(name=names, a=np.arange(30.0), y=np.arange(30) * 1.5), "y")
+    assert table.columns == ("a",)
+    assert any("'name' is left out" in note and "(1 | name)" in note for note in table.notes)
+
+
+def test_bundled_tables_have_their_classes_names():
+    table = read_table("breast_cancer")
+    assert (table.target, table.classes) == ("diagnosis", ("benign", "malignant"))
+    assert table.y.mean() == pytest.approx(212 / 569)  # malignant is the event
+    assert read_table("diabetes").family == "gaussian"
+    assert read_table("iris").classes == ("setosa", "versicolor", "virginica")
+
+
+def test_new_rows_are_read_as_the_old_ones():
+    data = frame(a=[1.0, 2.0, 3.0], b=["u", "v", "w"], y=[1.5, 2.0, 3.0])
+    table = read_table(data, "y")
+    np.testing.assert_array_equal(table.inputs(frame(b=["w", "u"], a=[5, 6])).x, [[5, 0, 1], [6, 0, 0]])
+    np.testing.assert_array_equal(table.inputs({"b": ["v"], "a": [5]}).x, [[5, 1, 0]])
+    with pytest.raises(CredoError, match=r"'b' holds 'z', a level that the fit did not know \(it knew u, v, w\)"):
+        table.inputs(frame(a=[1.0], b=["z"]))
+    with pytest.raises(CredoError, match="no column 'a': did you mean 'A'"):
+        table.inputs(frame(A=[1.0], b=["u"]))
+    with pytest.raises(CredoError, match=r"'a' has 1 missing value \(the first in row 1\)"):
+        table.inputs(frame(a=[1.0, np.nan], b=["u", "u"]))
+    with pytest.raises(CredoError, match="'a' held numbers in the fit and holds text now"):
+        table.inputs(frame(a=["one"], b=["u"]))
+
+
+# what is guessed ------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(
+    ("values", "family"),
+    [
+        ([0, 1, 1, 0], "bernoulli"),
+        (["no", "yes", "no"], "bernoulli"),
+        ([True, False, True], "bernoulli"),
+        (list("abcabc"), "categorical"),
+        (np.repeat([0, 1, 2], 50), "categorical"),
+        (np.repeat([1, 2, 3], 50), "categorical"),
+        (np.repeat(np.arange(10), 180), "categorical"),
+        (RNG.poisson(3.0, 200), "poisson"),
+        (RNG.poisson(3.0, 200).astype(float), "poisson"),
+        (RNG.poisson(np.exp(RNG.normal(1.5, 0.7, 500))), "poisson"),
+        (RNG.negative_binomial(1.0, 0.2, 300), "poisson"),
+        (RNG.normal(size=50), "gaussian"),
+        (RNG.integers(20, 90, 300), "gaussian"),  # ages
+        (np.round(RNG.normal(300_000, 80_000, 200)).astype(int), "gaussian"),  # prices
+        (RNG.binomial(16, 0.6, 2_000), "gaussian"),  # years of schooling: their variance is below their mean
+        (np.arange(-3, 20), "gaussian"),
+    ],
+)
+def test_guesses_the_family_and_says_why(values, family):
+    guessed, reason = guess(pd.Series(values), "y")
+    assert guessed == family
+    assert reason.startswith(f"Family {family}, guessed: 'y' ")
+    assert reason.endswith(".")
+
+
+def test_what_was_guessed_is_the_first_note_and_what_was_said_is_not():
+    data = frame(a=np.arange(9.0), y=[0, 3, 1, 2, 9, 4, 2, 1, 0])
+    assert read_table(data, "y").notes[0].startswith("Family poisson, guessed")
+    assert read_table(data, "y", "poisson").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("y", "family", "sentence"),
+    [
+        (["u", "u", "u"], None, r"one class only \('u'\)"),
+        ([1, 2, 3], "bernoulli", "3 classes; bernoulli takes two"),
+        ([1.5, 2.0, 3.0], "poisson", "1.5, which is no count"),
+        ([-1, 2, 3], "poisson", "-1, which is no count"),
+        (["u", "v", "w"], "gaussian", "text where numbers belong .first value 'u'"),
+        ([2.0, 2.0, 2.0], "gaussian", "constant .every value is 2"),
+        ([1.0, np.inf, 2.0], "gaussian", "infinite in row 1"),
+    ],
+)
+def test_outcomes_that_do_not_fit_the_family(y, family, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        read_table(frame(a=[1.0, 2.0, 3.0], y=y), "y", family)
+
+
+def test_too_many_distinct_values_are_no_classes():
+    with pytest.raises(CredoError, match="30 distinct values in 30 rows, too many to be classes"):
+        read_table(frame(a=np.arange(30.0), y=[f"n{i}" for i in range(30)]), "y")
+
+
+def test_numbers_as_classes_keep_their_order():
+    table = read_table(frame(a=np.arange(4.0), y=[10, 9, 2, 10]), "y", "categorical")
+    assert table.classes == ("2", "9", "10")
+    np.testing.assert_array_equal(table.y, [2, 1, 0, 2])
