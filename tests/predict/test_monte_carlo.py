@@ -318,3 +318,19 @@ def test_a_posterior_in_single_precision_predicts_in_double():
     assert predictive.mean.dtype == predictive.quantile(0.3).dtype == np.float64
     np.testing.assert_allclose(predictive.mean, reference.mean, atol=1e-6)
     np.testing.assert_allclose(predictive.quantile(0.3), reference.quantile(0.3), atol=1e-5)
+
+
+def test_a_failed_posterior_predicts_numbers_or_a_sentence():
+    """sqrt of a negative number: the likelihood is undefined at every draw."""
+    model = Model({"w": W}, lambda params, x: dist.Normal(jnp.sqrt(-1.0 - (x @ params["w"]) ** 2), 1.0))
+    kind = Gaussian(np.zeros(2), Dense(np.eye(2)))
+    target = model.given(X, np.zeros(20))
+    predictive = Posterior(kind, target, verdict=Verdict("failed")).predict(X)
+    for ask in (
+        lambda p: p.mean,
+        lambda p: p.log_prob(np.zeros(20)),
+        lambda p: p.quantile(0.5),
+        lambda p: p.sample(0, 3),
+    ):
+        with pytest.raises(CredoError, match="predictions are no numbers: .* verdict is failed"):
+            ask(predictive)

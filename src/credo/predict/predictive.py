@@ -36,7 +36,9 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
     with double():
         table = check_inputs(posterior.target, x)
         law, rows = rule.law(posterior, table, key)
-        return Predictive(law, rows, table.size, jax.random.fold_in(key, 1))
+        return Predictive(
+            law, rows, table.size, jax.random.fold_in(key, 1), is_failed=posterior.verdict.status == "failed"
+        )
 
 
 class Predictive:
@@ -45,11 +47,24 @@ class Predictive:
     Arrays have shape (M,), or (M, K) where an outcome has K columns. A categorical outcome is seen as its one-hot
     vector: mean, variances and ``probs`` are (M, K), and it has no quantiles. Where the likelihood returns a dict of
     outcomes, so do the methods. Rows are worked through in chunks sized by an estimate of their memory.
+    Where the posterior ``is_failed`` and a prediction is NaN, CredoError says so.
     """
 
-    def __init__(self, law: Law, rows, size: int | None, key):
+    def __init__(self, law: Law, rows, size: int | None, key, *, is_failed: bool = False):
         self._outcomes, self._stream = stream(law, rows, size)
-        self._key = key
+        self._key, self._is_failed = key, is_failed
+
+    def _compute(self, function, *args, **options):
+        """``function`` over the rows; from a failed posterior numbers or a sentence, and never a silent NaN."""
+        found = self._stream(function, *args, **options)
+        if self._is_failed:
+            leaves = [leaf for leaf in jax.tree.leaves(found) if np.issubdtype(leaf.dtype, np.floating)]
+            if any(np.isnan(leaf).any() for leaf in leaves):
+                raise CredoError(
+                    "The predictions are no numbers: the posterior, whose verdict is failed, has draws at which the "
+                    "likelihood is undefined. See posterior.verdict for the cause, or use NUTS()."
+                )
+        return found
 
     # moments ----------------------------------------------------------------------------------------------------
 
@@ -63,7 +78,7 @@ class Predictive:
                     "quantile(p) or log_prob(y)."
                 )
         with double():
-            return self._stream(_moments)
+            return self._compute(_moments)
 
     @property
     def mean(self):
@@ -105,7 +120,7 @@ class Predictive:
         y = outcomes(y)
         self._check_outcomes(y)
         with double():
-            return self._stream(_log_prob, y)
+            return self._compute(_log_prob, y)
 
     def quantile(self, p: float | Sequence[float]):
         """Marginal quantiles: (M, …) for a float p in (0, 1), (len(p), M, …) for a sequence.
@@ -180,7 +195,7 @@ class Predictive:
             if not outcome.has_cdf:
                 return self._sampled_quantile(part, outcome, level)
             quantile = functools.partial(_quantile, p=level, part=part, is_discrete=outcome.is_discrete)
-            value = self._stream(quantile, *self._location(part, outcome))
+            value = self._compute(quantile, *self._location(part, outcome))
         value = value if outcome.lower is None else np.maximum(value, outcome.lower)  # the search knows no support
         return value.astype(np.int64) if outcome.is_discrete else value
 
@@ -208,7 +223,7 @@ class Predictive:
             draws = _sample(law, rows, k_draws, key_rows, n)
             return draws if reduce is None else reduce(draws)
 
-        return self._stream(draw, key=k_rows, chunk=chunk, axis=1 if reduce is None else 0)
+        return self._compute(draw, key=k_rows, chunk=chunk, axis=1 if reduce is None else 0)
 
 
 @jax.jit

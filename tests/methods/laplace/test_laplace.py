@@ -203,3 +203,33 @@ def test_map_and_laplace_share_a_program():
     compiled = _value_gradient_curvature._cache_size()
     fit(target, Laplace())
     assert _value_gradient_curvature._cache_size() == compiled
+
+
+def schools(params, x):
+    return dist.Normal(params["theta"][x], 15.0)
+
+
+@pytest.mark.parametrize("structure", [Dense(), Diagonal()])
+def test_a_mode_at_a_scale_of_zero_is_failed_and_finite(structure):
+    """Eight schools in its centred form: log tau runs off, and its curvature with it."""
+    prior = {
+        "mu": dist.Normal(0.0, 5.0),
+        "tau": dist.HalfCauchy(5.0),
+        "theta": lambda mu, tau: dist.Normal(mu, tau).expand([8]),
+    }
+    y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    posterior = fit(Model(prior, schools).given(np.arange(8), y), Laplace(structure=structure), progress=False)
+    assert posterior.verdict.status == "failed"
+    assert any("tau is" in sentence for sentence in posterior.verdict.sentences)
+    predictive = posterior.predict(np.arange(8))
+    drawn, mean, sd = posterior.sample(0, 500), posterior.mean(), posterior.sd()
+    answers = [
+        *drawn.values(),
+        *mean.values(),
+        *sd.values(),
+        predictive.mean,
+        predictive.variance,
+        predictive.log_prob(y),
+    ]
+    assert all(np.all(np.isfinite(answer)) for answer in answers)
+    assert posterior.log_evidence is None

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from credo.diagnose.verdict import RULES
 from credo.methods.laplace.curvature import Curvature, ExactHessian
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense, Shape, Structure
-from credo.methods.optimise.diagnosis import coordinate_names, diagnose
+from credo.methods.optimise.diagnosis import coordinate_names, diagnose, transformed
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
 from credo.methods.optimise.objective import (
@@ -35,6 +36,8 @@ from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
 from credo.run import Options
 from credo.status import CredoError, Estimate
+
+FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exponential are still numbers
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,12 @@ class Laplace:
             time_limit=options.time_limit,
         )
         diagnosis = diagnose(target, objective, optimum, solver)
-        shape = self.structure.shape(self.curvature, objective, target, optimum, chunk)
-        kind = Gaussian(jax.device_put(optimum.position), shape.scale)
-        sentences = diagnosis.sentences
+        is_mode = not (diagnosis.figures["mode_at_infinity"] or diagnosis.figures["mode_on_boundary"])
+        shape = self.structure.shape(self.curvature, objective, target, optimum, chunk, is_mode)
         is_positive = shape.min_curvature > 0
+        mean = optimum.position if is_mode and is_positive else within_range(target, optimum.position)
+        kind = Gaussian(jax.device_put(mean), shape.scale)
+        sentences = diagnosis.sentences
         if not is_positive:
             name = coordinate_names(target)[shape.coordinate]
             sentences = (
@@ -91,8 +96,7 @@ class Laplace:
             # all at once where memory allows: a program without a loop compiles in less than half the time
             **proposal_figures(objective, kind, key, chunk_size(target, options.max_memory, most=NUM_DRAWS)),
         )
-        is_mode = is_positive and not (verdict.figures["mode_at_infinity"] or verdict.figures["mode_on_boundary"])
-        is_mode = is_mode and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
+        is_mode = is_mode and is_positive and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
         evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)
         info = fit_info(objective, optimum) | {"num_densities": NUM_DRAWS}
         if self.prior is not None:
@@ -120,3 +124,8 @@ class Laplace:
             return (Estimate(increment, np.nan, "laplace") if has_evidence(target) else None), increment
         earlier = self.prior.log_evidence
         return (None if earlier is None else Estimate(earlier.value + increment, np.nan, "laplace")), increment
+
+
+def within_range(target: Target, position: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
+    """``position`` with logs and logits no further off than ``FARTHEST``."""
+    return np.where(transformed(target), np.clip(position, -FARTHEST, FARTHEST), position)
