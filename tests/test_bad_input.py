@@ -116,6 +116,79 @@ def test_inputs_that_do_not_fit_the_parameters():
         MODEL.given(X[:, :2], Y)
 
 
+def raises(params, x):
+    raise RuntimeError("out of paper")
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "x", "sentence", "cause"),
+    [
+        (lambda p, x: dist.Normal(x @ p["v"], 1.0), X, r"asks for 'v'.* the model has parameters w\[3\]\.", KeyError),
+        (
+            lambda p, x: dist.Normal(x["b"] * p["w"][0], 1.0),
+            {"a": X[:, 0]},
+            r"asks for 'b'.*parameters w\[3\], and the data have columns a\.",
+            KeyError,
+        ),
+        (lambda p, x: dist.Normal(p["w"][0, 0], 1.0), X, r"cannot be evaluated.*Too many indices.*w\[3\]", IndexError),
+        (
+            lambda p, x: dist.Normal(1.0 if p["w"][0] > 0 else 0.0, 1.0),
+            X,
+            "needs the value of a parameter in Python.*jnp.where",
+            Exception,
+        ),
+        (lambda p, x: dist.Normal(p.w[0], 1.0), X, "raised AttributeError .*'w'", AttributeError),
+        (raises, X, r"The likelihood raised RuntimeError \(out of paper\)", RuntimeError),
+    ],
+)
+def test_a_likelihood_that_fails(likelihood, x, sentence, cause):
+    """One sentence, with the user's own traceback as its cause."""
+    with pytest.raises(CredoError, match=sentence) as caught:
+        Model({"w": dist.Normal(0.0, 1.0).expand([3])}, likelihood).given(x, Y)
+    assert isinstance(caught.value.__cause__, cause)
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (credo.NUTS(num_draws=10.5), r"NUTS\(num_draws=10.5\): num_draws is a whole number, such as 1000"),
+        (credo.NUTS(chains=True), "chains is a whole number"),
+        (credo.NUTS(metric=3), "metric is of the kind MetricEstimator"),
+        (credo.Importance(), "needs a posterior to draw from"),
+        (credo.Importance(proposal=3), "proposal is of the kind Posterior or None"),
+        (credo.Laplace(structure="dense"), r"structure is of the kind Structure, such as Dense\(\)"),
+        (credo.ADVI(family="full"), r"family is of the kind Family, such as MeanField\(\)"),
+        (credo.ADVI(family=credo.FullRank), "family is of the kind Family"),
+        (credo.ADVI(tolerance="small"), "tolerance is a number or None"),
+        (credo.MAP(batch_size=2.5), "batch_size is a whole number or None"),
+        (credo.MAP(optimiser="adam"), "optimiser is of the kind GradientTransformation or None"),
+    ],
+)
+def test_settings_of_the_wrong_kind(method, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        credo.fit(MODEL.given(X, Y), method, progress=False)
+
+
+def test_settings_below_their_bound():
+    with pytest.raises(CredoError, match="chains is at least 1; got 0"):
+        credo.NUTS(chains=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"time_limit": -1}, "time_limit is a number of seconds above 0; got -1"),
+        ({"time_limit": "1h"}, "time_limit is a number of seconds above 0; got '1h'"),
+        ({"max_memory": 0}, "max_memory is a number of bytes above 0; got 0"),
+        ({"layout": "gpu"}, "layout='gpu' does not exist"),
+        ({"precision": "half"}, "precision is 'float64' or 'float32'"),
+    ],
+)
+def test_options_of_fit(option, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        credo.fit(MODEL.given(X, Y), credo.Laplace(), **option)
+
+
 def test_compare_of_different_models():
     first = credo.fit(MODEL.given(X, Y), credo.MAP())
     other = credo.fit(Model({"v": dist.Normal(0.0, 1.0)}, None).given(), credo.MAP())

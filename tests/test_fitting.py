@@ -1,5 +1,9 @@
 """What ``fit`` and a posterior take from a user, and what they answer where it cannot be used."""
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -7,7 +11,9 @@ import pytest
 
 import credo
 from credo import CredoError, Model
-from credo.posterior.posterior import as_key
+from credo.methods.settings import check_settings
+from credo.posterior.kinds import Draws
+from credo.posterior.posterior import Posterior, as_key
 
 X = np.random.default_rng(0).normal(size=(20, 2))
 
@@ -95,3 +101,84 @@ def test_exact_says_why_not():
     y = 152.0 + unit * np.sin(np.arange(50.0) ** 2)
     with pytest.raises(CredoError, match="No closed form"):
         credo.fit(model.given(np.ones(50), y), credo.Exact())
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    size: int = dataclasses.field(default=3, metadata={"at_least": 2})
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    inner: Inner = dataclasses.field(default_factory=Inner)
+    rate: float = 0.5
+    choice: Literal["a", "b"] = "a"
+    rule: Callable[[float], float] | None = None
+    anything: Any = None
+    is_on: bool = True
+
+
+@pytest.mark.parametrize(
+    "method", [Outer(), Outer(rate=1), Outer(Inner(np.int64(2)), np.float64(1.0), "b", abs, 3, False)]
+)
+def test_settings_that_fit_their_annotations(method):
+    check_settings(method)
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Outer(Inner(1)), r"Inner\(size=1\): size is 2 or more"),
+        (Outer(Inner(2.0)), r"Inner\(size=2.0\): size is a whole number, such as 3"),
+        (Outer(3), r"inner is of the kind Inner, such as Inner\(size=3\)"),
+        (Outer(rate=np.nan), "rate is a number, such as 0.5"),
+        (Outer(choice="c"), "choice is 'a' or 'b'"),
+        (Outer(rule=3), "rule is of the kind Callable or None"),
+        (Outer(is_on=1), "is_on is True or False"),
+    ],
+)
+def test_settings_that_do_not(method, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        check_settings(method)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [credo.Laplace(), credo.MAP(), credo.MLE(), credo.Grid(), credo.NUTS(chains=1, num_warmup=20, num_draws=20)],
+    ids=lambda method: type(method).__name__,
+)
+def test_precision_means_the_same_for_every_method(method):
+    """The approximation and its draws in the precision of the fit; what is summed over them in float64."""
+    for precision in ("float32", "float64"):
+        posterior = credo.fit(TARGET, method, precision=precision, progress=False)
+        assert {leaf.dtype for leaf in jax.tree.leaves(posterior.kind)} == {np.dtype(precision)}
+        assert {leaf.dtype for leaf in posterior.sample(0, 3).values()} == {np.dtype(precision)}
+        for summary in (posterior.mean(), posterior.sd(), posterior.quantile(0.3)):
+            assert {np.asarray(leaf).dtype for leaf in summary.values()} == {np.dtype("float64")}
+
+
+def test_means_of_many_single_precision_draws():
+    """A sum of 3·10⁶ float32 numbers in float32 stops growing at 2²⁴ of the first; in float64 it does not."""
+    draws = np.full((1, 3_000_000, 3), np.float32(1.1))
+    posterior = Posterior(Draws(draws), TARGET.cast(np.float32), verdict=credo.Verdict("pass"))
+    np.testing.assert_allclose(posterior.mean()["w"], np.float32(1.1), rtol=1e-7)
+    assert np.all(posterior.sd()["w"] < 1e-6)
+
+
+SOLE = Model(dist.Normal(0.0, 1.0), lambda p, x: dist.Normal(p, 1.0), derived={"twice": lambda params: 2 * params})
+
+
+@pytest.mark.parametrize("method", [credo.Laplace(), credo.NUTS(chains=2, num_warmup=50, num_draws=50)])
+def test_a_prior_that_is_one_distribution_is_called_params(method):
+    """By name it is "params"; the likelihood and the methods of the posterior have the bare value."""
+    target = SOLE.given(y=np.array([1.0, 2.0, 0.0]))
+    posterior = credo.fit(target, method, start={"params": 0.3}, progress=False)
+    assert list(posterior.summary().index) == ["params", "twice"]
+    assert np.shape(posterior.mean()) == ()
+    assert posterior.sample(0, 5).shape == (5,)
+    assert set(posterior.to_arviz()["posterior"].data_vars) == {"params", "twice"}
+    assert set(SOLE.sample_prior(0, 2)) == {"params", "twice"}
+    with pytest.raises(CredoError, match="start lacks 'params'; the model has params"):
+        credo.fit(target, method, start={"mean": 0.3})
+    with pytest.raises(CredoError, match="The prior of 'params' is float"):
+        Model(1.0, None)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.journal import read_identity
-from credo.methods.settings import from_json, to_json
+from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.fingerprint import check, fingerprint
 from credo.model.target import Target
 from credo.posterior.files import load
@@ -46,8 +46,10 @@ def fit(
 
     ``key``: int or JAX key; the same key gives the same answer. ``start``: a posterior, parameters (a dict), or a flat
     unconstrained position (dim,) or (chains, dim). ``checkpoint``: a folder from which ``resume`` continues.
-    ``precision``: "float64" (default) or "float32". ``layout``: "threads" (default by rule). ``time_limit``: seconds
-    after which the run stops cleanly with what it has. ``max_memory``: bytes. ``progress``: show a bar.
+    ``precision``: "float64" (default) or "float32", the precision of the work, of the approximation and of its draws;
+    means, sds, quantiles, predictions, evidence and verdict are computed from those in float64, for every method.
+    ``layout``: "threads" (default by rule). ``time_limit``: seconds after which the run stops cleanly with what it
+    has. ``max_memory``: bytes. ``progress``: show a bar.
 
     Raises CredoError, a sentence with cause, value and remedy, where the request cannot be answered.
     """
@@ -55,15 +57,10 @@ def fit(
         raise CredoError(f"fit() takes a Target, made by model.given(x, y); got {type(target).__name__}.")
     if isinstance(method, type) or not hasattr(method, "fit"):
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
+    check_settings(method)
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
-    options = Options(
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        layout=layout,
-        time_limit=time_limit,
-        max_memory=max_memory,
-        progress=progress,
-    )
+    options = _options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
     if checkpoint is not None:
         options = options._replace(identity=_identity(target, method, as_key(key), precision))
     return _fit(target, method, as_key(key), start, precision, options)
@@ -86,9 +83,21 @@ def resume(
     identity = read_identity(path)
     with double():
         check(identity["target"], target)
-    options = Options(Path(path), layout, time_limit, max_memory, progress, identity, resume=True)
+    options = _options(Path(path), layout, time_limit, max_memory, progress)._replace(identity=identity, resume=True)
     key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32))
     return _fit(target, from_json(identity["settings"]), key, None, identity["precision"], options)
+
+
+def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
+    """What is passed on to every method, checked."""
+    if layout not in (None, "threads"):
+        raise CredoError(f"layout={layout!r} does not exist (yet): leave it out, or say 'threads'.")
+    for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):
+        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if value is not None and not (is_number and value > 0):
+            raise CredoError(f"{name} is a number of {unit} above 0; got {value!r}. Leave it out for no limit.")
+    max_memory = None if max_memory is None or max_memory == np.inf else int(max_memory)
+    return Options(checkpoint, layout, time_limit, max_memory, progress)
 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
@@ -96,9 +105,9 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     with double(is_double), stopwatch() as seconds:
         target = target.cast(np.float64 if is_double else np.float32)
         posterior = method.fit(target, key=key, start=start_position(target, start), options=options)
-        posterior.kind = to_numpy(posterior.kind)
+        posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)
-    posterior.verdict = _with_few_rows(posterior.verdict, target)
+    posterior.verdict = _with_remarks(posterior.verdict, target)
     return posterior
 
 
@@ -119,6 +128,16 @@ def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str,
     return always | dict(found) | {"seconds": dict(seconds) | dict(found.get("seconds", {}))}
 
 
+def _in_precision(kind, dtype):
+    """The approximation in the precision of the fit, whatever a method needed on its way there."""
+
+    def convert(leaf):
+        is_real = hasattr(leaf, "dtype") and np.issubdtype(leaf.dtype, np.floating)
+        return np.asarray(leaf, dtype) if is_real else leaf
+
+    return jax.tree.map(convert, kind)
+
+
 def _position_of(target: Target, params: Mapping[str, Any]):
     """Parameters in the user's space -> a flat position, with a sentence where they are none of this model's."""
     leaves, prior = target.structure.leaves, target.prior
@@ -127,8 +146,8 @@ def _position_of(target: Target, params: Mapping[str, Any]):
         values = prior.leaves(jax.tree.map(np.asarray, params, is_leaf=lambda node: isinstance(node, list | tuple)))
     for leaf in leaves:
         if leaf.name not in values:
-            known = ", ".join(each.name for each in leaves if each.name) or "one distribution without a name"
-            raise CredoError(f"start lacks {leaf.name or 'the parameter'!r}; the model has {known}.")
+            known = ", ".join(each.name for each in leaves)
+            raise CredoError(f"start lacks {leaf.name!r}; the model has {known}.")
         if np.shape(values[leaf.name]) != leaf.shape:
             raise CredoError(
                 f"start gives {leaf.name!r} the shape {np.shape(values[leaf.name])}; in the model it has {leaf.shape}."
@@ -152,14 +171,17 @@ def _identity(target: Target, method: Method, key, precision: str | None) -> dic
     return {"target": known, "settings": to_json(method), "key": key_data.tolist(), "precision": precision}
 
 
-def _with_few_rows(verdict: Verdict, target: Target) -> Verdict:
-    if target.y is None or target.size >= target.dim:
-        return verdict
-    sentence = (
-        f"There are fewer rows ({target.size}) than parameters ({target.dim}): in the directions that the data leave "
-        "free, the prior decides."
-    )
-    return replace(verdict, sentences=(*verdict.sentences, sentence))
+def _with_remarks(verdict: Verdict, target: Target) -> Verdict:
+    """The verdict with what the data alone say about the answer."""
+    remarks = []
+    if target.y is not None and target.size < target.dim:
+        remarks.append(
+            f"There are fewer rows ({target.size}) than parameters ({target.dim}): in the directions that the data "
+            "leave free, the prior decides."
+        )
+    if target.missing is not None:
+        remarks.append(target.missing.sentence(target.size))
+    return replace(verdict, sentences=(*verdict.sentences, *remarks))
 
 
 def start_position(target: Target, start):

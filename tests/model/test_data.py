@@ -58,6 +58,8 @@ def test_the_column_is_named():
         ({"x": pd.DataFrame({"a": [1, None, "b", 3]})}, r"x\['a'\] has 1 missing value"),
         ({"x": X + 1j}, "not a real number"),
         ({"weights": np.array([1.0, -1.0, 1.0, 1.0])}, "non-negative"),
+        ({"y": None, "weights": np.ones(4)}, "there are no data: give y too"),
+        ({"likelihood": None}, "has no likelihood, so y says nothing"),
         ({"weights": np.ones((4, 1))}, "one non-negative number a row"),
         ({"y": Y[:, None]}, r"batch_shape \(4,\).*y has shape \(4, 1\)"),
         ({"likelihood": lambda p, x: dist.Normal(x @ p["w"][:, None], 1.0)}, r"batch_shape \(4, 1\)"),
@@ -165,6 +167,62 @@ def test_integer_levels_are_codes_already():
 def test_groups_refused(x, sentence):
     with pytest.raises(CredoError, match=sentence):
         GROUP_MODEL.given(x, Y)
+
+
+MISSING_LEVELS = {
+    "None": ["Rome", None, "Rome", "Bern"],
+    "NaN": ["Rome", np.nan, "Rome", "Bern"],
+    "numbers": [1.0, np.nan, 2.0, 1.0],
+    "NA": pd.array([1, pd.NA, 2, 1], dtype="Int64"),
+    "category": pd.Categorical(["Rome", None, "Rome", "Bern"]),
+    "dates": pd.to_datetime(["2024-01-01", None, "2024-01-02", "2024-01-01"]),
+}
+
+
+@pytest.mark.parametrize("name", list(MISSING_LEVELS))
+def test_a_missing_level_is_named(name):
+    with pytest.raises(CredoError, match=r"Column 'city', a group, has 1 missing value \(the first in row 1"):
+        GROUP_MODEL.given(pd.DataFrame({"city": MISSING_LEVELS[name]}), Y)
+
+
+def test_missing_values_of_a_column_are_named_by_row():
+    with pytest.raises(CredoError, match=r"x\['a'\] has 2 missing values \(the first in row 1\)"):
+        given(pd.DataFrame({"a": [1, None, "b", pd.NA]}), likelihood=constant)
+
+
+def test_levels_of_two_kinds():
+    with pytest.raises(CredoError, match="Column 'city', a group, holds both text and numbers"):
+        GROUP_MODEL.given({"city": pd.Series([1, "Rome", 1, 1])}, Y)
+
+
+def test_prior_alone_and_prior_predictive_of_groups():
+    assert GROUP_MODEL.given().dim == 4
+    with pytest.raises(CredoError, match="groups by column 'city', which the inputs lack"):
+        GROUP_MODEL.given(y=Y)
+    with pytest.raises(CredoError, match="groups by column 'city', which the inputs lack"):
+        GROUP_MODEL.sample_prior_predictive(0, None, 3)
+    assert GROUP_MODEL.sample_prior_predictive(0, {"city": ["Rome", "Oslo"]}, 3).shape == (3, 2)
+
+
+def match(params, x):
+    return dist.Normal(params["skill"][x["home"]] - params["skill"][x["away"]], 1.0)
+
+
+MATCHES = Model({"skill": dist.Normal(0.0, 1.0).expand([4])}, match, groups={"home": "skill", "away": "skill"})
+
+
+def test_columns_of_one_parameter_share_their_levels():
+    """No level is in both columns, so that separate codes would call different teams the same."""
+    target = MATCHES.given({"home": ["u", "w", "u", "w"], "away": ["v", "v", "z", "z"]}, Y)
+    np.testing.assert_array_equal(target.x["home"], [0, 2, 0, 2])
+    np.testing.assert_array_equal(target.x["away"], [1, 1, 3, 3])
+    numbers = MATCHES.given({"home": np.array([0, 1, 0, 1]), "away": np.array([3, 3, 2, 2])}, Y)
+    np.testing.assert_array_equal(numbers.x["away"], [3, 3, 2, 2])
+    assert [len(levels) for levels in numbers.levels.levels.values()] == [4, 4]
+    with pytest.raises(CredoError, match="'home', 'away' index the same parameter 'skill', but one holds text"):
+        MATCHES.given({"home": ["u", "w", "u", "w"], "away": np.arange(4)}, Y)
+    with pytest.raises(CredoError, match="has 5 levels but parameter 'skill' has 4 rows"):
+        MATCHES.given({"home": ["u", "w", "u", "w"], "away": ["v", "v", "z", "a"]}, Y)
 
 
 def test_groups_name_a_parameter_with_rows():

@@ -67,8 +67,8 @@ def linear(params, data):
 
 
 def test_data_are_arguments():
-    """log_density(params, data): other data of the same shapes trace nothing."""
-    count = []
+    """log_density(params, data): other data of the same shapes compile nothing; given() looks once, abstractly."""
+    count, compiled = [], []
 
     def density(params, data):
         count.append(None)
@@ -79,8 +79,10 @@ def test_data_are_arguments():
     for factor in (1.0, 2.0):
         target = model.given({"x": x, "y": factor * x})
         expected = -0.5 * np.sum((factor * x - 0.5 * x) ** 2) - 1.5 * np.log(2 * np.pi)
+        before = len(count)
         np.testing.assert_allclose(value(target, [0.5]), expected, rtol=1e-12)
-    assert len(count) == 1
+        compiled.append(len(count) - before)
+    assert compiled == [1, 0]
 
 
 def test_what_it_cannot_do():
@@ -113,6 +115,8 @@ def test_derived():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        ({"support": [constraints.positive]}, "support is a dict by parameter name"),
+        ({"support": {"rate": constraints.positive}, "shape": (2,)}, "shape is a dict by parameter name"),
         ({"support": {"rate": "positive"}}, "A support must be a numpyro constraint"),
         ({"support": {"rate": constraints.positive}, "shape": {"rat": (2,)}}, "'rat' has a shape or an initial value"),
         ({"support": {"rate": constraints.positive}, "init": {"rat": 1.0}}, "'rat' has a shape or an initial value"),
@@ -123,3 +127,56 @@ def test_derived():
 def test_refused(arguments, sentence):
     with pytest.raises(CredoError, match=sentence):
         Model.from_log_density(gamma, **arguments)
+
+
+def with_data(params, data):
+    return -jnp.sum((data - params["a"]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("density", "data", "sentence"),
+    [
+        (
+            lambda p: jnp.stack([p["a"], p["a"]]),
+            (),
+            r"returned float64 of shape \(2,\): it must be one real number.*Sum",
+        ),
+        (lambda p: p["a"][None], (), r"of shape \(1,\)"),
+        (lambda p: None, (), "returned a NoneType"),
+        (lambda p: p["a"] > 0, (), "returned bool"),
+        (lambda p: -(p["b"] ** 2), (), r"asks for 'b', which is not there: the model has parameters a\[\]"),
+        (lambda p, d: d["z"] * p["a"], {"x": np.zeros(2)}, r"asks for 'z'.*the data have columns x"),
+        (with_data, (), r"takes data, and given\(\) got none"),
+        (lambda p: -(p["a"] ** 2), np.zeros(2), r"the log density takes none: write it as log_density\(params, data\)"),
+    ],
+)
+def test_a_density_that_cannot_be_one(density, data, sentence):
+    model = Model.from_log_density(density, {"a": constraints.real})
+    with pytest.raises(CredoError, match=sentence):
+        model.given() if isinstance(data, tuple) else model.given(data)
+
+
+@pytest.mark.parametrize("rest", [{"y": np.zeros(2)}, {"weights": np.ones(2)}])
+def test_no_outcome_is_dropped_in_silence(rest):
+    with pytest.raises(CredoError, match=r"takes its data as one argument.*given\({'x': x, 'y': y}\)"):
+        Model.from_log_density(with_data, {"a": constraints.real}).given(np.zeros(2), **rest)
+
+
+def test_data_with_a_default_may_be_left_out():
+    model = Model.from_log_density(lambda p, scale=2.0: -((p["a"] / scale) ** 2), {"a": constraints.real})
+    assert value(model.given(), [1.0]) == -0.25
+    assert value(model.given(np.array(1.0)), [1.0]) == -1.0
+
+
+def test_the_users_traceback_is_the_cause():
+    def density(params):
+        raise RuntimeError("out of paper")
+
+    with pytest.raises(CredoError, match=r"raised RuntimeError \(out of paper\)") as caught:
+        Model.from_log_density(density, {"a": constraints.real}).given()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_function_is_asked_for():
+    with pytest.raises(CredoError, match="The log density is a function"):
+        Model.from_log_density(3.0, {"a": constraints.real})  # type: ignore[arg-type]

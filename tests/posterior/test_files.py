@@ -131,6 +131,32 @@ def test_with_the_model_it_predicts_and_without_it_says_why_not(tmp_path):
     np.testing.assert_array_equal(saved.mean()["sigma"], alone.mean()["sigma"])
 
 
+@pytest.mark.parametrize("name", ["draws", "weighted draws"])
+def test_derived_quantities_of_draws_survive_without_the_model(name, tmp_path):
+    """In all that a posterior gives by name, to the bit, though the functions are code that the file lacks."""
+    saved = posterior(KINDS[name])
+    save(saved, tmp_path / "p.credo")
+    alone = load(tmp_path / "p.credo")
+    for answer in (lambda p: p.mean(), lambda p: p.sd(), lambda p: p.quantile([0.1, 0.9]), lambda p: p.sample(3, 40)):
+        expected, found = answer(saved), answer(alone)
+        assert set(found) == set(expected) == {"w", "sigma", "ratio"}
+        for each in found:
+            np.testing.assert_array_equal(found[each], expected[each])
+    pd.testing.assert_frame_equal(alone.summary(), saved.summary())
+    for each in ("w", "sigma", "ratio"):
+        np.testing.assert_array_equal(alone.to_arviz()["posterior"][each], saved.to_arviz()["posterior"][each])
+    assert "ratio" in alone.draws
+
+
+@pytest.mark.parametrize("name", ["dense", "point"])
+def test_without_draws_derived_quantities_are_left_out(name, tmp_path):
+    save(posterior(KINDS[name]), tmp_path / "p.credo")
+    alone = load(tmp_path / "p.credo")
+    assert set(alone.mean()) == set(alone.sample(0, 2)) == {"w", "sigma"}
+    assert list(alone.summary().index) == ["w[0]", "w[1]", "sigma"]
+    assert set(alone.to_arviz()["posterior"].data_vars) == {"w", "sigma"}
+
+
 def test_a_file_written_from_a_file_still_knows_its_model(tmp_path):
     save(posterior(KINDS["draws"]), tmp_path / "a.credo")
     save(load(tmp_path / "a.credo"), tmp_path / "b.credo")

@@ -11,7 +11,7 @@ out, and ``numpyro.param`` sites keep their initial value, as in NumPyro's own s
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -76,12 +76,18 @@ class NumPyroModel(Model):
         self.group_items = ()
         self.log_factor = self.start = None
 
-    def given(self, x=None, y=None, *, weights=None) -> Target:
+    def given(self, x=None, y=None, *, weights=None, missing: Literal["drop", "impute"] | None = None) -> Target:
         """The posterior: ``x`` and ``y`` are the arguments of the program that are not bound yet, in this order.
 
         On a model that has all its arguments they take the place of its inputs and its observations. ``weights``:
-        (N,), each the number of times its row counts.
+        (N,), each the number of times its row counts. ``missing`` is for Credo's own models: a NumPyro program masks
+        missing outcomes or has sites for them.
         """
+        if missing is not None:
+            raise CredoError(
+                f"missing={missing!r} is for Credo's own models: in NumPyro, mask the missing outcomes "
+                "(numpyro.handlers.mask) or make them a sample site."
+            )
         x, y = _converted(x, "x"), _converted(y, "y")
         if isinstance(self.prior, NumPyroPrior) and x is None and y is None:
             return _target(self, self.prior, x, weights)

@@ -1,14 +1,90 @@
-"""A method as text, for a file from which a run continues: names and numbers, no code."""
+"""A method's settings: held against what its dataclass declares, and as text for a file from which a run continues.
 
+A field's annotation says what it may hold (``int``: a whole number; a class or a protocol: an instance of it); the
+least number it may be stands beside it, as ``field(default=300, metadata={"at_least": 1})``.
+"""
+
+import collections.abc
 import dataclasses
 import importlib
-from typing import Any
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from credo.status import CredoError
 
 _HOME = "credo."
+
+
+def check_settings(method: Any) -> None:
+    """CredoError, naming the setting, where ``method`` or a dataclass among its settings holds what it cannot use."""
+    cls = type(method)
+    if not dataclasses.is_dataclass(method):
+        return
+    try:
+        hints = get_type_hints(cls)
+    except NameError:  # names that only a type checker sees
+        hints = {}
+    for field in dataclasses.fields(method):
+        value, wanted = getattr(method, field.name), hints.get(field.name, Any)
+        if not _fits(value, wanted):
+            raise CredoError(
+                f"{cls.__name__}({field.name}={value!r}): {field.name} is {_described(wanted)}{_example(field)}. Give "
+                "that, or leave it out."
+            )
+        least = field.metadata.get("at_least")
+        if least is not None and value is not None and not value >= least:
+            raise CredoError(f"{cls.__name__}({field.name}={value!r}): {field.name} is {least} or more. Raise it.")
+        check_settings(value)
+
+
+def _fits(value, wanted) -> bool:
+    """Whether ``value`` is what an annotation declares; True for annotations that cannot be looked into."""
+    origin = get_origin(wanted)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in get_args(wanted))
+    if origin is Literal:
+        return value in get_args(wanted)
+    if wanted is None or wanted is type(None):
+        return value is None
+    if wanted is int:
+        return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if wanted is float:
+        return isinstance(value, int | float | np.number) and not isinstance(value, bool) and value == value
+    if origin is collections.abc.Callable:
+        return callable(value)
+    wanted = origin or wanted
+    if wanted is Any or not isinstance(wanted, type):
+        return True
+    if getattr(wanted, "_is_protocol", False):
+        return not isinstance(value, type) and all(hasattr(value, name) for name in _members(wanted))
+    return isinstance(value, wanted)
+
+
+def _members(protocol: type) -> list[str]:
+    """What a protocol asks for."""
+    classes = [cls for cls in protocol.__mro__ if getattr(cls, "_is_protocol", False)]
+    return [name for cls in classes for name in vars(cls) if not name.startswith("_")]
+
+
+def _described(wanted) -> str:
+    parts = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+    return " or ".join(_name(part) for part in parts)
+
+
+def _name(wanted) -> str:
+    if get_origin(wanted) is Literal:
+        return " or ".join(map(repr, get_args(wanted)))
+    plain = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    cls = get_origin(wanted) or wanted
+    return plain.get(cls) or f"of the kind {getattr(cls, '__name__', cls)}"
+
+
+def _example(field: dataclasses.Field) -> str:
+    """The default, where there is one to show."""
+    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return "" if made is None or made is dataclasses.MISSING else f", such as {made!r}"
 
 
 def to_json(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The likelihood looked at once, abstractly, before anything is compiled: its shapes, its support, its constants."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -51,19 +52,60 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
     return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
 
 
-def _traced(score, structure: Structure, u, data, y):
+def check_log_density(model: "Model", data) -> None:
+    """CredoError unless ``model``'s log density gives one real number at these data."""
+    prior, log_density = model.prior, model.log_factor
+    assert log_density is not None
+
+    def value(u):
+        return log_density(prior.constrain(u)[0], data)
+
+    with double():
+        u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
+        with explained("The log density", model.structure, data):
+            found: Any = jax.eval_shape(value, u)
+        if getattr(found, "shape", None) != () or not np.issubdtype(found.dtype, np.floating):
+            shown = f"{found.dtype} of shape {found.shape}" if hasattr(found, "shape") else f"a {type(found).__name__}"
+            raise CredoError(
+                f"The log density returned {shown}: it must be one real number. Sum the terms of all data, as with "
+                "jnp.sum."
+            )
+
+
+@contextmanager
+def explained(what: str, structure: Structure, data):
+    """An error of the user's own code is kept, traceback and all, as the cause of a sentence."""
     try:
-        return jax.make_jaxpr(score)(u, data, y)
-    except CredoError:
+        yield
+    except (CredoError, Warning):
         raise
-    except (TypeError, ValueError) as error:
-        parameters = ", ".join(f"{leaf.name}{list(leaf.shape)}" for leaf in structure.leaves[:8])
-        inputs = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(data)[:8]) or "none"
-        reason = str(error).strip().split("\n")[0]
-        raise CredoError(
-            f"The likelihood cannot be evaluated at these data: {reason} The parameters are {parameters}; the inputs' "
-            f"shapes are {inputs}. Make them agree."
-        ) from error
+    except Exception as error:
+        raise CredoError(_explanation(what, error, structure, data)) from error
+
+
+def _explanation(what: str, error: Exception, structure: Structure, data) -> str:
+    parameters = ", ".join(f"{leaf.name}{list(leaf.shape)}" for leaf in structure.leaves[:8])
+    inputs = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(data)[:8]) or "none"
+    seen = f"The parameters are {parameters}; the inputs' shapes are {inputs}."
+    if isinstance(error, KeyError) and error.args:
+        columns = (
+            f", and the data have columns {', '.join(map(str, list(data)[:20]))}" if isinstance(data, Mapping) else ""
+        )
+        return f"{what} asks for {error.args[0]!r}, which is not there: the model has parameters {parameters}{columns}."
+    if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
+        return (
+            f"{what} needs the value of a parameter in Python (an `if`, float() or a NumPy function), where only its "
+            f"shape is known: use jax.numpy, such as jnp.where. {seen}"
+        )
+    reason = str(error).strip().split("\n")[0].rstrip(".")
+    if isinstance(error, TypeError | ValueError | IndexError):
+        return f"{what} cannot be evaluated at these data: {reason}. {seen} Make them agree."
+    return f"{what} raised {type(error).__name__} ({reason}); its traceback is above. {seen}"
+
+
+def _traced(score, structure: Structure, u, data, y):
+    with explained("The likelihood", structure, data):
+        return jax.make_jaxpr(score)(u, data, y)
 
 
 def _by_name(distribution, y) -> dict[str, Distribution]:
@@ -107,7 +149,7 @@ def _check_constants(constants) -> None:
             warnings.warn(
                 f"The density holds a float32 constant of shape {np.shape(constant)}: its rounding (1e-7 relative) "
                 "enters a float64 computation. Build it with NumPy, or pass it as data.",
-                stacklevel=5,
+                stacklevel=6,
             )
 
 

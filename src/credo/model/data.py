@@ -55,14 +55,11 @@ def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> t
             f"The model groups by column {missing[0]!r}, which the inputs lack: give x as a DataFrame or a dict of "
             "columns that has it."
         )
-    coded, found = {}, {}
-    for name in groups:
-        values = np.asarray(table[name])
-        found[name] = levels.levels[name] if levels is not None else _levels(name, values)
-        coded[name] = Levels(found).encode(name, values)
-    if coded:
-        table = {**table, **coded}
-    return _columns(table, "x"), Levels(found)
+    if groups:
+        columns = {name: group_column(name, table[name]) for name in groups}
+        levels = levels or _levels(columns, groups)
+        table = {**table, **{name: levels.encode(name, values) for name, values in columns.items()}}
+    return _columns(table, "x"), levels or Levels()
 
 
 def outcomes(y):
@@ -98,20 +95,69 @@ def case_weights(weights) -> np.ndarray | None:
     return weights.astype(np.float64)
 
 
-def _levels(name: str, values: np.ndarray) -> np.ndarray:
-    """Whole numbers from 0 are codes already; anything else is coded by its sorted distinct values."""
-    if np.issubdtype(values.dtype, np.integer) and values.size and values.min() >= 0:
-        return np.arange(values.max() + 1)
-    return np.unique(values)
+def group_column(name: str, values) -> np.ndarray:
+    """The levels of each row, one kind of value, none of them missing."""
+    values = np.asarray(values)
+    missing = are_missing(values)
+    if missing.any():
+        first = int(np.argmax(missing))
+        raise CredoError(
+            f"Column {name!r}, a group, has {_counted(missing.sum(), 'missing value')} (the first in row {first}: "
+            f"{values[first]}): drop those rows, or give unknown levels a name of their own."
+        )
+    if values.dtype != object:
+        return values
+    kinds = {"text" if isinstance(v, str | bytes) else "numbers" for v in values.tolist()}
+    if len(kinds) > 1:
+        raise CredoError(f"Column {name!r}, a group, holds both text and numbers: write all its levels as text.")
+    return np.array(values.tolist()) if kinds == {"numbers"} else values
+
+
+def are_missing(values: np.ndarray) -> np.ndarray:
+    """Which entries are None, NaN, or the missing value of a library of tables."""
+    if values.dtype != object:
+        return values != values
+    return np.array([_is_missing(value) for value in values.ravel()], bool).reshape(values.shape)
+
+
+def _is_missing(value) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA has no truth value
+        return True
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _levels(columns: Mapping[str, np.ndarray], groups: Mapping[str, str]) -> Levels:
+    """Columns that index one parameter share their levels.
+
+    Whole numbers from 0 are codes already; anything else is coded by its sorted distinct values.
+    """
+    found: dict[str, np.ndarray] = {}
+    for parameter in dict.fromkeys(groups.values()):
+        names = [name for name in groups if groups[name] == parameter]
+        kinds = {"text" if columns[name].dtype.kind in "USO" else "numbers" for name in names}
+        if len(kinds) > 1:
+            raise CredoError(
+                f"Columns {', '.join(map(repr, names))} index the same parameter {parameter!r}, but one holds text and "
+                "one numbers: write their levels alike."
+            )
+        together = np.concatenate([columns[name].ravel() for name in names])
+        are_codes = all(columns[name].dtype.kind in "iu" for name in names) and together.size and together.min() >= 0
+        found |= dict.fromkeys(names, np.arange(together.max() + 1) if are_codes else np.unique(together))
+    return Levels(found)
 
 
 def _columns(tree, root: str):
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: column(column_name(path, root), leaf), tree, is_leaf=_is_list_of_numbers
+        lambda path, leaf: column(column_name(path, root), leaf), tree, is_leaf=is_list_of_numbers
     )
 
 
-def _is_list_of_numbers(node) -> bool:
+def is_list_of_numbers(node) -> bool:
     """Lists are arrays as Python writes them, unless they hold arrays."""
     return isinstance(node, list | tuple) and bool(node) and all(np.isscalar(leaf) for leaf in jax.tree.leaves(node))
 
@@ -136,7 +182,7 @@ def column(name: str, leaf) -> np.ndarray:
     if bad.any():
         first = tuple(np.argwhere(bad)[0])
         raise CredoError(
-            f"{name} has {int(bad.sum())} NaN or infinite value{'s' if bad.sum() > 1 else ''} (the first in row "
+            f"{name} has {_counted(bad.sum(), 'NaN or infinite value')} (the first in row "
             f"{first[0] if first else 0}: {values[first]}): drop those rows or impute them."
         )
     return values.astype(np.float64)
@@ -144,9 +190,13 @@ def column(name: str, leaf) -> np.ndarray:
 
 def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
     """A pandas column of mixed objects: numbers if all are numbers, text otherwise; None counts as missing."""
-    missing = np.array([v is None for v in values.ravel()])
+    missing = are_missing(values)
     if missing.any():
-        raise CredoError(f"{name} has {missing.sum()} missing values (None): drop those rows or impute them.")
+        first = int(np.argwhere(missing)[0][0]) if values.ndim else 0
+        raise CredoError(
+            f"{name} has {_counted(missing.sum(), 'missing value')} (the first in row {first}): drop those rows or "
+            "impute them."
+        )
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):

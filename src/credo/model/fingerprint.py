@@ -4,7 +4,7 @@ Never by source text, so that a renamed variable or a moved file is no obstacle 
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def fingerprint(target: Target, position) -> dict:
             for leaf, support in zip(target.structure.leaves, _supports(target), strict=True)
         ],
         "num_rows": target.size,
-        "data": _hash((target.x, target.y, target.weights)),
+        "data": _hash(_data(target)),
         "position": np.asarray(position, np.float64).tolist(),
         "log_prior": float(_log_prior(target.model.prior, target.structure.unravel(jnp.asarray(position)))),
         "log_density": float(_log_density(target.flat(), jnp.asarray(position))),
@@ -89,20 +89,23 @@ def check(recorded: Mapping, model: Target | Model) -> None:
         return
     if recorded["num_rows"] != target.size:
         raise CredoError(f"The file was made with {recorded['num_rows']} rows of data; these have {target.size}.")
-    if recorded["data"] != _hash((target.x, target.y, target.weights)):
+    if recorded["data"] != _hash(_data(target)):
         raise CredoError("The file was made with other data of the same length: give the data that were fitted.")
     now = float(_log_density(target.flat(), jnp.asarray(recorded["position"])))
     _check_value("log density", recorded["log_density"], now)
 
 
-def bare_model(recorded: Mapping) -> Model:
-    """A model of names, shapes and supports alone: it transforms, samples and summarises, and cannot predict."""
+def bare_model(recorded: Mapping, derived: Iterable[str] = ()) -> Model:
+    """A model of names, shapes and supports alone: it transforms, samples and summarises, and cannot predict.
+
+    ``derived``: the names of quantities whose draws are known, if not the functions that gave them.
+    """
     prior = {}
     for parameter in recorded["parameters"]:
         support, shape = _decode(parameter), tuple(parameter["shape"])
         event = len(shape) - support.event_dim
         prior[parameter["name"]] = ImproperUniform(support, shape[:event], shape[event:])
-    return Model(Prior(prior), None)
+    return Model(Prior(prior), None, derived={name: None for name in derived})
 
 
 def _check_value(what: str, then: float, now: float) -> None:
@@ -157,6 +160,11 @@ def _decode(parameter: Mapping):
     support = jax.tree.unflatten(jax.tree.structure(template), arguments)
     extra = encoded["event_dim"] - support.event_dim
     return constraints.independent(support, extra) if extra else support
+
+
+def _data(target: Target):
+    data = target.x, target.y, target.weights
+    return data if target.missing is None else (*data, target.missing)
 
 
 def _hash(data) -> str:

@@ -1,19 +1,20 @@
 """What is believed: a prior over named parameters and a likelihood of one datum."""
 
-import inspect
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution, ImproperUniform, constraints
 
-from credo.model.check import check_likelihood
+from credo.model.check import check_likelihood, check_log_density
 from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import is_distribution, unscaled
-from credo.model.prior import Conditional, Prior, argument_names
+from credo.model.log_density import Function, LogFactor, flat_prior
+from credo.model.missing import Missing, check_factors, check_request, observed_rows, select, whole
+from credo.model.prior import Prior, argument_names
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.model.visit import AbstractPrior
@@ -52,7 +53,7 @@ class Model(eqx.Module):
         prior,
         likelihood: Callable | None,
         *,
-        derived: Mapping[str, Callable] | None = None,
+        derived: Mapping[str, Callable | None] | None = None,
         groups: Mapping[str, str] | None = None,
     ):
         self.prior = prior if isinstance(prior, AbstractPrior) else Prior(prior)
@@ -76,18 +77,33 @@ class Model(eqx.Module):
     ) -> "Model":
         """A model from a bare log density of a dict of constrained parameters, without any Jacobian in it.
 
-        ``log_density(params)``, or ``log_density(params, data)`` with ``.given(data)``.
-        ``support``: name -> numpyro constraint, or a callable of earlier names that returns one.
+        ``log_density(params)``, or ``log_density(params, data)`` with ``.given(data)``, in jax.numpy; it returns one
+        number. ``support``: name -> numpyro constraint, or a callable of earlier names that returns one.
         ``shape``: name -> shape in the user's space, () where absent. ``init``: parameters to start from.
+        Raises CredoError where one of these cannot be right; ``given`` evaluates the density once, abstractly.
+
+        >>> import jax.numpy as jnp, numpyro.distributions as dist
+        >>> def log_density(params, data):
+        ...     return jnp.sum(dist.Exponential(params["rate"]).log_prob(data)) - params["rate"]
+        >>> model = Model.from_log_density(log_density, {"rate": dist.constraints.positive})
+        >>> model.given(np.array([0.5, 2.0])).dim
+        1
         """
+        if not callable(log_density):
+            raise CredoError(f"The log density is a function of a dict of parameters; got {log_density!r}.")
+        for name, given in (("support", support), ("shape", shape or {}), ("init", init or {})):
+            if not isinstance(given, Mapping):
+                raise CredoError(
+                    f"{name} is a dict by parameter name, such as support={{'rate': constraints.positive}}; got "
+                    f"{given!r}."
+                )
         shape = dict(shape or {})
         unknown = [name for name in (*shape, *(init or {})) if name not in support]
         if unknown:
             raise CredoError(f"{unknown[0]!r} has a shape or an initial value but no support: name it in support=.")
-        prior = {name: _flat(value, tuple(shape.get(name, ()))) for name, value in support.items()}
+        prior = {name: flat_prior(value, tuple(shape.get(name, ()))) for name, value in support.items()}
         model = cls(Prior(prior), None, derived=derived)
-        takes_data = len(inspect.signature(log_density).parameters) > 1
-        factor = Function(log_density) if takes_data else _WithoutData(Function(log_density))
+        factor = LogFactor(log_density)
         start = None if init is None else {name: np.asarray(init[name], np.float64) for name in init}
         return eqx.tree_at(lambda m: (m.log_factor, m.start), model, (factor, start), is_leaf=lambda leaf: leaf is None)
 
@@ -99,25 +115,75 @@ class Model(eqx.Module):
     def groups(self) -> dict[str, str]:
         return dict(self.group_items)
 
-    def given(self, x=None, y=None, *, weights=None) -> Target:
+    def given(self, x=None, y=None, *, weights=None, missing: Literal["drop", "impute"] | None = None) -> Target:
         """The posterior of this model given data: a ``Target``.
 
         ``x``: None, an array (N, …), a pytree of arrays with a common leading axis, or a DataFrame; it is handed to
         the likelihood as it is (a DataFrame as a dict of columns). ``y``: (N, …). ``weights``: (N,), each the number
-        of times its datum counts. N comes from the data. Raises CredoError where the data cannot be right.
+        of times its datum counts. N comes from the data.
+        ``missing``: what to do with rows whose outcome is NaN or None. ``None`` refuses them; "drop" leaves them out,
+        and the verdict says how many; "impute" also reports draws of their outcomes as ``y_missing``. The posterior of
+        the parameters is the same, see ``model/missing.py``. Both need one factor a row.
+        Raises CredoError where the data cannot be right.
         """
+        check_request(self, missing)
         if self.log_factor is not None:
-            x = jax.tree.map(np.asarray, x)
-            return Target(self, x, None, None, self.structure, 0, 0, None, Levels())
-        if x is None and y is not None and self.group_items:
-            raise CredoError(
-                f"The model groups by column {self.group_items[0][0]!r}, which the inputs lack: give x as a DataFrame "
-                "or a dict of columns that has it."
-            )
+            return self._given_data(x, y, weights)
+        if y is not None:
+            self._check_groups(x)
+            if self.likelihood is None:
+                raise CredoError(
+                    "This model has no likelihood, so y says nothing about it: write Model(prior, likelihood)."
+                )
+        elif weights is not None:
+            raise CredoError("The weights say how often each datum counts, and there are no data: give y too.")
         x, levels = inputs(x, self.groups)
-        y = None if y is None else outcomes(y)
+        observed = None
+        if y is not None and missing is not None:
+            y, observed = observed_rows(y, missing)
+        elif y is not None:
+            y = outcomes(y)
         weights = case_weights(weights)
+        num_rows(x, y, weights)
+        self._check_levels(x, levels)
+        if observed is None:
+            return self._target(x, y, weights, levels)
+        return self._given_observed(x, y, weights, levels, observed, missing == "impute")
+
+    def _target(self, x, y, weights, levels: Levels) -> Target:
         size = num_rows(x, y, weights)
+        num_terms, head = (size, None) if y is None else check_likelihood(self, x, y)
+        return Target(self, x, y, weights, self.structure, size, num_terms, head, levels)
+
+    def _given_observed(self, x, y, weights, levels: Levels, observed: np.ndarray, is_imputed: bool) -> Target:
+        """The target of the rows that have an outcome, with the others beside it."""
+        lacking = np.flatnonzero(~observed)
+        kept = select((x, y, weights), observed)
+        try:
+            target = self._target(kept[0], whole(kept[1]), kept[2], levels)
+        except CredoError as error:
+            if not lacking.size:
+                raise
+            raise CredoError(f"{error} Rows are counted without the {len(lacking)} that have no outcome.") from error
+        if not lacking.size:
+            return target
+        check_factors(target, x, observed)
+        return dataclasses.replace(target, missing=Missing(lacking, select(x, lacking), is_imputed))
+
+    def _given_data(self, data, y, weights) -> Target:
+        """The target of a log density of parameters and data."""
+        if y is not None or weights is not None:
+            raise CredoError(
+                "A model from a log density takes its data as one argument and knows no y or weights: put all of it "
+                "together, as given({'x': x, 'y': y}), and use it in log_density(params, data)."
+            )
+        assert isinstance(self.log_factor, LogFactor)
+        self.log_factor.check(data)
+        data = jax.tree.map(np.asarray, data)
+        check_log_density(self, data)
+        return Target(self, data, None, None, self.structure, 0, 0, None, Levels())
+
+    def _check_levels(self, x, levels: Levels) -> None:
         for column, parameter in self.group_items:
             (rows, *_) = next(leaf.shape for leaf in self.structure.leaves if leaf.name == parameter)
             if x is not None and len(levels.levels[column]) > rows:
@@ -125,8 +191,13 @@ class Model(eqx.Module):
                     f"Column {column!r} has {len(levels.levels[column])} levels but parameter {parameter!r} has "
                     f"{rows} rows: expand its prior to {len(levels.levels[column])}."
                 )
-        num_terms, head = (size, None) if y is None else check_likelihood(self, x, y)
-        return Target(self, x, y, weights, self.structure, size, num_terms, head, levels)
+
+    def _check_groups(self, x) -> None:
+        if x is None and self.group_items:
+            raise CredoError(
+                f"The model groups by column {self.group_items[0][0]!r}, which the inputs lack: give x as a DataFrame "
+                "or a dict of columns that has it."
+            )
 
     @in_double
     def sample_prior(self, key, n: int):
@@ -138,6 +209,7 @@ class Model(eqx.Module):
         """``n`` data sets drawn from prior and likelihood at inputs ``x``: (n, M, …)."""
         if self.likelihood is None:
             raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
+        self._check_groups(x)
         return _draw_data(self, inputs(x, self.groups)[0], _split(key, n))
 
     def draw_outcome(self, key, params, x):
@@ -184,53 +256,6 @@ def _draw_data(model: Model, x, keys):
         return model.draw_outcome(k_data, model.prior.sample(k_params)[0], x)
 
     return jax.vmap(draw)(keys)
-
-
-class Function(eqx.Module):
-    """A user's callable: the arrays in it, if it is a pytree, are arguments of compiled code; the rest is static."""
-
-    arrays: Any
-    rest: Any = eqx.field(static=True)
-
-    def __init__(self, function: Callable):
-        self.arrays, self.rest = eqx.partition(function, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
-
-    def __call__(self, *arguments):
-        return eqx.combine(self.arrays, self.rest)(*arguments)
-
-
-class _WithoutData(eqx.Module):
-    """A log density of parameters alone, called with data that are not there."""
-
-    log_density: Callable
-
-    def __call__(self, params, data):
-        return self.log_density(params)
-
-
-class _FlatPrior(eqx.Module):
-    """A flat prior on a support that depends on earlier parameters. Equal if support and shape are."""
-
-    support: Callable = eqx.field(static=True)
-    shape: tuple[int, ...] = eqx.field(static=True)
-
-    def __call__(self, **earlier):
-        return _improper(self.support(**earlier), self.shape)
-
-
-def _flat(support, shape: tuple[int, ...]):
-    if isinstance(support, constraints.Constraint):
-        return _improper(support, shape)
-    if not callable(support):
-        raise CredoError(f"A support must be a numpyro constraint or a callable that returns one, not {support!r}.")
-    return Conditional(_FlatPrior(support, shape), argument_names(support))
-
-
-def _improper(support, shape: tuple[int, ...]) -> Distribution:
-    event = len(shape) - support.event_dim
-    if event < 0:
-        raise CredoError(f"A {type(support).__name__.strip('_')} support needs shape with {support.event_dim} axes.")
-    return ImproperUniform(support, shape[:event], shape[event:])
 
 
 def _split(key, n: int):

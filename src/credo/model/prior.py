@@ -100,7 +100,7 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
     """Wrap callables, turn hyperparameters into arrays and check what can be checked before any data."""
 
     def prepare(path, node):
-        full = leaf_name((name, *path)) if name else leaf_name(path) or "the prior"
+        full = leaf_name((name, *path) if name else path)
         if is_distribution(node):
             _check_arguments(full, node)
             return jax.tree.map(_hyperparameter, node, is_leaf=lambda inner: isinstance(inner, MultivariateNormal))

@@ -24,6 +24,7 @@ from credo.precision import double
 from credo.status import CredoError
 
 if TYPE_CHECKING:
+    from credo.model.missing import Missing
     from credo.model.model import Model
 
 Position = Any  # dict name -> unconstrained array, or a vector of length dim for a flat target
@@ -33,7 +34,8 @@ class Target(eqx.Module):
     """The posterior of ``model`` given data, up to its normalising constant.
 
     ``size`` is N, the number of rows; ``num_terms`` the number of independent factors in the likelihood: N, or 1 for
-    a joint likelihood. Made by ``Model.given``; ``flat()`` gives the same density over vectors.
+    a joint likelihood. ``missing``: the rows that have no outcome, which are not among these. Made by ``Model.given``;
+    ``flat()`` gives the same density over vectors.
     """
 
     model: "Model"
@@ -45,6 +47,7 @@ class Target(eqx.Module):
     num_terms: int = eqx.field(static=True)
     head: Head | None = eqx.field(static=True)
     levels: Levels = eqx.field(static=True)
+    missing: "Missing | None" = None
     is_flat: bool = eqx.field(static=True, default=False)
 
     # the density ------------------------------------------------------------------------------------------------
@@ -166,6 +169,12 @@ class Target(eqx.Module):
         """A position drawn from the prior."""
         _, u = self.model.prior.sample(key)
         return self.structure.ravel(u) if self.is_flat else u
+
+    @property
+    def derived_names(self) -> tuple[str, ...]:
+        """What is reported beside the parameters: derived quantities, then imputed outcomes."""
+        imputed = () if self.missing is None else self.missing.names
+        return (*(name for name, _ in self.model.derived_functions), *imputed)
 
     def flat(self) -> "Target":
         """The same density over vectors in R^dim."""

@@ -152,10 +152,13 @@ class AbstractPrior(eqx.Module):
         }
 
 
+SOLE_NAME = "params"  # of the parameter where the whole prior is one distribution, which users give no name
+
+
 def leaf_name(path) -> str:
-    """``('net', DictKey('w'), SequenceKey(0))`` -> ``net.w.0``."""
+    """``('net', DictKey('w'), SequenceKey(0))`` -> ``net.w.0``; the empty path, a prior that is one distribution."""
     parts = (getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))) for k in path)
-    return ".".join(str(part) for part in parts)
+    return ".".join(str(part) for part in parts) or SOLE_NAME
 
 
 def origin(name: str, distribution: Distribution):

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from credo.posterior.kinds import Draws
+from credo.precision import double
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
@@ -23,10 +25,9 @@ def to_arviz(posterior: "Posterior"):
     if equal:
         draws = posterior.draws
     else:
-        sampled = posterior.sample(0, NUM_DRAWS)
-        named = posterior.target.model.prior.leaves(sampled)
-        derived = {name: sampled[name] for name, _ in posterior.target.model.derived_functions}
-        draws = {name: np.asarray(values)[None] for name, values in (named | derived).items()}
+        with double():
+            sampled = posterior._sampled(jax.random.key(0), NUM_DRAWS)
+        draws = {name: np.asarray(values)[None] for name, values in sampled.items()}
     groups = {"posterior": draws}
     if equal and posterior.info.get("sample_stats"):
         groups["sample_stats"] = dict(posterior.info["sample_stats"])

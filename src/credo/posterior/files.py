@@ -7,7 +7,7 @@ supports, the data's hash and the log density at a recorded position, never by s
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from credo.model.model import Model
 from credo.model.target import Target
 from credo.posterior.encoding import Reader, Writer
 from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture, Point
-from credo.posterior.marginals import report_positions, sample_positions
+from credo.posterior.marginals import sample_positions
 from credo.precision import double, to_numpy
 from credo.status import CredoError, Estimate, Verdict
 
@@ -46,7 +46,7 @@ def save(posterior: "Posterior", path: str | Path) -> None:
         "log_evidence": None if posterior.log_evidence is None else writer.encode(vars(posterior.log_evidence)),
         "derived": writer.encode(_derived(posterior)),
     }
-    header |= getattr(posterior, "_recorded", None) or _record(writer, posterior, target)
+    header |= posterior._recorded or _record(writer, posterior, target)
     header["sha256"] = _digest(header, writer.arrays)
     write_arrays(path, writer.arrays, header, kind=KIND)
 
@@ -55,15 +55,17 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
     """The posterior in the file ``path``.
 
     ``model``: the target that was fitted, checked in full; or its model, whose data are then not checked; or None, and
-    everything but ``predict`` and ``check`` works. CredoError where the file is missing, damaged, no posterior of
-    Credo's, of a newer version, or of another model.
+    everything but ``predict`` and ``check`` works, with parameters in a dict by name, and with derived quantities
+    where draws were stored (of another kind, the file has no means to derive them). CredoError where the file is
+    missing, damaged, no posterior of Credo's, of a newer version, or of another model.
     """
     from credo.posterior.posterior import Posterior
 
     header, arrays = _read(Path(path))
     try:
         recorded = {"fingerprint": header["fingerprint"], "precision": header["precision"], "inputs": header["inputs"]}
-        target = _target(recorded, model)
+        derived = Reader(arrays).decode(header["derived"]) or {}
+        target = _target(recorded, model, derived)
         reader = Reader(arrays, target.structure)
         with double(header["precision"] != "float32"):
             kind = to_numpy(reader.decode(header["approximation"]))
@@ -76,13 +78,12 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
             info=reader.decode(header["info"]),
             log_evidence=evidence,
         )
-        derived = reader.decode(header["derived"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, CredoError):
             raise
         raise CredoError(f"{path} is damaged ({type(error).__name__}: {error}): restore it from a copy.") from error
     if model is None:
-        _keep(posterior, recorded, derived)
+        posterior._recorded, posterior._kept = recorded, derived
     return posterior
 
 
@@ -109,29 +110,14 @@ def _some_position(kind: Kind) -> np.ndarray:
 
 def _derived(posterior: "Posterior") -> dict[str, np.ndarray] | None:
     """Derived quantities of stored draws, since the functions that give them are code."""
-    names = [name for name, _ in posterior.target.model.derived_functions]
-    if not isinstance(posterior.kind, Draws):
-        return None
-    leaves = {leaf.name for leaf in posterior.target.structure.leaves}
-    kept = {name: values for name, values in posterior._drawn.items() if name not in leaves} if names else {}
-    return kept or (getattr(posterior, "_kept", None) or None)
+    names = posterior.target.derived_names if isinstance(posterior.kind, Draws) else ()
+    return {name: posterior._drawn[name] for name in names} or None
 
 
-def _keep(posterior: "Posterior", recorded: Mapping[str, Any], derived: Mapping[str, np.ndarray] | None) -> None:
-    """What a posterior without its model cannot compute again: the fingerprint, and derived draws."""
-    posterior._recorded = dict(recorded)  # type: ignore[attr-defined]
-    if derived:
-        posterior._kept = dict(derived)  # type: ignore[attr-defined]
-        with double():
-            positions = posterior.kind.positions.reshape(-1, posterior.target.dim)  # type: ignore[attr-defined]
-            draws = to_numpy(report_positions(posterior.target, positions))
-        posterior.__dict__["_drawn"] = {**draws, **derived}
-
-
-def _target(recorded: Mapping[str, Any], model) -> Target:
+def _target(recorded: Mapping[str, Any], model, derived: Iterable[str]) -> Target:
     known = recorded["fingerprint"]
     if model is None:
-        return bare_model(known).given()
+        return bare_model(known, derived).given()
     if not isinstance(model, Model | Target):
         raise CredoError(f"load() takes the model or the target that was fitted; got {type(model).__name__}.")
     if not model.structure.leaves:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.model.missing import impute
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.product import Product
@@ -28,6 +29,13 @@ Report = dict[str, Any]  # leaf or derived name -> array
 def report_positions(target: Target, positions):
     """Parameters and derived quantities at positions (n, dim): arrays (n, *shape)."""
     return _each(lambda u: target.model.report(target.constrain(u)), positions)
+
+
+@jax.jit
+def impute_positions(target: Target, positions, key):
+    """The missing outcomes drawn at positions (n, dim), by keys of their own: (n, K, …)."""
+    keys = jax.random.split(key, len(positions))
+    return jax.lax.map(lambda pair: impute(target, *pair), (positions, keys), batch_size=256)
 
 
 @functools.partial(jax.jit, static_argnames=("n",))
@@ -87,8 +95,7 @@ def weighted_quantile(values, p, weights=None) -> np.ndarray:
 
 
 def _covers(exact: Report, target: Target) -> bool:
-    names = {leaf.name for leaf in target.structure.leaves} | {n for n, _ in target.model.derived_functions}
-    return names <= set(exact)
+    return {*(leaf.name for leaf in target.structure.leaves), *target.derived_names} <= set(exact)
 
 
 def _sd(values, mean, weights):

@@ -8,11 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from credo.model.missing import NAME
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind
 from credo.posterior.marginals import (
     NUM_DRAWS,
     draw_weights,
+    impute_positions,
     moments,
     quantiles,
     report_positions,
@@ -30,8 +32,13 @@ class Posterior:
     ``info``: figures of the fit, such as ``num_gradients`` and ``seconds``.
 
     Every method answers in the user's space, with NumPy arrays in the structure of the prior; a dict of parameters
-    also carries the model's derived quantities.
+    also carries the model's derived quantities, and ``y_missing`` where missing outcomes are imputed. Where the prior
+    is a single distribution, a parameter is the bare array; by name (``draws``, ``summary``, ArviZ) it is "params".
+    Draws have the precision of the fit; means, sds and quantiles are summed in float64.
     """
+
+    _recorded: Mapping[str, Any] | None = None  # of a posterior without its model: what identifies that
+    _kept: Mapping[str, np.ndarray] = {}  # and the stored draws of its derived quantities
 
     def __init__(
         self,
@@ -55,8 +62,24 @@ class Posterior:
         """``n`` independent draws of the parameters: arrays (n, *shape). ``key``: int or JAX key."""
         if not isinstance(n, int | np.integer) or n < 0:
             raise CredoError(f"n is the number of draws, a whole number from 0; got {n!r}.")
-        positions = sample_positions(self.kind, as_key(key), n)
-        return self._named(report_positions(self.target, positions))
+        return self._named(self._sampled(as_key(key), n))
+
+    def _sampled(self, key, n: int) -> dict[str, Any]:
+        """``n`` draws by name."""
+        if self._kept:  # what was derived cannot be derived again: rows of the stored draws, drawn by the same key
+            assert isinstance(self.kind, Draws)
+            shape = self.kind.positions.shape[:2]
+            rows = Draws(np.arange(shape[0] * shape[1]).reshape(*shape, 1), self.kind.log_weights)
+            index = np.asarray(sample_positions(rows, key, n))[:, 0]
+            return {name: values[index] for name, values in self._drawn.items()}
+        return self._report(sample_positions(self.kind, key, n), key)
+
+    def _report(self, positions, key) -> dict[str, Any]:
+        """Parameters and derived quantities at positions (n, dim), by name; ``key`` imputes missing outcomes."""
+        values = report_positions(self.target, positions)
+        if self.target.missing is None or not self.target.missing.is_imputed:
+            return values
+        return {**values, NAME: impute_positions(self.target, positions, jax.random.fold_in(key, 1))}
 
     @in_double
     def log_prob(self, params) -> float | np.ndarray:
@@ -90,14 +113,18 @@ class Posterior:
                 positions = self.kind.positions.reshape(-1, self.kind.positions.shape[-1])
             else:
                 positions = sample_positions(self.kind, jax.random.key(0), NUM_DRAWS)
-            return to_numpy(report_positions(self.target, positions))
+            return {**to_numpy(self._report(positions, jax.random.key(0))), **self._kept}
+
+    def _wide(self) -> dict[str, np.ndarray]:
+        """``_drawn`` in float64: the sum of many draws of a single-precision fit is none of single precision."""
+        return _as_double(self._drawn)
 
     # summaries --------------------------------------------------------------------------------------------------
 
     @cached_property
     def _moments(self):
         with double():
-            return to_numpy(moments(self.kind, self.target, lambda: self._drawn))
+            return _as_double(moments(self.kind, self.target, self._wide))
 
     def mean(self):
         """Posterior means, in the structure of the prior."""
@@ -113,7 +140,7 @@ class Posterior:
         levels = np.asarray(p, np.float64)
         if np.any((levels < 0) | (levels > 1)):
             raise CredoError(f"A quantile's level lies in [0, 1]; got {p}.")
-        return self._named(quantiles(self.kind, self.target, lambda: self._drawn, levels))
+        return self._named(_as_double(quantiles(self.kind, self.target, self._wide, levels)))
 
     def summary(self, names: Sequence[str] | None = None):
         """A DataFrame with a row a scalar (``theta[0]``): mean, sd, quantiles, and convergence figures for draws.
@@ -155,17 +182,27 @@ class Posterior:
         kind = type(self.kind).__name__
         return f"<Posterior: {kind} over {self.target.dim} coordinates{evidence}, {self.verdict.status}>"
 
+    def _repr_html_(self) -> str:
+        """The verdict and the summary, as a notebook shows them."""
+        from credo.posterior.notebook import as_html
+
+        return as_html(self)
+
     def _named(self, values: Mapping[str, Any]):
         """Values by leaf name -> the structure of the prior, with the derived quantities beside the parameters."""
         params = self.target.structure.assemble(values)
         if self.target.model.prior.names is None:
             return params
-        return {**params, **{name: values[name] for name, _ in self.target.model.derived_functions}}
+        return {**params, **{name: values[name] for name in self.target.derived_names if name in values}}
 
     @property
     def weights(self) -> np.ndarray | None:
         """Normalised weights of the stored draws, flat; None where they count alike."""
         return draw_weights(self.kind)
+
+
+def _as_double(tree):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
 def as_key(key):

@@ -25,7 +25,7 @@ def summary(posterior: "Posterior", names: Sequence[str] | None = None):
 
     mean, sd = posterior._moments
     order = [leaf.name for leaf in posterior.target.structure.leaves]
-    order += [name for name, _ in posterior.target.model.derived_functions if name not in order]
+    order += [name for name in posterior.target.derived_names if name not in order]
     unknown = [name for name in names or () if name not in order]
     if unknown:
         raise CredoError(f"The posterior has no {unknown[0]!r}; it has {', '.join(order[:20])}.")
@@ -36,7 +36,7 @@ def summary(posterior: "Posterior", names: Sequence[str] | None = None):
             f"The posterior has {num_scalars} scalars: name the ones to show, as summary(names=[{order[0]!r}])."
         )
     with double():
-        quantile = quantiles(posterior.kind, posterior.target, lambda: posterior._drawn, np.asarray(QUANTILES))
+        quantile = quantiles(posterior.kind, posterior.target, posterior._wide, np.asarray(QUANTILES))
     table = {
         "mean": _stack(mean, chosen),
         "sd": _stack(sd, chosen),

@@ -14,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from credo.model.data import Levels
+from credo.model.data import Levels, are_missing
 from credo.model.distributions import is_improper
 from credo.model.target import Target
 from credo.status import CredoError
@@ -54,7 +54,7 @@ def _known(levels: np.ndarray, length: int) -> np.ndarray:
 
 def _values(column: str, values, known: np.ndarray) -> np.ndarray:
     values = np.asarray(values)
-    is_missing = np.array([v is None or v != v for v in values.ravel()])
+    is_missing = are_missing(values)
     if is_missing.any():
         raise CredoError(
             f"x[{column!r}] has {is_missing.sum()} missing values (the first in row {np.argmax(is_missing)}): give "

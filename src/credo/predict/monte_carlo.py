@@ -82,7 +82,9 @@ def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
 
 def without_data(target: Target) -> Target:
     """The target for prediction alone, in float64: compiled functions take it, and carry no data of the fit."""
-    bare = eqx.tree_at(lambda t: (t.x, t.y, t.weights), target, (None, None, None), is_leaf=lambda leaf: leaf is None)
+    bare = eqx.tree_at(
+        lambda t: (t.x, t.y, t.weights, t.missing), target, (None,) * 4, is_leaf=lambda leaf: leaf is None
+    )
     return bare.cast(np.float64)
 
 
