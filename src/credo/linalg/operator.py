@@ -35,7 +35,7 @@ class ScaleOperator(eqx.Module):
         """S⁻¹ v: a deviation to white noise."""
 
     @abstractmethod
-    def log_det(self) -> Float[Array, ""]:
+    def log_det(self) -> Float[Stored, ""]:
         """log |det S|."""
 
     @abstractmethod

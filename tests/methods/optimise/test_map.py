@@ -204,3 +204,18 @@ def test_updates_do_not_depend_on_the_time_limit():
     )
     assert limited.info["num_gradients"] == whole.info["num_gradients"]
     np.testing.assert_array_equal(limited.mean()["w"], whole.mean()["w"])
+
+
+def softmax(params, x):
+    return dist.Categorical(logits=x @ params["w"])
+
+
+def test_in_hundreds_of_dimensions_products_come_before_matrices():
+    """From zero Newton's steps overshoot some twenty times: with a matrix and its spectrum each, seconds are lost."""
+    x = RNG.normal(size=(300, 50))
+    y = np.argmax(x[:, :6] + RNG.gumbel(size=(300, 6)), axis=1)
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([50, 6])}, softmax)
+    posterior = fit(model.given(x, y), MAP(), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["gradient_norm"] < 1e-8
+    assert posterior.info["num_hessians"] <= 3

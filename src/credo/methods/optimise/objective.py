@@ -23,7 +23,7 @@ from credo.status import CredoError
 MAX_DENSE = 1_000  # above it A is not formed: at 1,000 its eigenvectors take 0.4 s a step
 CHUNK_BYTES = 256 * 2**20  # of intermediates while columns of A are formed
 MAX_CHUNK = 128  # columns: enough for matrix products at full speed
-EXPENSIVE = 2e9  # N·dim²: above it products, a hundred for the price of a few matrices, do most of the way
+EXPENSIVE = 2e8  # (N + 10 dim)·dim², about what a matrix and its spectrum take: above it products do most of the way
 APPROACH_STEPS = 50  # of it; a badly scaled problem is then left to the matrix
 NUM_STARTS = 10  # random positions tried where the density is not finite at the first
 SPREAD, WIDE_SPREAD = 0.1, 2.0
@@ -178,7 +178,7 @@ def _climb(objective: Objective, target: Target, start, solver: Solver, max_step
     """From one start, by products first where a matrix is dear."""
     function, args = objective.function, objective.args
     approach = None
-    if isinstance(solver, Dense) and max_steps > 0 and float(target.size) * target.dim**2 > EXPENSIVE:
+    if isinstance(solver, Dense) and max_steps > 0 and (target.size + 10.0 * target.dim) * target.dim**2 > EXPENSIVE:
         steps = min(max_steps, APPROACH_STEPS)
         approach = maximise(function, args, start, ConjugateGradients(), max_steps=steps, deadline=deadline)
     if approach is None:
