@@ -12,8 +12,9 @@ and stands beside others on one table.
 
 import sys
 
-from credo import adapters, diagnose
+from credo import adapters, decisions, diagnose
 from credo._version import __version__
+from credo.decisions.deciding import Decision, decide
 from credo.fitting import fit, load, resume
 from credo.methods import exact, vi
 from credo.methods.exact import Exact, Grid
@@ -27,11 +28,14 @@ from credo.model.model import Model
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
 from credo.predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
+from credo.reporting import plots
 from credo.reporting.comparison import compare
+from credo.reporting.report import report
 from credo.status import CredoError, Estimate, Verdict
 
 # The families live in methods/; these are their public addresses.
 sys.modules[f"{__name__}.exact"] = exact
+sys.modules[f"{__name__}.plots"] = plots
 sys.modules[f"{__name__}.vi"] = vi
 
 __all__ = [
@@ -67,12 +71,18 @@ __all__ = [
     "Estimate",
     "diagnose",
     "compare",
+    "report",
+    "plots",
     # what will be seen
     "Predictive",
     "MonteCarlo",
     "Linearised",
     "Probit",
     "Quadrature",
+    # what to do
+    "decide",
+    "Decision",
+    "decisions",
     # what went wrong
     "CredoError",
 ]

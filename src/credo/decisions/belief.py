@@ -1,0 +1,243 @@
+"""What a decision must know of an uncertain outcome, from a predictive or a posterior alike.
+
+Outcomes come as weighted draws in groups. A group is what one draw of the parameters stands behind, so that the spread
+of the groups tells the error of an average honestly: many outcomes drawn from few parameters are not many draws.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from credo.diagnose.convergence import mcse_mean
+from credo.posterior.kinds import Draws
+from credo.posterior.marginals import draw_weights, report_positions
+from credo.posterior.posterior import Posterior
+from credo.precision import double, to_numpy
+from credo.predict.monte_carlo import MixtureLaw
+from credo.predict.outcome import moments
+from credo.predict.predictive import Predictive
+from credo.predict.stream import MEMORY, NUM_TEMPORARIES
+from credo.status import CredoError
+
+MAX_COUNT = 1_000  # values of a count that are tried for its mode
+
+
+class Outcomes(NamedTuple):
+    """``values``: outcomes (n, m, …) at m rows; ``weights`` (n, m), of sum 1 over n; n is groups × draws in a group.
+
+    ``chains``: how many Markov chains the n draws are, one after the other; 0 for independent draws.
+    """
+
+    values: Any
+    weights: Float[Array, "n m"]
+    num_groups: int
+    chains: int = 0
+
+
+class Belief(ABC):
+    """What is believed about an outcome at each of m rows."""
+
+    num_classes: int | None = None
+    is_binary: bool = False
+    is_discrete: bool = False
+    has_density: bool = False
+
+    @property
+    def probs(self) -> np.ndarray | None:
+        """Class probabilities (m, K); None where the outcome is no class."""
+        return None
+
+    @abstractmethod
+    def mean(self) -> Any: ...
+
+    @abstractmethod
+    def quantile(self, p) -> Any: ...
+
+    @abstractmethod
+    def mode(self) -> np.ndarray: ...
+
+    @abstractmethod
+    def log_prob(self, y) -> np.ndarray: ...
+
+    @abstractmethod
+    def each(self, function: Callable, *more, is_fresh: bool = False) -> Any:
+        """``function(outcomes, *more)`` over chunks of rows, joined: NumPy arrays (m, …).
+
+        ``is_fresh``: with draws of its own, where draws can be made, so that they did not choose the action they price.
+        """
+
+
+class OfPredictive(Belief):
+    """The outcome of each of the M rows of a predictive."""
+
+    def __init__(self, predictive: Predictive, key, num_draws: int):
+        self.predictive, self.key, self.num_draws = predictive, key, num_draws
+        self.stream = predictive._stream
+        self.parts = [outcome for _, outcome in predictive._named()]
+        single = self.parts[0] if not isinstance(predictive._outcomes, dict) else None
+        self.is_discrete = single is not None and single.is_discrete
+        if single is not None and len(single.shape) == 1 and not single.is_joint:
+            self.is_binary = single.family.startswith("Bernoulli")
+            self.num_classes = 2 if self.is_binary else single.num_classes
+            self.has_density = not single.is_discrete
+
+    @functools.cached_property
+    def probs(self):
+        if self.num_classes is None:
+            return None
+        probs: Any = self.predictive.probs
+        return np.stack([1.0 - probs, probs], axis=-1) if self.is_binary else probs
+
+    def mean(self):
+        return self.predictive.mean
+
+    def quantile(self, p) -> Any:
+        return self.predictive.quantile(p)
+
+    def log_prob(self, y):
+        return self.predictive.log_prob(y)
+
+    def mode(self):
+        if len(self.parts[0].shape) != 1:
+            raise CredoError(
+                f"The mode of an outcome of shape {self.parts[0].shape} is not searched for: give the actions to "
+                "choose from as actions=[…]."
+            )
+        low, high = int(np.min(self.quantile(1e-3))), int(np.max(self.quantile(0.999)))
+        if high - low > MAX_COUNT:
+            raise CredoError(
+                f"The counts to choose from reach from {low} to {high}: give those that matter as actions=[…]."
+            )
+        shape = self.parts[0].shape
+        return low + np.argmax([self.log_prob(np.full(shape, count)) for count in range(low, high + 1)], axis=0)
+
+    def each(self, function, *more, is_fresh=False):
+        def work(law, rows, *more, key_rows):
+            return function(self._draw(law, rows, key_rows), *more)
+
+        entries = sum(max(1, int(np.prod(part.shape[1:]))) for part in self.parts)
+        width = self.stream.law.width if self.num_classes else self.num_draws
+        chunk = MEMORY // (NUM_TEMPORARIES * 8 * width * (self.num_classes or 1) * entries)
+        with double():
+            key = jax.random.fold_in(self.key, int(is_fresh))
+            return self.stream(work, *more, key=key, chunk=max(1, chunk))
+
+    def _draw(self, law, rows, key) -> Outcomes:
+        if self.num_classes is not None:
+            values, weights = _classes(law, rows, self.num_classes)
+            return Outcomes(values, weights, len(weights) // self.num_classes)
+        if not isinstance(law, MixtureLaw):
+            k_draws, k_rows = jax.random.split(key)
+            values = _independent(law, rows, k_draws, k_rows, self.num_draws)
+            return Outcomes(values, _equal(values), self.num_draws)
+        repeats = max(1, -(-self.num_draws // law.width))
+        values, weights = _by_parameters(law, rows, key, repeats)
+        return Outcomes(values, weights, law.width if law.width > 1 else repeats)
+
+
+class OfPosterior(Belief):
+    """The parameters themselves, as one row. Stored draws are used all; others are made, ``num_draws`` of them."""
+
+    def __init__(self, posterior: Posterior, key, num_draws: int):
+        self.posterior, self.key, self.num_draws = posterior, key, num_draws
+
+    def mean(self):
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], self.posterior.mean())
+
+    def quantile(self, p):
+        axis = np.ndim(p)
+        return jax.tree.map(lambda leaf: np.expand_dims(leaf, axis), self.posterior.quantile(p))
+
+    def mode(self):
+        raise CredoError("Parameters are continuous: use MAP() for their mode.")
+
+    def log_prob(self, y):
+        raise CredoError("A posterior knows its joint density, and no marginal.")
+
+    def each(self, function, *more, is_fresh=False):
+        with double():
+            return to_numpy(function(self._draw(is_fresh), *more))
+
+    def _draw(self, is_fresh: bool) -> Outcomes:
+        kind = self.posterior.kind
+        if isinstance(kind, Draws):
+            positions = kind.positions.reshape(-1, kind.positions.shape[-1])
+            values = self.posterior._named(report_positions(self.posterior.target, positions))
+            weights, chains = draw_weights(kind), len(kind.positions)
+        else:
+            values = self.posterior.sample(jax.random.fold_in(self.key, int(is_fresh)), self.num_draws)
+            weights, chains = None, 0
+        values = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], values)
+        if weights is None:
+            return Outcomes(values, _equal(values), len(_equal(values)), chains)
+        return Outcomes(values, jnp.asarray(weights)[:, None], len(weights))
+
+
+def average(losses: Float[np.ndarray, "n m"], drawn: Outcomes) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the losses and its standard error, (m,) each.
+
+    With c_s and W_s the sums of w·L and of w in group s, the error² of the ratio Σ c / Σ W is S/(S−1) Σ (c_s − W_s L̄)²
+    (Cochran 1977, chapter 6); for chains it is sd²/ESS (Vehtari et al. 2021). One group alone is exact.
+    """
+    losses, weights, groups = np.asarray(losses), np.asarray(drawn.weights), drawn.num_groups
+    losses = np.where(weights > 0, losses, 0.0)  # an outcome that cannot happen costs nothing, whatever its loss
+    mean = np.sum(weights * losses, axis=0)
+    if drawn.chains:
+        error = mcse_mean(losses.reshape(drawn.chains, -1, losses.shape[1]))
+        return mean, np.where(np.ptp(losses, axis=0) == 0, 0.0, error)
+    if groups == 1:
+        return mean, np.zeros_like(mean)
+    deviations = (weights * (losses - mean)).reshape(groups, -1, losses.shape[1]).sum(axis=1)
+    return mean, np.sqrt(groups / (groups - 1.0) * np.sum(deviations**2, axis=0))
+
+
+def _equal(values) -> jax.Array:
+    n, m = jax.tree.leaves(values)[0].shape[:2]
+    return jnp.full((n, m), 1.0 / n)
+
+
+@functools.partial(jax.jit, static_argnames=("num_classes",))
+def _classes(law, rows, num_classes: int):
+    """Every class at each row, weighted by its probability under each draw of the parameters: nothing is drawn."""
+    if isinstance(law, MixtureLaw):
+        means = jax.lax.map(
+            lambda i: moments(law.likelihood(rows, i))[0], jnp.arange(law.width), batch_size=min(law.batch, law.width)
+        )
+        weights = jnp.exp(law.log_weights)
+    else:
+        means, weights = law.moments(rows)[0][None], jnp.ones(1)
+    probs = jnp.stack([1.0 - means, means], axis=-1) if means.ndim == 2 else means  # (S, m, K)
+    probs = jnp.moveaxis(weights[:, None, None] * probs, 2, 1)
+    flat = probs.reshape(-1, probs.shape[2])
+    classes = jnp.tile(jnp.arange(num_classes), len(weights))
+    return jnp.broadcast_to(classes[:, None], flat.shape), flat
+
+
+@functools.partial(jax.jit, static_argnames=("n",))
+def _independent(law, rows, k_draws, k_rows, n: int):
+    return law.sample(rows, k_draws, k_rows, n)
+
+
+@functools.partial(jax.jit, static_argnames=("repeats",))
+def _by_parameters(law: MixtureLaw, rows, key, repeats: int):
+    """``repeats`` outcomes from each draw of the parameters: (draws · repeats, m, …)."""
+
+    def one(pair):
+        index, k = pair
+        d = law.likelihood(rows, index)
+        if isinstance(d, dict):
+            return {name: d[name].sample(jax.random.fold_in(k, j), (repeats,)) for j, name in enumerate(d)}
+        return d.sample(k, (repeats,))
+
+    keys = jax.random.split(key, law.width)
+    values = jax.lax.map(one, (jnp.arange(law.width), keys), batch_size=min(law.batch, law.width))
+    values = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), values)
+    rows_drawn = jax.tree.leaves(values)[0].shape[1]
+    weights = jnp.repeat(jnp.exp(law.log_weights) / repeats, repeats)
+    return values, jnp.broadcast_to(weights[:, None], (len(weights), rows_drawn))
