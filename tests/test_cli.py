@@ -50,7 +50,7 @@ def test_compares_a_table(table, tmp_path, monkeypatch, capsys):
     assert "nuts" in printed
     assert "verdict" in printed
     assert {p.name for p in out.iterdir()} == {
-        "report.html", "comparison.csv", "verdicts.json", "laplace.credo", "nuts.credo"
+        "report.html", "comparison.csv", "verdicts.json", "table.credo", "laplace.credo", "nuts.credo"
     }  # fmt: skip
     page = (out / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")

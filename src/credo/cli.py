@@ -1,5 +1,6 @@
 """The command ``credo``."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,31 +9,62 @@ import typer
 
 from credo.status import CredoError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="credo",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+REFUSED, STOPPED = 2, 130  # exit codes: a request that cannot be answered, and Ctrl-C
 
 
-@app.callback()
-def about() -> None:
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Bayesian machine learning: several approximations of one posterior, and which of them to believe."""
+    if version:
+        from credo._version import __version__
+
+        print(f"credo {__version__}")
 
 
 @app.command()
 def compare(
     table: Annotated[str, typer.Argument(help="A CSV file, or a bundled table such as breast_cancer.")],
     target: Annotated[str | None, typer.Option(help="The outcome column of a CSV file.")] = None,
+    formula: Annotated[str | None, typer.Option(help='Such as "y ~ x1 + C(g) + (1 + x1 | county)".')] = None,
     family: Annotated[str | None, typer.Option(help="gaussian, bernoulli, categorical or poisson.")] = None,
-    methods: Annotated[str, typer.Option(help="Comma-separated methods.")] = "laplace,advi,nuts",
-    out: Annotated[Path, typer.Option(help="Folder for the table, the posteriors and report.html.")] = Path(
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated: exact, map, laplace, importance, advi, fullrank, hmc, nuts.")
+    ] = "laplace,advi,nuts",
+    exposure: Annotated[str | None, typer.Option(help="The column of time, people or area behind counts.")] = None,
+    missing: Annotated[str | None, typer.Option(help="drop: leave out rows with missing values.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for report.html, the posteriors and the tables.")] = Path(
         "credo-out"
     ),
     held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the split and of every method.")] = 0,
 ) -> None:
     """Fit one regression model by several methods and say which answer to believe."""
-    from credo.reporting.main_job import compare_table
+    from credo.reporting.main_job import Request, compare_table
 
     _use_compilation_cache()
-    compare_table(table, target, family, methods.split(","), out, held_out, seed)
+    names = tuple(methods.split(","))
+    compare_table(Request(table, target, family, formula, exposure, missing, names, out, held_out, seed))
+
+
+@app.command()
+def predict(
+    posterior: Annotated[Path, typer.Argument(help="What credo compare wrote: its folder, or one .credo file in it.")],
+    new: Annotated[str, typer.Argument(help="A CSV file with the columns of the fit.")],
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+) -> None:
+    """Predict new rows: by the trusted method of a comparison, or by the posterior that is named."""
+    from credo.reporting.prediction import predict_table
+
+    _use_compilation_cache()
+    predict_table(posterior, new, out)
 
 
 def _use_compilation_cache() -> None:
@@ -45,12 +77,36 @@ def _use_compilation_cache() -> None:
 
 
 def main() -> None:
-    """Entry point: a request that cannot be answered ends in one sentence and exit code 2."""
+    """Entry point: a request that cannot be answered ends in one sentence and exit code 2, Ctrl-C in 130."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # the compiler's remarks on its own cache
     try:
-        app()
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort) as stopped:
+        said = next((str(e) for e in (stopped, stopped.__cause__) if e is not None and str(e)), "Stopped.")
+        _leave(said, STOPPED)
     except CredoError as error:
-        print(f"credo: {error}", file=sys.stderr)
-        sys.exit(2)
+        _leave(str(error), REFUSED)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        _leave_usage(error)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_usage(error) -> None:
+    """An option that does not exist, or a value of the wrong type; with no arguments at all, the help."""
+    if "NoArgs" in type(error).__name__:
+        error.show()
+        sys.exit(REFUSED)
+    message = " ".join(error.format_message().split())
+    where = error.ctx.command_path if getattr(error, "ctx", None) else "credo"
+    _leave(f"{message.rstrip('.')}: see {where} --help.", REFUSED)
+
+
+def _leave(sentence: str, code: int) -> None:
+    print(f"credo: {sentence}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

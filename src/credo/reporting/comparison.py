@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from credo.diagnose import calibration
-from credo.posterior.kinds import Draws
+from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
+from credo.predict import Predictive
 from credo.status import CredoError
 
 NUM_DRAWS = 400  # of the predictive, for the CRPS
@@ -30,8 +31,6 @@ def compare(
       from 1 (on a log scale);
     - ``compile_s``, ``run_s``: seconds; ``verdict``.
     """
-    import pandas as pd
-
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise CredoError("compare() needs at least one posterior: give a dict of name -> posterior.")
     wrong = [name for name, each in posteriors.items() if not isinstance(each, Posterior)]
@@ -39,6 +38,18 @@ def compare(
         raise CredoError(f"compare() takes posteriors; {wrong[0]!r} is a {type(posteriors[wrong[0]]).__name__}.")
     if reference is not None and reference not in posteriors:
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
+    check_alike(posteriors)
+    predictives = {} if held_out is None else {n: p.predict(held_out[0], key=key) for n, p in posteriors.items()}
+    table = tabulate(posteriors, predictives, None if held_out is None else held_out[1], reference=reference, key=key)
+    if show:
+        from credo.reporting.console import show_comparison
+
+        show_comparison(table, posteriors)
+    return table
+
+
+def check_alike(posteriors: Mapping[str, Posterior]) -> None:
+    """CredoError where the posteriors have other parameters than the first."""
     names = {name: [leaf.name for leaf in p.target.structure.leaves] for name, p in posteriors.items()}
     first = next(iter(posteriors))
     other = next((name for name in names if names[name] != names[first]), None)
@@ -48,23 +59,32 @@ def compare(
             f"{', '.join(names[first][:6])} and {other!r} has {', '.join(names[other][:6])}. Compare models by their "
             "evidence instead."
         )
+
+
+def tabulate(
+    posteriors: Mapping[str, Posterior],
+    predictives: Mapping[str, Predictive],
+    y,
+    *,
+    reference: str | None = None,
+    key=0,
+):
+    """The table of ``compare``, with ``predictives`` made already at the held-out rows whose outcomes are ``y``."""
+    import pandas as pd
+
     reference = reference or trusted(posteriors)
     rows = {}
     for name, posterior in posteriors.items():
         rows[name] = {
             **_evidence(posterior),
             **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
-            **(_scores(posterior, held_out, key) if held_out is not None else {}),
+            **(_scores(posterior, predictives[name], np.asarray(y), key) if name in predictives else {}),
             **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
             **_seconds(posterior),
             "verdict": posterior.verdict.status,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.attrs["reference"] = reference
-    if show:
-        from credo.reporting.console import show_comparison
-
-        show_comparison(table, posteriors)
     return table
 
 
@@ -88,6 +108,25 @@ def trusted(posteriors: Mapping[str, Posterior]) -> str | None:
     return name if rank((name, best)) < 3 else None
 
 
+def answering(posteriors: Mapping[str, Posterior]) -> str | None:
+    """The name of the posterior to believe: the best verdict, then the least approximate; None where all failed.
+
+    Exact answers come before draws, draws before Gaussians, of which the one with the smallest Pareto k-hat is the
+    nearest; a point estimate says nothing of uncertainty and comes last.
+    """
+
+    def rank(posterior: Posterior) -> tuple:
+        kind, evidence = posterior.kind, posterior.log_evidence
+        is_exact = evidence is not None and evidence.kind == "exact"
+        is_draws = isinstance(kind, Draws)
+        order = (isinstance(kind, Point), not is_exact, not is_draws, is_draws and kind.log_weights is not None)
+        k = posterior.verdict.figures.get("pareto_k", np.inf)
+        return STATUS_ORDER[posterior.verdict.status], *order, np.inf if np.isnan(k) else k
+
+    name = min(posteriors, key=lambda name: rank(posteriors[name]))
+    return None if posteriors[name].verdict.status == "failed" else name
+
+
 def _evidence(posterior: Posterior) -> dict:
     evidence = posterior.log_evidence
     return {
@@ -103,9 +142,7 @@ def _seconds(posterior: Posterior) -> dict:
     return {"compile_s": compile_s, "run_s": seconds.get("total", np.nan) - compile_s}
 
 
-def _scores(posterior: Posterior, held_out, key) -> dict:
-    x, y = held_out[0], np.asarray(held_out[1])
-    predictive = posterior.predict(x, key=key)
+def _scores(posterior: Posterior, predictive: Predictive, y: np.ndarray, key) -> dict:
     log_scores = np.asarray(predictive.log_prob(y))
     scores = {
         "log_score": float(log_scores.mean()),

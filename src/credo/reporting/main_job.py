@@ -1,14 +1,14 @@
 """Credo's main job: one table of data, several approximations of the same posterior, a verdict on each."""
 
-import json
+import shlex
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from credo.checkpoint import write_text_atomically
 from credo.fitting import fit
 from credo.methods.exact import Exact
 from credo.methods.laplace import Laplace
@@ -16,11 +16,13 @@ from credo.methods.mcmc import HMC, NUTS
 from credo.methods.optimise import MAP
 from credo.methods.particles.importance import Importance
 from credo.methods.vi import ADVI, FullRank, MeanField
-from credo.models.regression import Standardiser, regression
-from credo.models.table import Table, read_table
+from credo.model.target import Target
+from credo.models.regression import prepare
+from credo.models.table import read_table
 from credo.posterior.posterior import Posterior
-from credo.reporting.comparison import compare
-from credo.reporting.report import write_report
+from credo.reporting.comparison import tabulate
+from credo.reporting.console import Terminal, show_comparison
+from credo.reporting.results import Results
 from credo.status import CredoError
 
 METHODS = {
@@ -35,82 +37,112 @@ METHODS = {
 }
 
 
-def compare_table(
-    source: str,
-    target: str | None,
-    family: str | None,
-    methods: Sequence[str],
-    out: Path,
-    held_out: float,
-    seed: int,
-):
-    """Fit ``source`` by ``methods``, print the comparison and write it with posteriors and report into ``out``."""
-    from rich.console import Console
+class Request(NamedTuple):
+    """What ``credo compare`` was asked."""
 
-    console = Console(highlight=False)
-    methods = _check_methods(methods)
-    if not 0 <= held_out < 1:
-        raise CredoError(f"held_out={held_out} is no share of the rows: give a number from 0 to below 1.")
-    if seed < 0:
-        raise CredoError(f"seed={seed} is negative: give a whole number from 0.")
-    _check_writable(out)
-    data = read_table(source, target, family)
-    train, test = split(len(data.y), held_out, seed)
+    source: str
+    target: str | None
+    family: str | None
+    formula: str | None
+    exposure: str | None
+    missing: str | None
+    methods: tuple[str, ...]
+    out: Path
+    held_out: float
+    seed: int
+
+    def as_command(self) -> str:
+        """The command line that asks the same."""
+        named = {
+            "--target": self.target,
+            "--formula": self.formula,
+            "--family": self.family,
+            "--exposure": self.exposure,
+            "--missing": self.missing,
+            "--methods": ",".join(self.methods),
+            "--held-out": f"{self.held_out:g}",
+            "--seed": str(self.seed),
+            "--out": str(self.out),
+        }
+        words = [word for option, value in named.items() if value is not None for word in (option, value)]
+        return shlex.join(["credo", "compare", self.source, *words])
+
+
+def compare_table(request: Request):
+    """Fit the table by the methods, print the comparison and write it with posteriors and report: the table of
+    ``credo.compare``. CredoError, a sentence, for what cannot be done."""
+    methods = _check_methods(request.methods)
+    if not 0 <= request.held_out < 1:
+        raise CredoError(f"held_out={request.held_out} is no share of the rows: give a number from 0 to below 1.")
+    if request.seed < 0:
+        raise CredoError(f"seed={request.seed} is negative: give a whole number from 0.")
+    made = check_folder(request.out)
+    try:
+        prepared, test = _prepare(request)
+    except BaseException:
+        made.remove()
+        raise
+    terminal = Terminal()
+    for line in (*prepared.table.notes, prepared.describe()):
+        terminal.say(line)
+    terminal.say(f"{len(prepared.rows):,} rows to fit, {len(test):,} held out.")
+    terminal.say_some("Priors: ", prepared.priors)
+    results = Results(request.out, prepared, request.as_command())
+    results.write_table(formula=request.formula, exposure=request.exposure)
+    target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])
+    posteriors = _fit_all(target, methods, request.seed, terminal, results)
+    y = prepared.y[test] if len(test) else None
+    x = prepared.inputs(test) if len(test) else None
+    predictives = {name: posterior.predict(x) for name, posterior in posteriors.items()} if y is not None else {}
+    compared = tabulate(posteriors, predictives, y)
+    terminal.say("")
+    show_comparison(compared, posteriors)
+    results.write(posteriors, compared, predictives, y)
+    terminal.say(f"\nWrote {request.out / 'report.html'}, with the tables and {len(posteriors)} posteriors beside it.")
+    return compared
+
+
+def _prepare(request: Request):
+    table = read_table(
+        request.source,
+        request.target,
+        request.family,
+        formula=request.formula,
+        missing=request.missing,
+        exposure=request.exposure,
+    )
+    train, test = split(len(table.y), request.held_out, request.seed)
     if len(train) == 0:
-        raise CredoError(f"held_out={held_out} of {len(data.y)} rows leaves none to fit: hold out a smaller share.")
-    standardise = Standardiser(data.x[train])
-    model = regression(data.family, data.x.shape[1], data.y)
-    fit_target = model.given(standardise(data.x[train]), data.y[train])
-    scored = (standardise(data.x[test]), data.y[test]) if len(test) else None
-    console.print(_describe(data, len(train), len(test), fit_target.dim), soft_wrap=True)
+        raise CredoError(
+            f"held_out={request.held_out} of {len(table.y)} rows leaves none to fit: hold out a smaller share."
+        )
+    return prepare(table, train), test
+
+
+def _fit_all(
+    target: Target, methods: Sequence[str], seed: int, terminal: Terminal, results: Results
+) -> dict[str, Posterior]:
+    """Every method that can; each posterior is on the disk before the next begins."""
     posteriors: dict[str, Posterior] = {}
-    for name in methods:
-        start = time.perf_counter()
-        try:
-            with console.status(f"{name} …"):
-                posteriors[name] = fit(fit_target, METHODS[name](posteriors), key=seed)
-        except CredoError as error:  # what the other methods found is kept
-            if len(methods) == 1:
-                raise
-            console.print(f"{name:<11}         left out: {error}", soft_wrap=True)
-            continue
-        console.print(f"{name:<11}{time.perf_counter() - start:6.1f} s   {posteriors[name].verdict.status}")
+    try:
+        for name in methods:
+            terminal.begin(f"{name} …")
+            start = time.perf_counter()
+            try:
+                posteriors[name] = fit(target, METHODS[name](posteriors), key=seed)
+            except CredoError as error:  # what the other methods found is kept
+                if len(methods) == 1:
+                    raise
+                terminal.end(f"{name:<11}         left out: {error}")
+                continue
+            results.write_posterior(name, posteriors[name])
+            terminal.end(f"{name:<11}{time.perf_counter() - start:6.1f} s   {posteriors[name].verdict.status}")
+    except KeyboardInterrupt:
+        terminal.end("")
+        raise KeyboardInterrupt(results.kept(list(posteriors))) from None
     if not posteriors:
         raise CredoError("None of the methods could fit this model, for the reasons above: choose others.")
-    console.print()
-    table = compare(posteriors, held_out=scored)
-    settings = {"table": data.name, "target": data.target, "family": data.family, "seed": str(seed)}
-    write_results(out, data, posteriors, table, scored, settings)
-    console.print(
-        f"\nWrote {out / 'report.html'}, comparison.csv, verdicts.json and {len(posteriors)} posteriors.",
-        soft_wrap=True,
-    )
-    return table
-
-
-def write_results(
-    out: Path, data: Table, posteriors: Mapping[str, Posterior], table, scored, settings: Mapping[str, str]
-) -> None:
-    """comparison.csv, verdicts.json, one file a posterior, report.html: each appears whole or not at all."""
-    write_text_atomically(out / "comparison.csv", table.to_csv(index_label="method"))
-    verdicts = {n: {"status": p.verdict.status, "sentences": p.verdict.sentences} for n, p in posteriors.items()}
-    write_text_atomically(out / "verdicts.json", json.dumps(verdicts, indent=2, ensure_ascii=False))
-    for name, posterior in posteriors.items():
-        posterior.save(out / f"{name}.credo")
-    labels = scalar_labels(data)
-    title = f"{data.name}: {data.target} by {data.x.shape[1]} features"
-    write_report(out / "report.html", title, posteriors, table, labels=labels, held_out=scored, settings=settings)
-
-
-def scalar_labels(data: Table) -> dict[str, str]:
-    """``coefficients[3]`` -> the column's name (and the class)."""
-    if data.family != "categorical":
-        return {f"coefficients[{i}]": column for i, column in enumerate(data.columns)}
-    return {
-        f"coefficients[{i},{k}]": f"{column}: {label}"
-        for i, column in enumerate(data.columns)
-        for k, label in enumerate(data.classes)
-    }
+    return posteriors
 
 
 def split(num_rows: int, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +153,7 @@ def split(num_rows: int, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 
 
 def _check_methods(methods: Sequence[str]) -> list[str]:
-    methods = list(dict.fromkeys(name.strip() for name in methods if name.strip()))
+    methods = list(dict.fromkeys(name.strip().lower() for name in methods if name.strip()))
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         named = f"{unknown[0]!r} is no method" if unknown else "No method is named"
@@ -137,8 +169,25 @@ def _laplace(fitted: Mapping[str, Posterior]) -> Posterior:
     return fitted["laplace"]
 
 
-def _check_writable(out: Path) -> None:
-    """Said before computing, not after."""
+class MadeFolders(NamedTuple):
+    """The folders that did not exist before."""
+
+    paths: tuple[Path, ...]
+
+    def remove(self) -> None:
+        """Leave things as they were, where nothing was written."""
+        for path in self.paths:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+
+
+def check_folder(out: Path) -> MadeFolders:
+    """Make the folder and write in it for a moment: said before computing, not after."""
+    missing = [path for path in (out, *out.parents) if not path.exists()]
+    if out.exists() and not out.is_dir():
+        raise CredoError(
+            f"The output folder {str(out)!r} cannot be written: there is a file of that name. Choose another."
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -147,11 +196,4 @@ def _check_writable(out: Path) -> None:
         raise CredoError(
             f"The output folder {str(out)!r} cannot be written ({error.strerror}): choose another."
         ) from error
-
-
-def _describe(data: Table, num_train: int, num_test: int, dim: int) -> str:
-    classes = f" ({', '.join(data.classes[:6])})" if data.classes else ""
-    return (
-        f"{data.name}: {data.target}{classes}, {data.family} regression on {data.x.shape[1]} features, "
-        f"{dim} parameters; {num_train} rows to fit, {num_test} held out."
-    )
+    return MadeFolders(tuple(missing))

@@ -1,0 +1,89 @@
+"""``credo predict``: what a fitted posterior says of new rows."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from credo.checkpoint import write_text_atomically
+from credo.fitting import load
+from credo.models.reading import read_frame
+from credo.models.regression import Prepared
+from credo.predict import Predictive
+from credo.reporting.recipe import FILE, load_recipe
+from credo.reporting.results import VERDICTS
+from credo.status import CredoError
+
+MASS = 0.9  # of the interval
+
+
+def predict_table(source: Path, new: str, out: Path) -> None:
+    """Predict the rows of the CSV file ``new`` by the posterior in ``source`` and write them to the CSV file ``out``.
+
+    ``source``: a file of a posterior, or the folder of a comparison, whose trusted method then predicts.
+    """
+    from credo.reporting.console import Terminal
+
+    if out.is_dir():
+        raise CredoError(f"{str(out)!r} is a folder: name the file of the predictions with --out.")
+    if not out.parent.is_dir():
+        raise CredoError(f"There is no folder {str(out.parent)!r} for the predictions: make it, or choose another.")
+    path = chosen_posterior(source)
+    prepared = load_recipe(path.parent / FILE)
+    frame = read_frame(new)[1]
+    posterior = load(path, prepared.model)
+    predictive = posterior.predict(prepared.inputs(frame))
+    columns = prediction_columns(predictive, prepared)
+    table = frame.assign(**columns)
+    write_text_atomically(out, table.to_csv(index=False))
+    terminal = Terminal()
+    if posterior.verdict.status != "pass":
+        terminal.say(f"{path.stem} is {posterior.verdict.status}: {' '.join(posterior.verdict.sentences)}")
+    terminal.say(f"Wrote {out}: {len(frame):,} rows by {path.stem}, with {', '.join(columns)}.")
+
+
+def chosen_posterior(source: Path) -> Path:
+    """The file itself, or that of the method to trust in a folder."""
+    if source.is_file():
+        return source
+    if not source.is_dir():
+        raise CredoError(
+            f"{str(source)!r} is neither a file nor a folder: name a posterior, or what credo compare wrote."
+        )
+    try:
+        verdicts = json.loads((source / VERDICTS).read_text(encoding="utf-8"))
+        names = [name for name, verdict in verdicts.items() if verdict.get("is_answer")]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CredoError(
+            f"The folder {str(source)!r} holds no comparison that was ended (there is no readable {VERDICTS}): name "
+            "one posterior file in it."
+        ) from error
+    if not names:
+        raise CredoError(
+            f"No method in {str(source)!r} can be trusted, so none predicts by itself: name one posterior file in it."
+        )
+    return source / f"{names[0]}.credo"
+
+
+def prediction_columns(predictive: Predictive, prepared: Prepared) -> dict[str, np.ndarray]:
+    """The columns beside the new rows: probabilities and the likeliest class, or mean, sd and interval."""
+    table, mean = prepared.table, np.asarray(predictive.mean)
+    if table.family in ("bernoulli", "categorical"):
+        probs = np.column_stack([1.0 - mean, mean]) if table.family == "bernoulli" else mean
+        epistemic = np.asarray(predictive.epistemic)
+        named = {f"probability of {label}": probs[:, k] for k, label in enumerate(table.classes)}
+        likeliest = np.argmax(probs, axis=1)
+        spread = epistemic if epistemic.ndim == 1 else np.take_along_axis(epistemic, likeliest[:, None], axis=1)[:, 0]
+        return {
+            f"predicted {table.target}": np.asarray(table.classes)[likeliest],
+            **named,
+            "epistemic sd": np.sqrt(spread),
+        }
+    low, high = predictive.interval(MASS)
+    return {
+        f"predicted {table.target}": mean,
+        "sd": np.sqrt(np.asarray(predictive.variance)),
+        "epistemic sd": np.sqrt(np.asarray(predictive.epistemic)),
+        "5 %": np.asarray(low),
+        "95 %": np.asarray(high),
+    }

@@ -1,0 +1,91 @@
+"""What a comparison leaves in its folder: the table, a file a posterior, figures, verdicts and the report."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from credo.checkpoint import write_text_atomically
+from credo.models.regression import Prepared
+from credo.posterior.posterior import Posterior
+from credo.predict import Predictive
+from credo.reporting import recipe
+from credo.reporting.comparison import answering
+from credo.reporting.page.story import Story
+from credo.reporting.report import write_report
+
+VERDICTS = "verdicts.json"
+UNITS = {
+    "gaussian": "Change of {outcome}",
+    "bernoulli": "Change of the log odds of {outcome}",
+    "poisson": "Change of the log rate of {outcome}",
+    "categorical": "Change of the log weight of a class",
+}
+
+
+class Results:
+    """The folder ``out``; every file in it appears whole or not at all. ``command``: what to type to get it again."""
+
+    def __init__(self, out: Path, prepared: Prepared, command: str):
+        self.out, self.prepared, self.command = out, prepared, command
+
+    def write_table(self, *, formula: str | None, exposure: str | None) -> None:
+        recipe.save_recipe(self.out / recipe.FILE, self.prepared, formula=formula, exposure=exposure)
+
+    def write_posterior(self, name: str, posterior: Posterior) -> None:
+        posterior.save(self.out / f"{name}.credo")
+
+    def kept(self, names: Sequence[str]) -> str:
+        """What lies in the folder when a run is stopped: a sentence."""
+        if not names:
+            return "Stopped before any method had ended: there is no posterior yet."
+        files = ", ".join(f"{name}.credo" for name in names)
+        return f"Stopped: {files} in {self.out} {'is' if len(names) == 1 else 'are'} whole; there is no report yet."
+
+    def write(self, posteriors: Mapping[str, Posterior], compared, predictives: Mapping[str, Predictive], y) -> None:
+        """comparison.csv, verdicts.json and report.html."""
+        write_text_atomically(self.out / "comparison.csv", compared.to_csv(index_label="method"))
+        best = answering(posteriors)
+        verdicts = {
+            name: {
+                "status": posterior.verdict.status,
+                "sentences": posterior.verdict.sentences,
+                "is_answer": name == best,
+            }
+            for name, posterior in posteriors.items()
+        }
+        write_text_atomically(self.out / VERDICTS, json.dumps(verdicts, indent=2, ensure_ascii=False))
+        story = story_of(self.prepared, self.command)
+        write_report(self.out / "report.html", posteriors, compared, story, predictives, y)
+
+
+def story_of(prepared: Prepared, command: str) -> Story:
+    """The table in words."""
+    table = prepared.table
+    outcome = event(prepared)
+    labels = prepared.labels
+    effects = [scalar for scalar in labels if scalar.startswith("coefficients")]
+    others = [scalar for scalar in prepared.model.structure.scalar_names() if scalar not in labels]
+    others += [scalar for scalar in labels if scalar not in effects and "_standardised[" not in scalar]
+    title = f"{table.name}: {table.target}"
+    what = prepared.describe().removeprefix(title).lstrip(", ")
+    unit = UNITS[table.family].format(outcome=outcome)
+    return Story(
+        title=title,
+        subtitle=" ".join((what, f"{len(prepared.rows):,} of {len(table.y):,} rows fitted.", *table.notes)),
+        labels=labels,
+        effects=effects or None,
+        others=others,
+        effects_note=f"{unit} per sd of the column, or between its two values.",
+        outcome="" if table.family == "categorical" else outcome,
+        priors=prepared.priors,
+        settings={"table": table.name, "outcome": table.target, "family": table.family},
+        reproduce=command,
+    )
+
+
+def event(prepared: Prepared) -> str:
+    """What the model gives the probability, rate or size of."""
+    table = prepared.table
+    if table.family != "bernoulli" or table.classes[1] in ("1", "True", "yes", "true"):
+        return table.target
+    return f"{table.target} = {table.classes[1]}"
