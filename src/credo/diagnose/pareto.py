@@ -11,10 +11,12 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
+from credo.diagnose.verdict import RULES
 from credo.status import CredoError
 
 MIN_TAIL = 6  # with fewer points the first quartile, which the fit rests on, is the smallest of them
 EQUAL = 1e-8  # log weights this close differ by rounding only
+MOST_DRAWS = 8_000  # to tell a shift: a mean is known to 0.1 sd where an eighth of them is effective
 UNDERFLOW = -700.0  # exp() of less is zero or subnormal
 
 
@@ -72,10 +74,30 @@ def threshold(num_draws: int) -> float:
 
 
 class Shift(NamedTuple):
-    """How far the weights move the worst coordinate, beyond their own error: its mean in sds, the log of its sd."""
+    """How far the weights move the worst coordinate, beyond their own error: its mean in sds, the log of its sd.
+
+    ``mean_error``, ``log_sd_error``: the largest of these errors, which is what the weights cannot see.
+    """
 
     mean: float
     log_sd: float
+    mean_error: float
+    log_sd_error: float
+
+
+def is_undecided(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> bool:
+    """Whether more draws could change what ``proposal_figures`` say.
+
+    They pass so far, and a shift that does not pass would still lie within its error.
+    """
+    if len(log_weights) >= MOST_DRAWS:
+        return False
+    smoothed = smooth(log_weights)
+    if not smoothed.k_hat <= RULES["pareto_k"].passes:
+        return False
+    shift, mean, log_sd = moment_shift(z, smoothed.log_weights), RULES["mean_shift"], RULES["log_sd_shift"]
+    is_passing = shift.mean <= mean.passes and shift.log_sd <= log_sd.passes
+    return is_passing and not (shift.mean_error <= mean.passes and shift.log_sd_error <= log_sd.passes)
 
 
 def proposal_figures(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> dict[str, float]:
@@ -108,6 +130,8 @@ def moment_shift(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, "
     return Shift(
         float(np.max(np.maximum(np.abs(mean) - c * error_of_mean, 0.0))),
         float(np.max(np.maximum(np.abs(0.5 * np.log(variance)) - c * error_of_log_sd, 0.0))),
+        float(np.max(c * error_of_mean)),
+        float(np.max(c * error_of_log_sd)),
     )
 
 

@@ -6,6 +6,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 from scipy import special
+from sklearn.datasets import load_breast_cancer
 
 from credo.fitting import fit
 from credo.methods.laplace import Dense, Diagonal, Laplace
@@ -108,6 +109,19 @@ def test_no_evidence_under_an_improper_prior():
     model = Model({"w": dist.ImproperUniform(constraints.real, (3,), ())}, correlated_likelihood)
     x = np.random.default_rng(42).normal(size=(30, 3))
     assert fit(model.given(x, x.sum(axis=1)), Laplace()).log_evidence is None
+
+
+@pytest.mark.parametrize("key", [1, 5, 6])
+def test_a_mean_that_is_off_does_not_pass_for_want_of_draws(key):
+    """Breast cancer, 31 coefficients: a mean is off by 0.33 sd (NUTS), which 1,000 draws of these keys cannot tell."""
+    table = load_breast_cancer()
+    x = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
+    x = np.column_stack([np.ones(len(x)), x])
+    target = Model({"w": dist.Normal(0.0, 1.0).expand([31])}, logistic_likelihood).given(x, table.target)
+    posterior = fit(target, Laplace(), key=key, progress=False)
+    assert 1_000 < posterior.info["num_densities"] <= 8_000
+    assert posterior.verdict.status == "doubtful"
+    assert any("move the worst mean" in sentence for sentence in posterior.verdict.sentences)
 
 
 # where no Gaussian fits -------------------------------------------------------------------------------------------

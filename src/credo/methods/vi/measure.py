@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from credo.diagnose.pareto import proposal_figures
+from credo.diagnose.pareto import is_undecided, proposal_figures
 from credo.methods.particles.importance import draw_and_weigh
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
@@ -29,21 +29,26 @@ class Measured(NamedTuple):
 def measure(
     q: Kind, family: Family, target: Target, key, num_draws: int, at_once: int, deadline: float = np.inf
 ) -> Measured:
-    """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR; the figures from the first round.
+    """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR.
 
-    After ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
+    The figures are those of the first round, or of more where it cannot tell whether a moment is wrong. After
+    ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
     """
     u, log_weights = draw_and_weigh(q, target, stream(key, 0), num_draws, at_once, deadline)
-    z = (u - np.asarray(family.center(q))) / np.sqrt(np.asarray(family.variances(q)))
-    figures = proposal_figures(z, log_weights)
+    center, sd = np.asarray(family.center(q)), np.sqrt(np.asarray(family.variances(q)))
     error = estimate(log_weights).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1
-    more = []
-    for i in range(1, num_rounds):
-        if time.monotonic() > deadline:
-            break
-        more.append(draw_and_weigh(q, target, stream(key, i), num_draws, at_once, deadline)[1])
-    return Measured(estimate(np.concatenate([log_weights, *more])), figures)
+    z = (u - center) / sd
+    judged, i = len(z), 1  # the figures are those of so many draws
+    is_open = is_undecided(z, log_weights)
+    while (i < num_rounds or is_open) and time.monotonic() < deadline:
+        u, more = draw_and_weigh(q, target, stream(key, i), num_draws, at_once, deadline)
+        log_weights, i = np.concatenate([log_weights, more]), i + 1
+        if is_open:
+            z = np.concatenate([z, (u - center) / sd])
+            judged = len(z)
+            is_open = is_undecided(z, log_weights)
+    return Measured(estimate(log_weights), proposal_figures(z, log_weights[:judged]))
 
 
 def estimate(log_weights: Float[np.ndarray, " S"]) -> Estimate:
