@@ -21,13 +21,14 @@ LAYERS = (
     ("native", "progress"),
     ("journal",),
     ("run",),
-    ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict"),
+    ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict", "diagnose.checks"),
     ("posterior",),
     ("predict",),
     ("methods.optimise", "methods.particles.importance"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text
+    ("diagnose.scales",),  # what fitting adds to a verdict
     ("fitting",),
     ("diagnose", "evidence", "decisions"),  # what is left of diagnose: sbc, calibration, checks
     ("models", "nn"),

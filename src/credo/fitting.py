@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.diagnose.scales import column_sentence, parameter_sentence
 from credo.journal import read_identity
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.fingerprint import check, fingerprint
@@ -107,7 +108,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         posterior = method.fit(target, key=key, start=start_position(target, start), options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)
-    posterior.verdict = _with_remarks(posterior.verdict, target)
+    posterior.verdict = _with_remarks(posterior, target)
     return posterior
 
 
@@ -171,9 +172,9 @@ def _identity(target: Target, method: Method, key, precision: str | None) -> dic
     return {"target": known, "settings": to_json(method), "key": key_data.tolist(), "precision": precision}
 
 
-def _with_remarks(verdict: Verdict, target: Target) -> Verdict:
-    """The verdict with what the data alone say about the answer."""
-    remarks = []
+def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
+    """The verdict with what the data and the scales of the answer say, whatever the method."""
+    remarks, verdict = [], posterior.verdict
     if target.y is not None and target.size < target.dim:
         remarks.append(
             f"There are fewer rows ({target.size}) than parameters ({target.dim}): in the directions that the data "
@@ -181,6 +182,10 @@ def _with_remarks(verdict: Verdict, target: Target) -> Verdict:
         )
     if target.missing is not None:
         remarks.append(target.missing.sentence(target.size))
+    if posterior.log_evidence is None or posterior.log_evidence.kind != "exact":  # scales are nothing to a closed form
+        is_found = verdict.status != "failed"  # else the widths of the answer say nothing
+        scales = column_sentence(target.x) or (is_found and parameter_sentence(posterior.kind, target.structure))
+        remarks += [scales] if scales else []
     return replace(verdict, sentences=(*verdict.sentences, *remarks))
 
 

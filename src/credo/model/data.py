@@ -183,7 +183,7 @@ def column(name: str, leaf) -> np.ndarray:
         first = tuple(np.argwhere(bad)[0])
         raise CredoError(
             f"{name} has {_counted(bad.sum(), 'NaN or infinite value')} (the first in row "
-            f"{first[0] if first else 0}: {values[first]}): drop those rows or impute them."
+            f"{first[0] if first else 0}: {values[first]}): {_remedy(name)}."
         )
     return values.astype(np.float64)
 
@@ -194,13 +194,17 @@ def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
     if missing.any():
         first = int(np.argwhere(missing)[0][0]) if values.ndim else 0
         raise CredoError(
-            f"{name} has {_counted(missing.sum(), 'missing value')} (the first in row {first}): drop those rows or "
-            "impute them."
+            f"{name} has {_counted(missing.sum(), 'missing value')} (the first in row {first}): {_remedy(name)}."
         )
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
         return values.astype(str)
+
+
+def _remedy(name: str) -> str:
+    is_outcome = name == "y" or name.startswith("y[")
+    return "drop those rows or impute them" + (", by given(x, y, missing='drop') or 'impute'" if is_outcome else "")
 
 
 def column_name(path, root: str = "x") -> str:

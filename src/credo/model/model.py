@@ -128,7 +128,7 @@ class Model(eqx.Module):
         """
         check_request(self, missing)
         if self.log_factor is not None:
-            return self._given_data(x, y, weights)
+            return self._given_data(x, y, weights, missing)
         if y is not None:
             self._check_groups(x)
             if self.likelihood is None:
@@ -170,12 +170,12 @@ class Model(eqx.Module):
         check_factors(target, x, observed)
         return dataclasses.replace(target, missing=Missing(lacking, select(x, lacking), is_imputed))
 
-    def _given_data(self, data, y, weights) -> Target:
+    def _given_data(self, data, y, weights, missing) -> Target:
         """The target of a log density of parameters and data."""
-        if y is not None or weights is not None:
+        if not (y is None and weights is None and missing is None):
             raise CredoError(
-                "A model from a log density takes its data as one argument and knows no y or weights: put all of it "
-                "together, as given({'x': x, 'y': y}), and use it in log_density(params, data)."
+                "A model from a log density takes its data as one argument and knows no y, weights or missing: put all "
+                "of it together, as given({'x': x, 'y': y}), and use it in log_density(params, data)."
             )
         assert isinstance(self.log_factor, LogFactor)
         self.log_factor.check(data)
@@ -259,7 +259,7 @@ def _draw_data(model: Model, x, keys):
 
 
 def _split(key, n: int):
-    return jax.random.split(jax.random.key(key) if isinstance(key, int) else key, n)
+    return jax.random.split(jax.random.key(key) if isinstance(key, int | np.integer) else key, n)
 
 
 def _by_name(function: Callable, source: Mapping[str, Any]):

@@ -160,7 +160,12 @@ class Posterior:
         return predict(self, x, rule, as_key(key))
 
     def check(self, statistic: Callable, *, num_draws: int = 1_000, key=0):
-        """A posterior predictive check: ``statistic(y)`` of the data against that of replicated data."""
+        """A posterior predictive check: a statistic of the data beside that of data replicated at the same inputs.
+
+        ``statistic(y)``, or ``statistic(y, x)``, returns one number; it takes NumPy arrays in the form of the fit. The
+        answer, a ``Check``, has ``observed``, ``replicated`` (num_draws,), ``p_value``, ``sentence`` and ``plot()``.
+        Raises CredoError without observed data, or where the statistic is no number.
+        """
         from credo.posterior.check import check
 
         return check(self, statistic, num_draws, as_key(key))

@@ -1,0 +1,130 @@
+"""Predictive checks: does the model produce data like those observed? (Rubin, 1984; Gelman, Meng & Stern, 1996)
+
+A statistic T of the data is compared with its distribution over replicated data sets: p = Pr(T(y_rep) ≥ T(y)), ties
+half counted. Under the *prior* predictive distribution p is uniform if the model is true (Box, 1980). Under the
+posterior one the data are used twice, and p lies nearer ½ than a uniform variable (Meng, 1994): an extreme value then
+says all the more, and a middling one less.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from credo.model.target import Target
+from credo.precision import double, to_numpy
+from credo.status import CredoError
+
+CLEAR, NEAR = 0.01, 0.05  # tail areas: that much is said plainly, that much with care
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """``observed``: T(y). ``replicated``: T(y_rep), (num_draws,). ``p_value``: Pr(T(y_rep) ≥ T(y)), ties half counted.
+
+    A p-value near 0 or 1 says that the model does not reproduce this aspect of the data.
+    """
+
+    observed: float
+    replicated: np.ndarray
+    p_value: float
+
+    @property
+    def sentence(self) -> str:
+        """What the figures mean."""
+        low, high = np.quantile(self.replicated, [0.05, 0.95])
+        side = "above" if self.p_value < 0.5 else "below"
+        tail = min(self.p_value, 1.0 - self.p_value)
+        figures = (
+            f"observed {self.observed:.4g}, 90 % of the replicated in [{low:.4g}, {high:.4g}], p = {self.p_value:.3f}"
+        )
+        if tail < CLEAR:
+            return f"The model does not reproduce this aspect of the data ({figures}): what was seen lies {side} it."
+        if tail < NEAR:
+            return f"The model hardly reproduces this aspect of the data ({figures}): what was seen lies {side} most."
+        return f"The data are like those of the model in this respect ({figures})."
+
+    def plot(self, ax=None):
+        """A histogram of the replicated values with the observed one as a line: the matplotlib ``Axes``."""
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots()[1]
+        ax.hist(self.replicated, bins="auto" if np.ptp(self.replicated) > 0 else 1, color="0.75", label="replicated")
+        ax.axvline(self.observed, color="C3", label="observed")
+        ax.set(xlabel="statistic", ylabel="data sets", title=f"p = {self.p_value:.3f}")
+        ax.legend()
+        return ax
+
+    def __repr__(self) -> str:
+        return f"<Check: {self.sentence}>"
+
+
+def make_check(statistic: Callable, target: Target, replicated_y) -> Check:
+    """``statistic(y)``, or ``statistic(y, x)``, of the data of ``target`` beside replicated ones, (num_draws, N, …)."""
+    of = _with_inputs(statistic, target.x)
+    observed = of(target.y)
+    if np.size(observed) != 1:
+        raise CredoError(f"statistic returned shape {np.shape(observed)}: it must reduce y to one number.")
+    number = len(jax.tree.leaves(replicated_y)[0])
+    each = (jax.tree.map(lambda leaf, i=i: leaf[i], replicated_y) for i in range(number))
+    seen = float(np.asarray(observed).item())
+    replicated = np.array([np.asarray(of(y), np.float64).item() for y in each])
+    num_bad = int(np.isnan(replicated).sum())
+    if np.isnan(seen) or num_bad:
+        raise CredoError(
+            f"statistic is NaN for {'the data' if np.isnan(seen) else f'{num_bad} of {number} replicated data sets'}: "
+            "give one that is a number for any data."
+        )
+    p_value = float(np.mean(replicated > seen) + 0.5 * np.mean(replicated == seen))
+    return Check(seen, replicated, p_value)
+
+
+def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, key: Any = 0) -> Check:
+    """A prior predictive check: ``statistic`` of the data of ``target`` beside data drawn from prior and likelihood.
+
+    ``statistic(y)`` or ``statistic(y, x)`` returns a number. Raises CredoError for a model that cannot be sampled (a
+    bare log density, an improper prior) and a target without y.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]).expand([4]))
+    >>> check = check_prior(model.given(y=np.array([300, 512, 128, 404])), np.mean)
+    >>> check.p_value
+    0.0
+    """
+    require_checkable(target, statistic)
+    with double():
+        keys = jax.random.split(jax.random.key(key) if isinstance(key, int | np.integer) else key, num_draws)
+        replicated = to_numpy(_from_prior(target, keys))
+    return make_check(statistic, target, replicated)
+
+
+@jax.jit
+def _from_prior(target: Target, keys):
+    def draw(key):
+        k_params, k_data = jax.random.split(key)
+        return target.model.draw_outcome(k_data, target.model.prior.sample(k_params)[0], target.x)
+
+    return jax.lax.map(draw, keys)
+
+
+def require_checkable(target: Target, statistic) -> None:
+    """CredoError where no check can be made."""
+    if not callable(statistic):
+        raise CredoError(f"statistic is a function of y that returns a number, such as numpy.max; got {statistic!r}.")
+    if target.y is None or target.model.likelihood is None:
+        raise CredoError("A predictive check needs a likelihood and observed y: this has none.")
+
+
+def _with_inputs(statistic: Callable, x) -> Callable:
+    """The statistic as a function of y alone."""
+    try:
+        parameters = inspect.signature(statistic).parameters.values()
+    except ValueError:  # a builtin, such as max
+        return statistic
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in by_place and p.default is inspect.Parameter.empty]
+    return (lambda y: statistic(y, x)) if len(needed) == 2 else statistic

@@ -1,0 +1,114 @@
+"""Predictive checks: p-values that are uniform where theory says so, and extreme where the model is wrong."""
+
+import dataclasses
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo import CredoError, Model
+from credo.diagnose.checks import Check, check_prior, make_check
+
+N, NUM_DRAWS = 30, 1_000
+X = np.linspace(-1.0, 1.0, N)
+
+
+def line(params, x):
+    return dist.Normal(params["a"] + params["b"] * x, 1.0)
+
+
+MODEL = Model({"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)}, line)
+Y = 0.5 - X + np.sqrt(2.0) * np.sin(2.4 * np.arange(N) ** 2)  # variance of 1, nearly
+
+
+def fitted(y):
+    return credo.fit(MODEL.given(X, y), credo.Laplace())
+
+
+def test_prior_p_values_are_uniform():
+    """Data drawn from prior and likelihood: T(y) is one more draw beside the replicated ones (Box, 1980)."""
+    data = MODEL.sample_prior_predictive(5, X, 400)
+    replicated, target = MODEL.sample_prior_predictive(6, X, NUM_DRAWS), MODEL.given(X, Y)
+    p = np.sort([make_check(np.mean, dataclasses.replace(target, y=y), replicated).p_value for y in data])
+    distance = np.max(np.abs(p - (np.arange(400) + 0.5) / 400))
+    assert distance < 1.95 * np.sqrt(1 / 400 + 1 / NUM_DRAWS)  # Kolmogorov-Smirnov of two samples, at 1e-3
+
+
+def test_a_posterior_check_of_a_sum_has_its_closed_form():
+    """ȳ_rep | D ~ N(m, v + 1/N): the p-value is a normal tail."""
+    posterior = fitted(Y)
+    check = posterior.check(np.mean, num_draws=4_000, key=3)
+    x = np.stack([np.ones(N), X], axis=1)
+    covariance = np.linalg.inv(np.eye(2) + x.T @ x)
+    mean = x.mean(axis=0) @ covariance @ x.T @ Y
+    sd = np.sqrt(x.mean(axis=0) @ covariance @ x.mean(axis=0) + 1 / N)
+    from scipy import stats
+
+    expected = stats.norm.sf(Y.mean(), mean, sd)
+    assert abs(check.p_value - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 4_000)
+    assert abs(check.replicated.mean() - mean) < 4.5 * sd / np.sqrt(4_000)
+    assert check.observed == Y.mean()
+    assert check.replicated.shape == (4_000,)
+    assert check.sentence.startswith("The data are like those of the model")
+
+
+@pytest.mark.parametrize(("outlier", "side", "p"), [(15.0, "above", 0.0), (-15.0, "below", 1.0)])
+def test_what_the_model_does_not_reproduce(outlier, side, p):
+    y = np.where(np.arange(N) == 4, outlier, Y)
+    check = fitted(y).check(np.max if outlier > 0 else np.min)
+    assert check.p_value == p
+    assert check.sentence.startswith("The model does not reproduce this aspect of the data (observed")
+    assert f"lies {side} it" in check.sentence
+    assert repr(check) == f"<Check: {check.sentence}>"
+
+
+def test_the_statistic_may_take_the_inputs():
+    """A slope left out of the model shows in the correlation with x, which y alone does not."""
+    level = Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["a"] + 0.0 * x, 1.0))
+    posterior = credo.fit(level.given(X, Y - 2 * X), credo.Laplace())
+    check = posterior.check(lambda y, x: np.corrcoef(y, x)[0, 1])
+    assert check.p_value > 0.999
+    assert check.observed < 0
+    assert 0.05 < posterior.check(lambda y, scale=2.0: scale * y.mean()).p_value < 0.95
+
+
+def test_ties_count_half_and_builtins_have_no_signature():
+    coin = Model({"p": dist.Beta(1.0, 1.0)}, lambda params, x: dist.Bernoulli(params["p"]).expand([4]))
+    target = coin.given(y=np.array([0, 1, 0, 1]))
+    check = make_check(max, target, np.array([[0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1]]))
+    assert check.p_value == 0.5 * 0.75
+
+
+def test_prior_checks():
+    wide = 1e3 * Y
+    assert check_prior(MODEL.given(X, wide), np.std).p_value == 0.0
+    assert 0.01 < check_prior(MODEL.given(X, Y), np.std, num_draws=200, key=1).p_value < 0.99
+    flat = Model({"a": dist.ImproperUniform(dist.constraints.real, (), ())}, lambda p, x: dist.Normal(p["a"] + x, 1.0))
+    with pytest.raises(CredoError, match="'a' has an improper prior"):
+        check_prior(flat.given(X, Y), np.mean)
+
+
+def test_refused():
+    target = MODEL.given(X, Y)
+    replicated = np.zeros((3, N))
+    with pytest.raises(CredoError, match=r"returned shape \(30,\): it must reduce y to one number"):
+        make_check(lambda y: y, target, replicated)
+    with pytest.raises(CredoError, match="NaN for the data"):
+        make_check(lambda y: np.nan, target, replicated)
+    with pytest.raises(CredoError, match="NaN for 3 of 3 replicated data sets"):
+        make_check(lambda y: y.mean() if y.any() else np.nan, target, replicated)
+    with pytest.raises(CredoError, match="function of y that returns a number"):
+        check_prior(target, "mean")  # type: ignore[arg-type]
+    with pytest.raises(CredoError, match="needs a likelihood and observed y"):
+        check_prior(MODEL.given(X), np.mean)
+
+
+def test_a_plot_shows_both():
+    from matplotlib.figure import Figure
+
+    ax = Check(2.0, np.random.default_rng(0).normal(size=50), 0.01).plot(Figure().subplots())
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["replicated", "observed"]
+    assert sum(patch.get_height() for patch in ax.patches) == 50
+    assert list(ax.lines[0].get_xdata()) == [2.0, 2.0]
+    assert Check(2.0, np.full(5, 1.0), 0.0).plot(Figure().subplots()).patches

@@ -1,0 +1,105 @@
+"""Scales that differ by orders of magnitude are said, and ordinary data earn no sentence."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
+
+import credo
+from credo import Model
+from credo.diagnose.scales import column_sentence, parameter_sentence
+from credo.linalg.diagonal import Diagonal
+from credo.posterior.kinds import Draws, Gaussian, Point
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3))
+Y = X.sum(axis=1) + np.cos(np.arange(40.0))
+
+
+def line(params, x):
+    return dist.Normal(x @ params["w"], params["sd"])
+
+
+MODEL = Model({"w": dist.Normal(0.0, 1.0).expand([3]), "sd": dist.HalfNormal(1.0)}, line)
+
+
+@pytest.mark.parametrize("factor", [1e-5, 1e5])
+@pytest.mark.parametrize("method", [credo.Laplace(), credo.MAP()])
+def test_columns(factor, method):
+    verdict = credo.fit(MODEL.given(X * np.array([1.0, factor, 1.0]), Y), method).verdict
+    (sentence,) = [each for each in verdict.sentences if "differ in scale" in each]
+    assert "The columns of x differ in scale by 1e+05" in sentence
+    assert "standardise" in sentence
+
+
+def test_parameters_of_a_table():
+    """Its columns are not judged, since one may be an exposure; the coefficients are."""
+
+    def by_name(params, x):
+        return dist.Normal(params["a"] * x["small"] + params["b"] * x["large"], 1.0)
+
+    model = Model({"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)}, by_name)
+    table = pd.DataFrame({"small": X[:, 0], "large": 1e6 * X[:, 1]})
+    for method in (credo.Laplace(), credo.NUTS(chains=2, num_warmup=200, num_draws=100)):
+        verdict = credo.fit(model.given(table, Y), method, progress=False).verdict
+        (sentence,) = [each for each in verdict.sentences if "differ in scale" in each]
+        assert "posterior sd" in sentence
+        assert "in 'a'" in sentence
+        assert "in 'b'" in sentence
+    exact = credo.fit(model.given(table, Y), credo.Exact())
+    assert not any("scale" in each for each in exact.verdict.sentences)
+
+
+def test_an_exposure_is_no_coefficient():
+    def rates(params, x):
+        return dist.Poisson(x["exposure"] * np.exp(1.0) ** (params["a"] + params["b"] * x["z"]))
+
+    model = Model({"a": dist.Normal(-9.0, 2.0), "b": dist.Normal(0.0, 1.0)}, rates)
+    table = {"exposure": np.exp(RNG.uniform(0, 14, 40)), "z": X[:, 0]}
+    posterior = credo.fit(model.given(table, RNG.poisson(1e-4 * table["exposure"])), credo.Laplace())
+    assert not any("scale" in each for each in posterior.verdict.sentences)
+
+
+@pytest.mark.parametrize("load", [load_diabetes, load_digits, load_iris, load_wine])
+def test_ordinary_tables_as_they_are(load):
+    assert column_sentence(load().data) is None
+
+
+def test_a_table_that_wants_standardising():
+    """Areas in square micrometres beside the standard errors of fractal dimensions."""
+    x = load_breast_cancer().data
+    assert "(column 23 ranges over 4.07e+03, column 19 over 0.0289)" in (column_sentence(x) or "")
+    assert column_sentence((x - x.mean(axis=0)) / x.std(axis=0)) is None
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        None,
+        X,
+        (RNG.uniform(size=(10_000, 5)) < [0.5, 0.1, 0.01, 0.001, 0.0]).astype(float),  # rare categories, and a constant
+        {"a": X[:, 0], "b": 1e9 * X[:, 1]},
+        np.stack([X[:, 0], np.full(40, 1e9)], axis=1),
+    ],
+)
+def test_what_is_no_matter_of_scale(x):
+    assert column_sentence(x) is None
+
+
+def test_the_widest_and_the_narrowest_are_named():
+    structure = MODEL.structure
+    sd = np.array([1.0, 1e-3, 30.0, 1.0])
+    sentence = parameter_sentence(Gaussian(np.zeros(4), Diagonal(sd)), structure)
+    assert sentence is not None
+    assert "3e+04" in sentence
+    assert "posterior sd 30 in 'w', 0.001 in 'w'" in sentence
+    draws = sd * RNG.normal(size=(2, 200, 4))
+    assert "differ in scale" in (parameter_sentence(Draws(draws), structure) or "")
+    assert parameter_sentence(Gaussian(np.zeros(4), Diagonal(np.minimum(sd, 5.0))), structure) is None
+    assert parameter_sentence(Point(np.zeros(4)), structure) is None
+
+
+def test_an_ordinary_fit_has_no_such_sentence():
+    verdict = credo.fit(MODEL.given(X, Y), credo.Laplace()).verdict
+    assert not any("scale" in each for each in verdict.sentences)
