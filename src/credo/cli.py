@@ -1,5 +1,6 @@
 """The command ``credo``."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -47,11 +48,12 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the split and of every method.")] = 0,
 ) -> None:
     """Fit one regression model by several methods and say which answer to believe."""
-    from credo.reporting.main_job import Request, compare_table
+    with _ending_well():
+        from credo.reporting.main_job import Request, compare_table
 
-    _use_compilation_cache()
-    names = tuple(methods.split(","))
-    compare_table(Request(table, target, family, formula, exposure, missing, names, out, held_out, seed))
+        _use_compilation_cache()
+        names = tuple(methods.split(","))
+        compare_table(Request(table, target, family, formula, exposure, missing, names, out, held_out, seed))
 
 
 @app.command()
@@ -61,10 +63,11 @@ def predict(
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
     """Predict new rows: by the trusted method of a comparison, or by the posterior that is named."""
-    from credo.reporting.prediction import predict_table
+    with _ending_well():
+        from credo.reporting.prediction import predict_table
 
-    _use_compilation_cache()
-    predict_table(posterior, new, out)
+        _use_compilation_cache()
+        predict_table(posterior, new, out)
 
 
 def _use_compilation_cache() -> None:
@@ -76,20 +79,32 @@ def _use_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
+@contextlib.contextmanager
+def _ending_well():
+    """A request that cannot be answered ends in one sentence and exit code 2, Ctrl-C in one and 130."""
+    try:
+        yield
+    except CredoError as error:
+        _leave(str(error), REFUSED)
+    except KeyboardInterrupt as stopped:
+        _leave(str(stopped) or "Stopped; no file was left half written.", STOPPED)
+
+
 def main() -> None:
-    """Entry point: a request that cannot be answered ends in one sentence and exit code 2, Ctrl-C in 130."""
+    """Entry point."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # the compiler's remarks on its own cache
     try:
         code = app(standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort) as stopped:
-        said = next((str(e) for e in (stopped, stopped.__cause__) if e is not None and str(e)), "Stopped.")
-        _leave(said, STOPPED)
-    except CredoError as error:
-        _leave(str(error), REFUSED)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
         _leave_usage(error)
+    except SystemExit as leaving:
+        if leaving.code != STOPPED:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STOPPED)  # threads of the compiler may still run, and Python's own end crashes under them
     else:
         sys.exit(code if isinstance(code, int) else 0)
 

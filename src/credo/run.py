@@ -9,6 +9,7 @@ run their chunks on threads, one thread a core (XLA releases Python's lock). Ste
 (key, c, i) alone, so neither thread timing nor the size of the chunks changes a draw.
 """
 
+import contextlib
 import functools
 import os
 import tempfile
@@ -145,7 +146,7 @@ def run(
         crew.lower()  # Python's part of compiling comes first, then both cores have work
         start = None if journal and journal.is_resumed else crew.submit(begin, crew.target)
         if start and meanwhile:
-            start.add_done_callback(lambda done: None if done.exception() else crew.submit(meanwhile))
+            start.add_done_callback(lambda done: None if done.exception() else crew.submit_unless_left(meanwhile))
         crew.compile()
         if start is not None:
             first, (tuning, states) = 0, start.result()
@@ -255,6 +256,11 @@ class _Crew:
                 return function(*args)
 
         return self.pool.submit(task)
+
+    def submit_unless_left(self, function: Callable) -> None:
+        """``submit`` what is not needed, and nothing where Ctrl-C has sent the crew away."""
+        with contextlib.suppress(RuntimeError):
+            self.submit(function)
 
     def lower(self) -> None:
         """Trace the chunk."""

@@ -145,6 +145,8 @@ def test_who_answers():
     assert answering({"map": known["map"], "advi": known["advi"]}) == "advi"
     failed = credo.Posterior(known["nuts"].kind, known["nuts"].target, verdict=judge({"max_r_hat": 2.0}))
     assert answering({"nuts": failed, "map": known["map"]}) == "map"
+    point = credo.Posterior(known["map"].kind, known["map"].target, verdict=judge({}))
+    assert answering({"map": point, "advi": known["advi"]}) == "advi"
     assert answering({"nuts": failed}) is None
 
 

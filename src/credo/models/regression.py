@@ -127,7 +127,8 @@ def prepare(table: Table, rows) -> Prepared:
     model = Model(
         prior,
         likelihood,
-        derived={f"{term.key}_effect": term.derived for term in terms},
+        derived={f"{term.key}_effect": term.derived for term in terms}
+        | ({"contrasts": contrasts} if table.family == "categorical" and table.columns else {}),
         groups={term.key: f"{term.key}_standardised" for term in terms},
     )
     labels = _labels(table)
@@ -199,7 +200,8 @@ def _labels(table: Table) -> dict[str, str]:
     if table.family != "categorical":
         return {f"coefficients[{i}]": column for i, column in enumerate(table.columns)}
     return {f"intercept[{k}]": f"intercept: {label}" for k, label in enumerate(table.classes)} | {
-        f"coefficients[{i},{k}]": f"{column}: {label}"
+        f"{name}[{i},{k}]": f"{column}: {label}{note}"
+        for name, note in (("contrasts", ""), ("coefficients", " (up to a constant)"))
         for i, column in enumerate(table.columns)
         for k, label in enumerate(table.classes)
     }
@@ -223,6 +225,11 @@ def _sentences(table: Table, scaling: Scaling, unit: float, centre: float) -> li
 
 def linear_predictor(params, x):
     return params["intercept"] + x @ params["coefficients"]
+
+
+def contrasts(coefficients):
+    """Of classes: each against their average, (D, K). The softmax knows coefficients up to a constant a row."""
+    return coefficients - jnp.mean(coefficients, axis=-1, keepdims=True)
 
 
 def gaussian(params, x):

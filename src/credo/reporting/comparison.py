@@ -112,16 +112,17 @@ def answering(posteriors: Mapping[str, Posterior]) -> str | None:
     """The name of the posterior to believe: the best verdict, then the least approximate; None where all failed.
 
     Exact answers come before draws, draws before Gaussians, of which the one with the smallest Pareto k-hat is the
-    nearest; a point estimate says nothing of uncertainty and comes last.
+    nearest; a point estimate says nothing of uncertainty and comes after every doubtful answer that does.
     """
 
     def rank(posterior: Posterior) -> tuple:
         kind, evidence = posterior.kind, posterior.log_evidence
         is_exact = evidence is not None and evidence.kind == "exact"
         is_draws = isinstance(kind, Draws)
-        order = (isinstance(kind, Point), not is_exact, not is_draws, is_draws and kind.log_weights is not None)
+        is_point, status = isinstance(kind, Point), STATUS_ORDER[posterior.verdict.status]
+        order = (is_point, not is_exact, not is_draws, is_draws and kind.log_weights is not None)
         k = posterior.verdict.figures.get("pareto_k", np.inf)
-        return STATUS_ORDER[posterior.verdict.status], *order, np.inf if np.isnan(k) else k
+        return max(status, STATUS_ORDER["doubtful"]) if is_point else status, *order, np.inf if np.isnan(k) else k
 
     name = min(posteriors, key=lambda name: rank(posteriors[name]))
     return None if posteriors[name].verdict.status == "failed" else name

@@ -18,7 +18,7 @@ UNITS = {
     "gaussian": "Change of {outcome}",
     "bernoulli": "Change of the log odds of {outcome}",
     "poisson": "Change of the log rate of {outcome}",
-    "categorical": "Change of the log weight of a class",
+    "categorical": "Change of the log weight of a class against the average class",
 }
 
 
@@ -63,9 +63,10 @@ def story_of(prepared: Prepared, command: str) -> Story:
     table = prepared.table
     outcome = event(prepared)
     labels = prepared.labels
-    effects = [scalar for scalar in labels if scalar.startswith("coefficients")]
+    hidden = ("coefficients[",) if table.family == "categorical" else ()  # known up to a constant: contrasts say more
+    effects = [scalar for scalar in labels if scalar.startswith("contrasts[" if hidden else "coefficients[")]
     others = [scalar for scalar in prepared.model.structure.scalar_names() if scalar not in labels]
-    others += [scalar for scalar in labels if scalar not in effects and "_standardised[" not in scalar]
+    others += [s for s in labels if s not in effects and "_standardised[" not in s and not s.startswith(hidden)]
     title = f"{table.name}: {table.target}"
     what = prepared.describe().removeprefix(title).lstrip(", ")
     unit = UNITS[table.family].format(outcome=outcome)

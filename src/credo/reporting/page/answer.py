@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
 from credo.reporting.console import evidence_cell
 from credo.reporting.page.markup import Raw, badge, join, paragraph, table, tag, words
@@ -32,6 +33,8 @@ def _headline(posteriors: Mapping[str, Posterior], answering: str | None) -> Raw
     if answering is None:
         return Raw("No method here can be trusted.")
     name, status = tag("b", answering), posteriors[answering].verdict.status
+    if isinstance(posteriors[answering].kind, Point):
+        return join([name, " gives one best value, and no uncertainty to trust or to doubt: add laplace or nuts."])
     if status == "pass":
         return join(["Trust ", name, "."])
     return join(["No method passes. ", name, " is the nearest: good for a first look, not for a decision."])
@@ -41,7 +44,11 @@ def _say(posteriors, answering: str | None, comparison, effects: Sequence[Effect
     if answering is None:
         return "Every method failed one of its checks; the verdicts on the right say why, and what to try next."
     sentences = [effects_in_words(effects, story)] if effects else []
-    passing = [name for name in posteriors if name != answering and posteriors[name].verdict.status == "pass"]
+    passing = [
+        name
+        for name, posterior in posteriors.items()
+        if name != answering and posterior.verdict.status == "pass" and not isinstance(posterior.kind, Point)
+    ]
     if passing and posteriors[answering].verdict.status == "pass":
         sentences.append(f"{words(passing)} {'agrees' if len(passing) == 1 else 'agree'} well enough to pass too.")
     if posteriors[answering].verdict.status != "pass":
@@ -55,8 +62,8 @@ def _say(posteriors, answering: str | None, comparison, effects: Sequence[Effect
 
 def effects_in_words(effects: Sequence[Effect], story: Story) -> str:
     """``malignant rises most surely with worst texture, …; the sign of 21 of 30 effects is open.``"""
-    rising = [story.words(e.scalar) for e in effects if e.low > 0][:MAX_NAMED]
-    falling = [story.words(e.scalar) for e in effects if e.high < 0][:MAX_NAMED]
+    rising = [story.words(e.scalar) for e in effects if e.is_clear and e.mean > 0][:MAX_NAMED]
+    falling = [story.words(e.scalar) for e in effects if e.is_clear and e.mean < 0][:MAX_NAMED]
     open_signs = sum(not e.is_clear for e in effects)
     if story.effects is None:
         parts = [f"{story.words(e.scalar)} is {e.mean:.3g} (90 % in {e.low:.3g} to {e.high:.3g})" for e in effects[:2]]
@@ -64,11 +71,20 @@ def effects_in_words(effects: Sequence[Effect], story: Story) -> str:
     total = "the one effect" if len(effects) == 1 else f"all {len(effects)} effects"
     if not rising and not falling:
         return f"It says: the sign of {total} is open at 90 %; the data do not settle any of them."
-    subject = story.outcome or "the outcome"
-    parts = [f"rises most surely with {words(rising)}"] if rising else []
-    parts += [f"falls {'' if rising else 'most surely '}with {words(falling)}"] if falling else []
+    parts = _of_outcome(story.outcome, rising, falling) if story.outcome else _of_signs(rising, falling)
     tail = f"; the sign of {open_signs} of {len(effects)} effects is open" if open_signs else ""
-    return f"It says: {subject} {' and '.join(parts)}{tail}."
+    return f"It says: {(' and ' if story.outcome else '; ').join(parts)}{tail}."
+
+
+def _of_outcome(outcome: str, rising: Sequence[str], falling: Sequence[str]) -> list[str]:
+    parts = [f"{outcome} rises most surely with {words(rising)}"] if rising else []
+    lead = "falls" if rising else f"{outcome} falls most surely"
+    return parts + ([f"{lead} with {words(falling)}"] if falling else [])
+
+
+def _of_signs(rising: Sequence[str], falling: Sequence[str]) -> list[str]:
+    parts = [f"surely positive: {words(rising)}"] if rising else []
+    return parts + ([f"surely negative: {words(falling)}"] if falling else [])
 
 
 def _effects(effects: Sequence[Effect], total: int, answering: str | None, story: Story) -> Raw:
@@ -144,6 +160,8 @@ def _reason(name: str, posterior: Posterior, answering: str | None, comparison) 
     sentences = posterior.verdict.sentences
     if posterior.verdict.status != "pass" and sentences:
         reason = cause_and_remedy(sentences)[0]
+    elif isinstance(posterior.kind, Point):
+        reason = "One best value: it says nothing of uncertainty."
     elif name == answering:
         reason = "Every check is within its bound."
     else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from credo.posterior.posterior import Posterior
-from credo.reporting.plots.panels import leading_scalars
+from credo.reporting.plots.panels import all_scalars, by_scalar, leading_scalars, named
 
 NUM_EFFECTS = 8  # of the first screen
 INTERVAL = (0.05, 0.95)
@@ -46,19 +46,16 @@ class Effect:
 
     @property
     def is_clear(self) -> bool:
-        """The interval leaves zero out."""
-        return self.low > 0 or self.high < 0
+        """There is an interval, and it leaves zero out."""
+        return self.high > self.low and (self.low > 0 or self.high < 0)
 
 
 def effects_of(posterior: Posterior, story: Story) -> list[Effect]:
     """The effects, the surest sign first."""
-    from credo.reporting.plots.panels import all_scalars, by_scalar
-
     wanted = list(story.effects) if story.effects is not None else leading_scalars({"": posterior}, NUM_EFFECTS)
     known = set(all_scalars(posterior))
     wanted = [scalar for scalar in wanted if scalar in known]
-    leaves = posterior.target.model.prior.leaves(posterior.quantile(INTERVAL))
-    ends = by_scalar({name: np.asarray(values) for name, values in leaves.items()}, wanted, 1)
+    ends = by_scalar(named(posterior, posterior.quantile(INTERVAL)), wanted, 1)
     means, sds = (
         {s: float(v[0]) for s, v in by_scalar({n: np.asarray(m)[None] for n, m in moment.items()}, wanted, 1).items()}
         for moment in posterior._moments

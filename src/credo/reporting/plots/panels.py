@@ -46,6 +46,7 @@ def single(*, width: float, height: float, has_scale: bool):
     panel = figure.add_axes((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
     panel.spines[["right", "top"]].set_visible(False)
     panel.tick_params(labelsize=8)
+    panel.locator_params(axis="x", nbins=5 if width < 4 else 9)
     return figure, panel
 
 
@@ -119,9 +120,13 @@ def scalar_draws(posterior: Posterior, scalars: Sequence[str], num_draws: int = 
         stored = {name: values.ravel() for name, values in chain_draws(posterior, scalars).items()}
         return {name: values[:: -(-len(values) // num_draws)] for name, values in stored.items()}
     sampled = posterior.sample(0, num_draws)
-    leaves = dict(posterior.target.model.prior.leaves(sampled))
-    leaves |= {name: sampled[name] for name, _ in posterior.target.model.derived_functions}
-    return by_scalar(leaves, scalars, 1)
+    return by_scalar(named(posterior, sampled), scalars, 1)
+
+
+def named(posterior: Posterior, params) -> dict[str, np.ndarray]:
+    """Parameters in the structure of the prior, and derived quantities, by leaf name."""
+    leaves = dict(posterior.target.model.prior.leaves(params))
+    return leaves | {name: params[name] for name, _ in posterior.target.model.derived_functions}
 
 
 def chain_draws(posterior: Posterior, scalars: Sequence[str]) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from credo.decisions.losses import CostMatrix
 from credo.posterior.check import Check
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
@@ -101,8 +102,8 @@ def decision_curve(predictive: Predictive, y, costs=None):
 
         net benefit(t) = TP/n − FP/n · t / (1 − t)      acting where p ≥ t
 
-    against acting always and never. ``y``: the classes 0 and 1 that came, (M,). ``costs``: a cost matrix (2, 2),
-    entry [action, class], with actions 0 (leave) and 1 (act); its threshold t* is drawn as a vertical line.
+    against acting always and never. ``y``: the classes 0 and 1 that came, (M,). ``costs``: a ``CostMatrix``, or its
+    entries costs[action][class] with actions 0 (leave) and 1 (act); its threshold t* is drawn as a vertical line.
     """
     p, y = np.asarray(predictive.probs), np.asarray(y)
     if p.ndim != 1 or p.shape != y.shape or not np.isin(y, (0, 1)).all():
@@ -134,7 +135,7 @@ def net_benefit(p: np.ndarray, y: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 def cost_threshold(costs) -> float:
     """The probability of class 1 from which acting is cheaper: (c₁₀ − c₀₀) / (c₁₀ − c₀₀ + c₀₁ − c₁₁)."""
-    costs = np.asarray(costs, np.float64)
+    costs = np.asarray(costs.costs if isinstance(costs, CostMatrix) else costs, np.float64)
     if costs.shape != (2, 2) or not np.isfinite(costs).all():
         raise CredoError(f"costs is a matrix (2, 2) of finite numbers, [action, class]; got shape {costs.shape}.")
     harm, gain = costs[1, 0] - costs[0, 0], costs[0, 1] - costs[1, 1]
