@@ -26,6 +26,8 @@ from credo.methods.vi import ADVI, FullRank, MeanField
 from credo.model.data import Rows
 from credo.model.model import Model
 from credo.model.target import Target
+from credo.models.regression import prepare
+from credo.models.table import read_table
 from credo.posterior.posterior import Posterior
 from credo.predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
 from credo.reporting import plots
@@ -45,6 +47,8 @@ __all__ = [
     "Target",
     "Rows",
     "adapters",
+    "read_table",
+    "prepare",
     # how to infer
     "fit",
     "resume",
@@ -86,3 +90,12 @@ __all__ = [
     # what went wrong
     "CredoError",
 ]
+
+
+def __getattr__(name: str):
+    """``credo.estimators`` on demand: its base classes are scikit-learn's, which take a second to load."""
+    if name == "estimators":
+        import importlib
+
+        return importlib.import_module("credo.estimators")
+    raise AttributeError(f"module 'credo' has no attribute {name!r}")

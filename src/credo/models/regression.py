@@ -40,9 +40,11 @@ class Prepared:
     ``rows``: the row numbers of the fit, from which alone the columns are scaled and the priors set. ``y``: the
     outcomes of *all* rows of the table. ``labels``: scalar name -> words. ``priors``: a sentence a prior.
 
-    >>> table = read_table("iris")
-    >>> prepared = prepare(table, range(100, 150))  # doctest: +SKIP
-    >>> target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])  # doctest: +SKIP
+    >>> import credo
+    >>> prepared = credo.prepare(credo.read_table("iris"), range(150))
+    >>> prepared.describe()
+    'iris: target (setosa, versicolor, virginica), categorical regression on 4 features, 15 parameters.'
+    >>> target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])
     """
 
     table: Table

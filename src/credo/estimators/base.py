@@ -1,0 +1,197 @@
+"""What the estimators share: scaled columns, fits that compile a shape once, draws of coefficients, and pickles."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from credo.fitting import Method, fit
+from credo.model.model import Model
+from credo.models.design import Scaling
+from credo.models.family import Family
+from credo.models.regression import LIKELIHOODS, linear_prior
+from credo.posterior.kinds import Draws, Gaussian
+from credo.posterior.posterior import Posterior
+from credo.precision import double
+from credo.status import CredoError, Verdict
+
+NUM_DRAWS = 1_000  # of the coefficients, behind predictions that have no closed form
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The model of an estimator in numbers, from which it is built again after pickling."""
+
+    family: Family
+    num_features: int
+    unit: float
+    centre: float
+    num_classes: int | None
+    prior_scale: float
+
+    def model(self) -> Model:
+        prior = linear_prior(
+            self.family, self.num_features, self.unit, self.centre, self.num_classes, scale=self.prior_scale
+        )
+        return Model(prior, LIKELIHOODS[self.family])
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A posterior in parts that can be pickled: arrays, numbers and words, no code."""
+
+    recipe: Any  # anything with model()
+    x: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray
+    kind: Any
+    verdict: Verdict
+    info: dict[str, Any]
+    log_evidence: Any
+
+    def posterior(self) -> Posterior:
+        target = self.recipe.model().given(self.x, self.y, weights=self.weights)
+        return Posterior(self.kind, target, verdict=self.verdict, info=self.info, log_evidence=self.log_evidence)
+
+
+class Pickled:
+    """Pickles an estimator without its ``posterior_``, which holds code, and builds that again from its parts."""
+
+    _fitted: Fitted
+
+    def __getstate__(self):
+        state: Any = super().__getstate__()  # scikit-learn's, with its version
+        return {name: value for name, value in state.items() if name != "posterior_"}
+
+    def __setstate__(self, state):
+        super().__setstate__(state)  # type: ignore[misc]
+        if "_fitted" in state:
+            self.posterior_ = self._fitted.posterior()
+
+
+def fit_padded(
+    recipe: Recipe, x: np.ndarray, y: np.ndarray, weights: np.ndarray, method: Method, key: int
+) -> tuple[Posterior, Fitted]:
+    """(the posterior of the rows and of fillers, the parts of the posterior of the rows alone: the same one).
+
+    Rows of weight zero fill the data up to one of eight sizes an octave: they change nothing in the posterior, and
+    folds of a cross-validation that differ by a row share their compiled programs.
+    """
+    model, extra = recipe.model(), padding(len(y))
+    target = model.given(
+        np.concatenate([x, np.zeros((extra, x.shape[1]))]),
+        np.concatenate([y, np.zeros(extra, y.dtype)]),
+        weights=np.concatenate([weights, np.zeros(extra)]),
+    )
+    posterior = fit(target, method, key=key, progress=False)
+    sentences = [s for s in posterior.verdict.sentences if not s.startswith("There are fewer rows")]  # with fillers
+    if len(y) < target.dim:
+        sentences.append(
+            f"There are fewer rows ({len(y)}) than parameters ({target.dim}): in the directions that the data leave "
+            "free, the prior decides."
+        )
+    verdict = replace(posterior.verdict, sentences=tuple(sentences))
+    return posterior, Fitted(recipe, x, y, weights, posterior.kind, verdict, posterior.info, posterior.log_evidence)
+
+
+def mean_of(posterior: Posterior) -> np.ndarray:
+    """The mean of (intercept, coefficients) stacked, (1 + D,) or (1 + D, K)."""
+    if isinstance(posterior.kind, Gaussian):  # both are unconstrained: their position is their value
+        mean = _named(posterior, np.asarray(posterior.kind.mean)[None])
+        return np.concatenate([mean["intercept"][:, None], mean["coefficients"]], axis=1)[0]
+    mean = posterior.mean()
+    return np.concatenate([mean["intercept"][None], mean["coefficients"]])
+
+
+def padding(num_rows: int) -> int:
+    """How many rows are missing to the next multiple of an eighth of the power of two below; at least to 16."""
+    step = max(2 ** (int(num_rows).bit_length() - 1) // 8, 1)
+    return max(-num_rows % step, 16 - num_rows)
+
+
+def draws(posterior: Posterior) -> np.ndarray:
+    """Draws of (intercept, coefficients) stacked, (S, 1 + D) or (S, 1 + D, K).
+
+    A Gaussian is drawn in pairs around its mean from fixed white noise, so that predictions move smoothly with it.
+    """
+    kind = posterior.kind
+    if isinstance(kind, Gaussian):
+        z = np.random.default_rng(0).standard_normal((NUM_DRAWS // 2, len(kind.mean)))
+        moved = z @ factor(kind).T
+        named = _named(posterior, np.asarray(kind.mean) + np.concatenate([moved, -moved]))
+    elif isinstance(kind, Draws) and kind.log_weights is None:
+        named = {name: values.reshape(-1, *values.shape[2:]) for name, values in posterior.draws.items()}
+        stride = -(-len(named["intercept"]) // NUM_DRAWS)
+        named = {name: values[::stride] for name, values in named.items()}
+    else:
+        named = posterior.sample(0, NUM_DRAWS)
+    return np.concatenate([named["intercept"][:, None], named["coefficients"]], axis=1)
+
+
+def _named(posterior: Posterior, u: np.ndarray) -> dict[str, np.ndarray]:
+    """The coordinates of flat positions (S, dim) by parameter, unconstrained."""
+    named, start = {}, 0
+    for leaf in posterior.target.structure.leaves:
+        named[leaf.name] = u[:, start : start + leaf.size].reshape(-1, *leaf.free_shape)
+        start += leaf.size
+    return named
+
+
+def factor(kind: Gaussian) -> np.ndarray:
+    """S with S Sᵀ the covariance, (dim, dim)."""
+    lower = getattr(kind.scale, "lower", None)
+    if lower is not None:
+        return np.asarray(lower)
+    with double():
+        return np.stack([np.asarray(kind.scale.matvec(row)) for row in np.eye(kind.scale.dim)], axis=1)
+
+
+def new_rows(estimator, X) -> np.ndarray:
+    """Rows (M, D) to predict at, checked against those of the fit."""
+    from sklearn.utils.validation import check_is_fitted, validate_data
+
+    check_is_fitted(estimator)
+    return np.asarray(validate_data(estimator, X, dtype=np.float64, reset=False))
+
+
+def scaling_of(x: np.ndarray, weights: np.ndarray) -> Scaling:
+    """Centred columns in units of their sd (of two-valued ones, of their difference); rows count by weight."""
+    seen = x[weights > 0]
+    low, high = seen.min(axis=0), seen.max(axis=0)
+    is_binary = np.all((seen == low) | (seen == high), axis=0) & (high > low)
+    centre = np.average(x, axis=0, weights=weights)
+    sd = np.sqrt(np.average((x - centre) ** 2, axis=0, weights=weights))
+    scale = np.where(is_binary, high - low, np.where(sd > 1e-12 * np.abs(seen).max(axis=0), sd, 0.0))
+    return Scaling(centre, np.where(scale > 0, scale, 1.0), is_binary)
+
+
+def checked_weights(sample_weight, x: np.ndarray) -> np.ndarray:
+    """One non-negative weight a row, not all zero."""
+    from sklearn.utils.validation import _check_sample_weight
+
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    if not np.any(weights > 0):
+        raise CredoError("Sample weights must contain at least one non-zero number: every row counts for nothing.")
+    return weights
+
+
+def checked_scale(prior_scale) -> float:
+    is_number = isinstance(prior_scale, int | float | np.integer | np.floating) and not isinstance(prior_scale, bool)
+    if not is_number or not 0 < prior_scale < np.inf:
+        raise CredoError(f"prior_scale={prior_scale!r} is no standard deviation: give a positive number.")
+    return float(prior_scale)
+
+
+def checked_method(inference) -> Method:
+    if isinstance(inference, type) or not hasattr(inference, "fit"):
+        raise CredoError(f"inference takes a method such as Laplace() or NUTS(), with its brackets; got {inference!r}.")
+    return inference
+
+
+def seed_of(random_state) -> int:
+    """An int as it is; otherwise one drawn from scikit-learn's random state."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
