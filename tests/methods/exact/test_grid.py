@@ -54,6 +54,27 @@ def test_quadrature_agrees_in_the_users_space():
     np.testing.assert_allclose(posterior.sd()["rate"], np.sqrt(moments[2] / moments[0] - mean**2), rtol=1e-8)
 
 
+def test_moments_of_a_heavy_tail():
+    """exp(u), u standard normal: the seventh sd of u still shows in the sd of exp(u)."""
+    posterior = fit(Model({"x": dist.LogNormal(0.0, 1.0)}, None).given(), Grid(), progress=False)
+    np.testing.assert_allclose(posterior.log_evidence.value, 0.0, atol=1e-10)
+    np.testing.assert_allclose(posterior.mean()["x"], np.exp(0.5), rtol=1e-9)
+    np.testing.assert_allclose(posterior.sd()["x"], np.sqrt((np.e - 1) * np.e), rtol=1e-9)
+
+
+def test_no_more_nodes_are_stored_than_count():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=40), rng.normal(3.0, 2.0, size=40)
+    model = Model(
+        {"a": dist.Normal(0.0, 5.0), "b": dist.Normal(0.0, 5.0), "s": dist.HalfNormal(3.0)},
+        lambda params, x: dist.Normal(params["a"] + params["b"] * x, params["s"]),
+    )
+    posterior = fit(model.given(x, y), Grid(), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.kind.positions.shape[1] < 120_000  # of 2,146,689
+    assert posterior.info["num_densities"] > 250_000
+
+
 def test_quantiles_of_a_conjugate_posterior():
     model = Model({"rate": dist.Gamma(2.0, 1.0)}, poisson)
     posterior = fit(model.given(y=COUNTS), Grid(), progress=False)

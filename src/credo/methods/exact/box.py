@@ -23,7 +23,7 @@ from credo.run import Options
 from credo.status import CredoError
 
 SIDE = {1: 257, 2: 65, 3: 33}  # nodes a side of the coarse grid
-REACH = 6.0  # standard deviations round each mode that the first box holds
+REACH = 8.5  # sds round each mode that the first box holds: beyond 7 lie 3e-7 of E exp(u)², beyond 8.5 4e-11
 CUT = 1e-12  # mass at a face that widens it: what lies beyond must not show in sds either
 DEPTH = -45.0  # log density below the largest that the box need not hold
 ROUND = 2.0  # variances along the box's axes, in units of its own, that need no new axes

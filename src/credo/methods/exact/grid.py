@@ -23,6 +23,7 @@ from credo.methods.exact.box import SIDE, Box, Density, TimeIsUpError, between, 
 from credo.methods.particles.importance import has_evidence
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
+from credo.posterior.marginals import report_positions
 from credo.posterior.posterior import Posterior
 from credo.run import Options
 from credo.status import CredoError, Estimate, Verdict
@@ -33,7 +34,7 @@ FINEST = {1: 65_537, 2: 1_025, 3: 129}  # and at most: two million nodes
 ENOUGH = 1e-10  # nats by which the evidence may still move when h is halved
 COARSE = 1e-6  # nats above which the grid does not count as exact
 OUTSIDE = 32  # the boundary is this part of the box on each side, whatever the spacing
-NEGLIGIBLE = -45.0  # log density below the largest: two million such nodes weigh 1e-13 together
+DROPPED = 1e-11  # of mass and of every variance: what the nodes that are not stored may hold
 
 
 class Sum(NamedTuple):
@@ -73,7 +74,7 @@ class Grid:
         box = find_box(density, target, key, start)
         box = box if self.bounds is None else between(self.bounds, box, target)
         side = self.num_points or SIDE[target.dim]
-        now, change, is_complete = add_up(density, box, side), np.nan, True
+        now, before, change, is_complete = add_up(density, box, side), None, np.nan, True
         try:
             change = _change(density, box, side, now)
             while not (
@@ -81,13 +82,14 @@ class Grid:
             ):
                 finer = add_up(density, box, 2 * side - 1)
                 # every other node of an odd grid is the grid of twice the spacing, which is there already
-                change, side, now = abs(finer.log_evidence - now.log_evidence), 2 * side - 1, finer
+                change, side = abs(finer.log_evidence - now.log_evidence), 2 * side - 1
+                before, now = now, finer
         except TimeIsUpError:
             is_complete = False
-        keep = now.log_weights > np.max(now.log_weights) + NEGLIGIBLE
-        kept = now.log_weights[keep]
+        is_enough = before is not None and len(before.nodes) >= FINE[target.dim] ** target.dim and _is_same(before, now)
+        nodes, log_weights = _that_count(before if before is not None and is_enough else now, target)
         return Posterior(
-            Draws(now.nodes[keep][None], (kept - logsumexp(kept))[None]),
+            Draws(nodes[None], log_weights[None]),
             target,
             verdict=_verdict(now, change, side, target.dim, is_complete),
             info={"num_points": side, "num_densities": density.count, "is_complete": is_complete},
@@ -112,6 +114,44 @@ def add_up(density: Density, box: Box, side: int) -> Sum:
     is_outside = box.faces(side, depth=side // OUTSIDE).any(axis=(0, 1))
     boundary_mass = float(np.exp(log_weights[is_outside]).sum())
     return Sum(nodes, log_weights, float(total) + box.log_cell(side), boundary_mass)
+
+
+def _is_same(coarse: Sum, fine: Sum) -> bool:
+    """Whether the grid of twice the spacing gives the same evidence, means and covariances: then its nodes will do."""
+    if not abs(fine.log_evidence - coarse.log_evidence) <= ENOUGH:
+        return False
+    (mean, covariance), (other, other_covariance) = _moments(coarse), _moments(fine)
+    sd = np.sqrt(np.diagonal(covariance))
+    shift = np.max(np.abs(mean - other) / sd)
+    return bool(max(shift, np.max(np.abs(covariance - other_covariance) / np.outer(sd, sd))) <= ENOUGH)
+
+
+def _moments(found: Sum) -> tuple[np.ndarray, np.ndarray]:
+    p = np.exp(found.log_weights)
+    mean = p @ found.nodes
+    return mean, (found.nodes - mean).T @ (p[:, None] * (found.nodes - mean))
+
+
+def _that_count(found: Sum, target: Target) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes, and log weights, that are left when those of least account are dropped.
+
+    A node counts by its weight p, and by its part p (f − E f)² / Var f of the variance of each scalar f in the user's
+    space. What is dropped sums to DROPPED at most, in each of them: of the mass, of each variance (relative), and by
+    Cauchy and Schwarz of each mean in sds. (Mass alone would not do: beyond z = 7 a log-normal variable with log-sd 1
+    has 1e-12 of its mass and 3e-7 of its second moment.)
+    """
+    p = np.exp(found.log_weights)
+    account = p.copy()
+    for values in report_positions(target, found.nodes).values():
+        f = np.asarray(values, np.float64).reshape(len(p), -1)
+        square = (f - p @ f) ** 2
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            account = np.fmax(
+                account, np.max(p[:, None] * square / (p @ square), axis=1)
+            )  # NaN: a constant, or no number
+    order = np.argsort(account)
+    keep = np.sort(order[np.cumsum(account[order]) > DROPPED])
+    return found.nodes[keep], found.log_weights[keep] - logsumexp(found.log_weights[keep])
 
 
 def _change(density: Density, box: Box, side: int, fine: Sum) -> float:
