@@ -4,10 +4,13 @@ import json
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import credo
 from credo import cli
+from credo.reporting import main_job
+from credo.reporting.recipe import load_recipe
 
 
 def run(monkeypatch, tmp_path, *arguments: str) -> int:
@@ -63,11 +66,72 @@ def test_compares_a_table(table, tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose(loaded.mean()["coefficients"], laplace.mean()["coefficients"], atol=0.05)
 
 
+def test_predicts_new_rows_by_the_trusted_method(table, tmp_path, monkeypatch, capsys):
+    """What the file says equals what the posterior says, for a folder and for one posterior in it."""
+    out, new, predictions = tmp_path / "an answer", tmp_path / "new rows.csv", tmp_path / "pre dicted.csv"
+    arguments = ["--target", "yield", "--methods", "map,laplace", "--out", str(out)]
+    assert run(monkeypatch, tmp_path, "compare", str(table), *arguments) == 0
+    new.write_text("id,colour,second,first\n7,red,0.5,1.5\n8,blue,1.0,-1.0\n")
+    assert run(monkeypatch, tmp_path, "predict", str(out), str(new), "--out", str(predictions)) == 0
+    assert "2 rows by laplace" in capsys.readouterr().out
+    found = pd.read_csv(predictions)
+    assert found["id"].tolist() == [7, 8]
+    prepared = load_recipe(out / "table.credo")
+    predictive = credo.load(out / "laplace.credo", prepared.model).predict(prepared.inputs(pd.read_csv(new)))
+    np.testing.assert_allclose(found["predicted yield"], predictive.mean, rtol=1e-12)
+    np.testing.assert_allclose(found["95 %"], predictive.interval(0.9)[1], rtol=1e-12)
+    np.testing.assert_allclose(found["predicted yield"], 1.0 + 2.0 * np.array([1.5, -1.0]), atol=0.5)
+    point = ["predict", str(out / "map.credo"), str(new), "--out", str(predictions)]
+    assert run(monkeypatch, tmp_path, *point) == 0
+    np.testing.assert_allclose(pd.read_csv(predictions)["epistemic sd"], 0.0, atol=1e-9)
+
+    good = predictions.read_bytes()
+    for text, sentence in (
+        ("first,second\n1,2\n", "no column 'colour'"),
+        ("first,second,colour\n1,2,green\n", "'green', a level that the fit did not know"),
+        ("first,second,colour\n1,,red\n", "missing value"),
+        ("first,second,colour\n1,x,red\n", "text now"),
+        ("first,second,colour\n", "no rows"),
+    ):
+        new.write_text(text)
+        refused(run(monkeypatch, tmp_path, *point), capsys.readouterr(), sentence)
+    assert predictions.read_bytes() == good
+    (out / "table.credo").unlink()
+    refused(run(monkeypatch, tmp_path, *point), capsys.readouterr(), "There is no table.credo")
+    (out / "verdicts.json").write_text("{")
+    refused(run(monkeypatch, tmp_path, "predict", str(out), str(new)), capsys.readouterr(), "no comparison that was")
+
+
+def test_classes_with_missing_values(tmp_path, monkeypatch, capsys):
+    """Rows are dropped when asked; the probability is of the class that the report names."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=150)
+    y = np.where(rng.uniform(size=150) < 1 / (1 + np.exp(-2 * x)), "sick", "healthy")
+    path, out = tmp_path / "t.csv", tmp_path / "out"
+    path.write_text("dose,state\n" + "\n".join(f"{a:.4f},{b}" for a, b in zip(x, y, strict=True)) + "\n,sick\n")
+    arguments = ["compare", str(path), "--target", "state", "--methods", "laplace", "--out", str(out)]
+    refused(run(monkeypatch, tmp_path, *arguments), capsys.readouterr(), "--missing drop")
+    assert not out.exists()
+    assert run(monkeypatch, tmp_path, *arguments, "--missing", "drop") == 0
+    assert "1 of 151 rows are left out" in capsys.readouterr().out
+    page = (out / "report.html").read_text()
+    assert "state = sick rises most surely with dose" in page
+    assert "--missing drop" in page
+    (tmp_path / "new.csv").write_text("dose\n3\n-3\n")
+    predictions = tmp_path / "p.csv"
+    assert run(monkeypatch, tmp_path, "predict", str(out), str(tmp_path / "new.csv"), "--out", str(predictions)) == 0
+    found = pd.read_csv(predictions)
+    assert found["predicted state"].tolist() == ["sick", "healthy"]
+    assert found["probability of sick"][0] > 0.9
+    np.testing.assert_allclose(found["probability of sick"] + found["probability of healthy"], 1.0)
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "sentence"),
     [
         ("a,b\n1,2\n3,nan\n", ["--target", "b"], "missing values"),
         ("a,b\n1,2\n3,inf\n", ["--target", "a"], "infinite"),
+        ("a,b\n1,2\n3,-inf\n2,3\n", ["--target", "b"], "infinite"),
         ("a,b\n1,2\n3\n4,5,6,7\n", ["--target", "b"], "cannot be read as CSV"),
         ("", ["--target", "b"], "cannot be read as CSV"),
         ("a,b\n", ["--target", "b"], "no rows"),
@@ -76,27 +140,91 @@ def test_compares_a_table(table, tmp_path, monkeypatch, capsys):
         ("a,b\n1,x\n2,x\n3,x\n", ["--target", "b", "--family", "bernoulli"], "one class only ('x')"),
         ("a,b\n1,-1\n2,2\n3,2\n", ["--target", "b", "--family", "poisson"], "no count"),
         ("a,b\n1,u\n2,v\n3,w\n", ["--target", "b", "--family", "gaussian"], "text where numbers belong"),
+        ("a,b\n1,2\n2,5\nx,3\n", ["--target", "b"], "text where numbers belong"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--methods", "guess"], "'guess' is no method"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--methods", ","], "No method is named"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--methods", "importance"], "name laplace before it"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--family", "cauchy"], "'cauchy' is unknown"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--missing", "guess"], "missing='guess' is unknown"),
+        ("a,b\n1,2\n2,3\n", ["--formula", "b ~ a + z"], "no column 'z'"),
+        ("a,b\n1,2\n2,3\n", ["--formula", "b ~ a + (1 | g"], "brackets"),
+        ("a,b,c\n1,2,1\n2,3,0\n", ["--target", "b", "--exposure", "c"], "positive amount"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--exposure", "c"], "no column 'c'"),
         ("b\n1\n2\n3\n", ["--target", "b"], "no column besides 'b'"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--seed", "-1"], "seed=-1 is negative"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--held-out", "0.99"], "leaves none to fit"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--held-out", "1.5"], "no share of the rows"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--held-out", "half"], "--held-out"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "--colour", "red"], "No such option: --colour"),
+        ("a,b\n1,2\n2,3\n", ["--target", "b", "more"], "unexpected extra argument"),
     ],
 )
 def test_refuses_with_one_sentence(text, arguments, sentence, tmp_path, monkeypatch, capsys):
     path = tmp_path / "t.csv"
     path.write_text(text)
-    out = tmp_path / "out"
-    assert run(monkeypatch, tmp_path, "compare", str(path), *arguments, "--out", str(out)) == 2
-    printed = capsys.readouterr()
+    out = tmp_path / "out" / "deep"
+    refused(
+        run(monkeypatch, tmp_path, "compare", str(path), *arguments, "--out", str(out)), capsys.readouterr(), sentence
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def refused(code: int, printed, sentence: str) -> None:
+    """Exit code 2, one line, no traceback."""
+    assert code == 2
     assert sentence in printed.err
     assert "Traceback" not in printed.err
     assert printed.err.count("\n") == 1
-    assert not out.exists() or not list(out.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare"], "see credo compare --help."),
+        (["compare", "no such.csv", "--target", "y"], "neither a file nor a bundled table"),
+        (["compare", "iris", "--target", "y"], "an outcome of its own"),
+        (["predict", "nowhere", "new.csv"], "'nowhere' is neither a file nor a folder"),
+        (["predict", ".", "new.csv"], "no comparison that was ended"),
+        (["guess"], "No such command 'guess'"),
+        (["--guess"], "No such option: --guess"),
+    ],
+)
+def test_refuses_what_it_does_not_know(arguments, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    refused(run(monkeypatch, tmp_path, *arguments), capsys.readouterr(), sentence)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stop_keeps_what_is_fitted(table, tmp_path, monkeypatch, capsys):
+    """Ctrl-C in the second method: a sentence, the first posterior whole, and no part of a file."""
+    out, fit = tmp_path / "out", main_job.fit
+
+    def stopped(target, method, *, key):
+        if isinstance(method, credo.NUTS):
+            raise KeyboardInterrupt
+        return fit(target, method, key=key)
+
+    monkeypatch.setattr(main_job, "fit", stopped)
+    monkeypatch.setattr(cli.os, "_exit", sys.exit)
+    arguments = ["compare", str(table), "--target", "yield", "--methods", "laplace,nuts", "--out", str(out)]
+    assert run(monkeypatch, tmp_path, *arguments) == 130
+    printed = capsys.readouterr()
+    assert printed.err == f"credo: Stopped: laplace.credo in {out} is whole; there is no report yet.\n"
+    assert {path.name for path in out.iterdir()} == {"table.credo", "laplace.credo"}
+    assert np.isfinite(credo.load(out / "laplace.credo").mean()["coefficients"]).all()
+
+
+def test_help_and_version(tmp_path, monkeypatch, capsys):
+    assert run(monkeypatch, tmp_path, "--version") == 0
+    assert capsys.readouterr().out == f"credo {credo.__version__}\n"
+    assert run(monkeypatch, tmp_path, "compare", "--help") == 0
+    assert "--exposure" in capsys.readouterr().out
 
 
 def test_refuses_an_unwritable_folder_before_computing(table, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("in the way")
+    arguments = ["compare", str(table), "--target", "yield", "--out", str(tmp_path / "file")]
+    refused(run(monkeypatch, tmp_path, *arguments), capsys.readouterr(), "a file has that name")
     out = tmp_path / "file" / "out"
     assert run(monkeypatch, tmp_path, "compare", str(table), "--target", "yield", "--out", str(out)) == 2
     printed = capsys.readouterr()

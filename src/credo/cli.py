@@ -94,7 +94,7 @@ def main() -> None:
     """Entry point."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # the compiler's remarks on its own cache
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="credo", standalone_mode=False)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

@@ -185,9 +185,7 @@ def check_folder(out: Path) -> MadeFolders:
     """Make the folder and write in it for a moment: said before computing, not after."""
     missing = [path for path in (out, *out.parents) if not path.exists()]
     if out.exists() and not out.is_dir():
-        raise CredoError(
-            f"The output folder {str(out)!r} cannot be written: there is a file of that name. Choose another."
-        )
+        raise CredoError(f"The output folder {str(out)!r} cannot be written: a file has that name. Choose another.")
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
