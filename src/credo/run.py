@@ -190,6 +190,11 @@ def stream(key: Key, *path: int) -> np.ndarray:
     return np.random.SeedSequence(np.asarray(data).ravel().tolist(), spawn_key=path).generate_state(2, np.uint32)
 
 
+def streams(key: Key, number: int, *path: int) -> np.ndarray:
+    """Key data, uint32 (number, 2): one key for each of ``number`` things under ``stream(key, *path)``."""
+    return np.random.SeedSequence(stream(key, *path).tolist()).generate_state(2 * number, np.uint32).reshape(-1, 2)
+
+
 def as_key(data) -> Key:
     """The JAX key of a stream, within a compiled program."""
     return jax.random.wrap_key_data(data, impl="threefry2x32")

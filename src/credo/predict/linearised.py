@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from credo.model.heads import Head, head_of
@@ -23,6 +24,7 @@ from credo.predict.links import LINKS, mackay
 from credo.predict.monte_carlo import likelihood_at, without_data
 from credo.predict.outcome import cdf, log_prob, moments
 from credo.predict.stream import MEMORY, Stream
+from credo.run import as_key
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -121,22 +123,25 @@ class ProjectedLaw(eqx.Module):
 
         return evaluate
 
-    def sample(self, rows: Projection, key, key_rows, n: int):
+    def shared(self, generator: np.random.Generator, n: int) -> np.ndarray:
+        """White noise (n, dim): one u for all rows."""
+        return generator.normal(size=(n, self.kind.mean.size if isinstance(self.kind, Gaussian) else 0))
+
+    def sample(self, rows: Projection, shared, keys):
         """(n, M): in each of the n one u for all rows, moved along the linearised outputs."""
         centre = centre_of(self.kind)
 
         def outputs(u):
             return self.head.split(likelihood_at(self.target, self.target.constrain(u), rows.x))
 
-        def one(keys):
-            k_noise, k_outcome = keys
+        def one(pair):
+            noise, data = pair
             z = rows.mean
             if isinstance(self.kind, Gaussian):
-                step = self.kind.scale.matvec(jax.random.normal(k_noise, centre.shape, centre.dtype))
-                z = z + jax.jvp(outputs, (centre,), (step,))[1]
-            return self.head.join(z, self._beside(rows)).sample(k_outcome)
+                z = z + jax.jvp(outputs, (centre,), (self.kind.scale.matvec(noise),))[1]
+            return self.head.join(z, self._beside(rows)).sample(as_key(data))
 
-        return jax.lax.map(one, (jax.random.split(key, n), jax.random.split(key_rows, n)))
+        return jax.lax.map(one, (shared, keys))
 
     def _components(self, rows: Projection, beside, y):
         return LINKS[self.head.name].components(rows.mean, rows.covariance, beside, y, self.num_nodes)
@@ -172,8 +177,11 @@ class ProbitLaw(eqx.Module):
     def cdf(self, rows: Projection, part: str | None):
         return lambda y: cdf(self.likelihood(rows, 0), y)
 
-    def sample(self, rows: Projection, key, key_rows, n: int):
-        return self.likelihood(rows, 0).sample(key_rows, (n,))
+    def shared(self, generator: np.random.Generator, n: int) -> np.ndarray:
+        return np.zeros((n, 0))
+
+    def sample(self, rows: Projection, shared, keys):
+        return self.likelihood(rows, 0).sample(as_key(keys[0]), (len(keys),))
 
 
 def _projected(posterior: "Posterior", table: Table, rule: str, number: int) -> tuple[ProjectedLaw, Projection]:

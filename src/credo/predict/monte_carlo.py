@@ -8,15 +8,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, UInt32
 
 from credo.linalg.operator import Stored
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
-from credo.posterior.marginals import draw_weights, sample_positions
+from credo.posterior.marginals import draw_weights
 from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
 from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
+from credo.run import as_key, streams
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -41,20 +42,20 @@ class MonteCarlo:
             raise CredoError(f"MonteCarlo needs at least one draw; got num_draws={self.num_draws}.")
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["MixtureLaw", Any]:
-        k_draws, k_rows = jax.random.split(key)
-        positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, k_draws)
+        positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, key)
         kind = None if positions is not None else widened(posterior.kind)
         num_draws = len(log_weights)
         target = without_data(posterior.target)
         new_rows: NewRows = ()
         if table.new_rows:
-            first = positions[0] if positions is not None else widened(posterior.kind).sample_u(keys[0])
+            first = positions[0] if positions is not None else widened(posterior.kind).sample_u(as_key(keys[0]))
             new_rows = indexed_parameters(target, first, table.x, table.new_rows)
-            keys = jax.random.split(k_rows, num_draws) if kind is None else keys
+            keys = streams(key, num_draws, 1) if kind is None else keys
         return MixtureLaw(target, kind, positions, keys, log_weights, new_rows), table.x
 
     def _draws(self, kind: Kind, dim: int, key):
-        """(positions (S, dim) or None, keys (S,), log weights (S,))."""
+        """(positions (S, dim) or None, key data (S, 2), log weights (S,)). Keys are made without compiling anything."""
+        keys = streams(key, self.num_draws, 0)
         if isinstance(kind, Point):
             positions, weights = np.asarray(kind.position)[None], None
         elif isinstance(kind, Draws):
@@ -62,11 +63,16 @@ class MonteCarlo:
         else:
             positions, weights = None, None
             if self.num_draws * dim <= MAX_STORED:
-                positions = np.asarray(sample_positions(kind, key, self.num_draws))
+                positions = np.asarray(_positions(kind, keys))
         size = self.num_draws if positions is None else len(positions)
         weights = np.full(size, 1.0 / size) if weights is None else weights
         with np.errstate(divide="ignore"):
-            return widened(positions), jax.random.split(key, size), np.log(weights)
+            return widened(positions), keys[:size], np.log(weights)
+
+
+@jax.jit
+def _positions(kind: Kind, keys):
+    return jax.vmap(lambda data: kind.sample_u(as_key(data)))(keys)
 
 
 def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
@@ -94,7 +100,7 @@ class MixtureLaw(eqx.Module):
     target: Target
     kind: Kind | None
     positions: Float[Stored, "draw dim"] | None
-    keys: Key[Array, " draw"]
+    keys: UInt32[Stored, "draw 2"]
     log_weights: Float[Stored, " draw"]
     new_rows: NewRows = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
@@ -106,7 +112,7 @@ class MixtureLaw(eqx.Module):
 
     def likelihood(self, rows, index) -> Any:
         """p(y | x, θ) at one draw."""
-        key = self.keys[index]
+        key = as_key(self.keys[index])
         u = self.kind.sample_u(key) if self.kind is not None else self.positions[index]  # type: ignore[index]
         params = self.target.constrain(u)
         if self.new_rows:
@@ -138,21 +144,25 @@ class MixtureLaw(eqx.Module):
         weights = jnp.exp(self.log_weights)
         return lambda y: jnp.tensordot(weights, jax.vmap(lambda d: cdf(d, y))(components), axes=1)
 
-    def sample(self, rows, key, key_rows, n: int):
+    def shared(self, generator: np.random.Generator, n: int) -> np.ndarray:
+        """Which draw of the parameters each of the n is, (n,)."""
+        cumulative = np.cumsum(np.exp(np.asarray(self.log_weights)))
+        levels = generator.uniform(size=n) * cumulative[-1]
+        return np.minimum(np.searchsorted(cumulative, levels, side="right"), self.width - 1).astype(np.int32)
+
+    def sample(self, rows, shared, keys):
         """(n, M, …): each of the n is one draw of the parameters for all rows, so sums over rows are right too."""
-        cumulative = jnp.cumsum(jnp.exp(self.log_weights))
-        levels = jax.random.uniform(key, (n,), cumulative.dtype) * cumulative[-1]
-        index = jnp.minimum(jnp.searchsorted(cumulative, levels, side="right"), self.width - 1)
+        n = len(keys)
 
         def one(pair):
-            i, k = pair
-            d = self.likelihood(rows, i)
+            i, data = pair
+            k, d = as_key(data), self.likelihood(rows, i)
             if isinstance(d, dict):
                 return {name: d[name].sample(jax.random.fold_in(k, j)) for j, name in enumerate(d)}
             return d.sample(k)
 
         batch = next(b for b in range(min(self.batch, n), 0, -1) if n % b == 0)  # a remainder would compile twice
-        return jax.lax.map(one, (index, jax.random.split(key_rows, n)), batch_size=batch)
+        return jax.lax.map(one, (shared, keys), batch_size=batch)
 
     def _each(self, function: Callable[[Any], Any], rows):
         """``function`` of the likelihood at each draw, stacked on a leading axis."""

@@ -14,6 +14,8 @@ from credo.predict.invert import invert
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.outcome import Outcome, over
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
+from credo.run import stream as stream_of
+from credo.run import streams
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -36,9 +38,7 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
     with double():
         table = check_inputs(posterior.target, x)
         law, rows = rule.law(posterior, table, key)
-        return Predictive(
-            law, rows, table.size, jax.random.fold_in(key, 1), is_failed=posterior.verdict.status == "failed"
-        )
+        return Predictive(law, rows, table.size, stream_of(key, 2), is_failed=posterior.verdict.status == "failed")
 
 
 class Predictive:
@@ -217,13 +217,13 @@ class Predictive:
         return self._sample(self._key, NUM_SAMPLES, max(1, chunk), reduce)
 
     def _sample(self, key, n: int, chunk: int | None, reduce=None):
-        k_draws, k_rows = jax.random.split(key)
+        shared = self._stream.law.shared(np.random.default_rng(stream_of(key, 0).tolist()), n)
 
-        def draw(law, rows, key_rows):
-            draws = _sample(law, rows, k_draws, key_rows, n)
+        def draw(law, rows, key):
+            draws = _sample(law, rows, shared, streams(key, n))
             return draws if reduce is None else reduce(draws)
 
-        return self._compute(draw, key=k_rows, chunk=chunk, axis=1 if reduce is None else 0)
+        return self._compute(draw, key=stream_of(key, 1), chunk=chunk, axis=1 if reduce is None else 0)
 
 
 @jax.jit
@@ -241,6 +241,6 @@ def _quantile(law: Law, rows, mean, sd, p, part: str | None, is_discrete: bool):
     return invert(law.cdf(rows, part), p, mean, sd, is_discrete=is_discrete)
 
 
-@functools.partial(jax.jit, static_argnames=("n",))
-def _sample(law: Law, rows, key, key_rows, n: int):
-    return law.sample(rows, key, key_rows, n)
+@jax.jit
+def _sample(law: Law, rows, shared, keys):
+    return law.sample(rows, shared, keys)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from credo.predict.outcome import Outcome, Outcomes, over
+from credo.run import stream as stream_of
 from credo.status import CredoError
 
 MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
@@ -19,6 +20,8 @@ class Law(Protocol):
     """A predictive distribution as a pytree of pure functions of a chunk of rows.
 
     ``width``: how many distributions stand behind each row. ``batch``: how many of them are evaluated at a time.
+    ``shared(generator, n)``: what all rows have in common in each of n draws, made on the host; ``sample``: the draws
+    (n, …), given it and key data (n, 2) of these rows' own.
     """
 
     batch: int
@@ -29,7 +32,8 @@ class Law(Protocol):
     def moments(self, rows) -> Any: ...
     def log_prob(self, rows, y) -> Any: ...
     def cdf(self, rows, part: str | None) -> Callable: ...
-    def sample(self, rows, key, key_rows, n: int) -> Any: ...
+    def shared(self, generator: np.random.Generator, n: int) -> np.ndarray: ...
+    def sample(self, rows, shared, keys) -> Any: ...
 
 
 class Stream(NamedTuple):
@@ -129,4 +133,4 @@ def _to_numpy(tree):
 
 
 def _keyed(key, start: int) -> dict[str, Any]:
-    return {} if key is None else {"key_rows": jax.random.fold_in(key, start)}
+    return {} if key is None else {"key": stream_of(key, start)}
