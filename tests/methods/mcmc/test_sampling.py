@@ -215,6 +215,32 @@ def test_random_starts_are_tried_until_one_is_finite():
 # checkpoints ----------------------------------------------------------------------------------------------------------
 
 
+def test_starts_where_a_recursion_explodes_are_drawn_again():
+    """An ARMA(1, 1) outside its unit circle: log densities of −10⁵⁰ over half of the starts, with no way out."""
+    random, y = np.random.default_rng(3), [0.0]
+    noise = 0.5 * random.normal(size=200)
+    for t in range(1, 200):
+        y.append(0.6 * y[-1] + noise[t] + 0.3 * noise[t - 1])
+
+    def log_density(p, y):
+        def step(error, pair):
+            before, now = pair
+            error = now - p["phi"] * before - p["theta"] * error
+            return error, error
+
+        _, errors = jax.lax.scan(step, 0.0, (y[:-1], y[1:]))
+        prior = sum(dist.Normal(0.0, 2.0).log_prob(p[name]) for name in ("phi", "theta"))
+        prior += dist.HalfCauchy(2.5).log_prob(p["sigma"])
+        return prior + jnp.sum(dist.Normal(0.0, p["sigma"]).log_prob(errors))
+
+    support = {"phi": constraints.real, "theta": constraints.real, "sigma": constraints.positive}
+    target = credo.Model.from_log_density(log_density, support=support).given(np.array(y))
+    for key in range(3):
+        posterior = credo.fit(target, credo.NUTS(), key=key, progress=False)
+        assert posterior.verdict.status == "pass", posterior.verdict
+        assert posterior.mean()["phi"] == pytest.approx(0.6, abs=0.2)  # sd about 0.07
+
+
 @pytest.mark.parametrize("num_chunks", [3, 6, 14, 21])
 def test_resume_gives_the_draws_of_an_uninterrupted_fit(target, posterior, tmp_path, monkeypatch, num_chunks):
     with monkeypatch.context() as patch:

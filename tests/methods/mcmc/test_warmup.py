@@ -8,7 +8,7 @@ from scipy import stats
 
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.methods.mcmc.metric import DenseMetric, DiagonalMetric, geometric_mean_with_inverse
+from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric, DiagonalMetric, geometric_mean_with_inverse
 from credo.methods.mcmc.warmup import restart, update, warmup_phases, windows
 from credo.precision import double, to_numpy
 
@@ -85,6 +85,17 @@ def test_few_draws_and_bad_draws_keep_a_usable_metric(estimator):
         factor = np.asarray(jax.tree.leaves(found)[0])
         assert np.all(np.isfinite(factor))
         assert np.all(np.abs(np.diag(factor) if factor.ndim == 2 else factor) > 0)
+
+
+def test_a_metric_that_rounding_makes_indefinite_is_not_taken():
+    """Chains trapped where gradients are astronomical: 30 orders of magnitude within one covariance."""
+    u, g = draws(50)
+    mix = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
+    stretch = mix @ np.diag(10.0 ** np.linspace(-15, 15, 6)) @ mix.T
+    for metric in (DenseMetric(), AutomaticMetric()):
+        previous = metric.initial(np.ones((4, 6)))
+        found = metric.estimate(u @ stretch, g @ np.linalg.inv(stretch).T, previous)
+        assert np.all(np.isfinite(found.dense()))
 
 
 def test_distance_between_chains_is_not_width():

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator, Stored
+from credo.status import CredoError
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
@@ -77,7 +78,10 @@ class DenseMetric:
         a, b = covariance(positions / scale), covariance(gradients * scale)
         if not (np.all(np.isfinite(a)) and np.all(np.isfinite(b))):
             return previous
-        return Dense.from_covariance(scale[:, None] * geometric_mean_with_inverse(a, b) * scale)
+        try:
+            return Dense.from_covariance(scale[:, None] * geometric_mean_with_inverse(a, b) * scale)
+        except CredoError:  # chains trapped where gradients are astronomical: not positive definite, for rounding
+            return previous
 
 
 class DiagonalOrDense(ScaleOperator):

@@ -12,6 +12,10 @@ from credo.status import CredoError
 
 WIDTH = 2.0  # u ~ Uniform(−2, 2), as in Stan: wide for parameters of unit scale, so that R-hat means something
 MAX_TRIES = 100
+# A recursion that explodes over part of the starts (an ARMA model outside its unit circle) has log densities of
+# −10⁵⁰ there, and no step leads out. Starts so far below another one are drawn again; others never are.
+NUM_CANDIDATES = 5
+HOPELESS = 1e4  # nats a datum and a parameter
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 
 
@@ -21,22 +25,53 @@ def start_chains(target, start, key, num_chains: int) -> list[State]:
     CredoError, with the cause, where the log density or its gradient is not finite: at a given position, or at each
     of 100 random ones.
     """
-    dim = target.dim
-    given = _given(start, key, num_chains, dim)
-    dtype = jnp.result_type(float)
-    states = []
-    for chain in range(num_chains):
-        random = np.random.default_rng(stream(key, STREAM + chain))
-        for _ in range(MAX_TRIES if given is None else 1):
-            u = random.uniform(-WIDTH, WIDTH, dim) if given is None else given[chain]
-            state = jax.tree.map(np.asarray, _evaluate(target, np.asarray(u, dtype)))
-            if np.isfinite(state.log_density) and np.all(np.isfinite(state.gradient)):
-                break
-        else:
-            where = f"{MAX_TRIES} random positions" if given is None else f"the start of chain {chain}"
-            raise CredoError(f"Chain {chain} cannot start: tried {where}. {explain(target, np.asarray(u, float))}")
-        states.append(state)
+    given = _given(start, key, num_chains, target.dim)
+    if given is None:
+        return _scattered(target, key, num_chains)
+    states = [_state(target, u) for u in given]
+    for chain, state in enumerate(states):
+        if not _is_finite(state):
+            raise CredoError(
+                f"Chain {chain} cannot start: tried the start of chain {chain}. "
+                f"{explain(target, np.asarray(state.position, float))}"
+            )
     return states
+
+
+def _scattered(target, key, num_chains: int) -> list[State]:
+    """The first of each chain's candidates that is not hopeless beside the best of all candidates."""
+    candidates = [_candidates(target, key, chain) for chain in range(num_chains)]
+    best = max(state.log_density for states in candidates for state in states)
+    bound = best - HOPELESS * (target.size + target.dim)
+    good = [[state for state in states if state.log_density >= bound] for states in candidates]
+    return [
+        usable[0] if usable else max(states, key=lambda state: float(state.log_density))
+        for usable, states in zip(good, candidates, strict=True)
+    ]
+
+
+def _candidates(target, key, chain: int) -> list[State]:
+    random, found = np.random.default_rng(stream(key, STREAM + chain)), []
+    for _ in range(MAX_TRIES):
+        u = random.uniform(-WIDTH, WIDTH, target.dim)
+        state = _state(target, u)
+        if _is_finite(state):
+            found.append(state)
+        if len(found) == NUM_CANDIDATES:
+            break
+    if not found:
+        raise CredoError(
+            f"Chain {chain} cannot start: tried {MAX_TRIES} random positions. {explain(target, np.asarray(u, float))}"
+        )
+    return found
+
+
+def _state(target, u) -> State:
+    return jax.tree.map(np.asarray, _evaluate(target, np.asarray(u, jnp.result_type(float))))
+
+
+def _is_finite(state: State) -> bool:
+    return bool(np.isfinite(state.log_density) and np.all(np.isfinite(state.gradient)))
 
 
 def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
