@@ -28,6 +28,10 @@ def softmax(params, x):
     return dist.Categorical(logits=x @ params["w"])
 
 
+def line(params, x):
+    return dist.Normal(x @ params["w"], 1.0)
+
+
 def columns(params, x):
     return dist.Normal(x @ params["w"], 1.0).to_event(1)
 
@@ -166,6 +170,21 @@ def test_the_same_key_decides_alike_whatever_the_chunks(monkeypatch):
     cut = credo.decide(predictive, CostMatrix.binary(false_positive=1, false_negative=3))
     np.testing.assert_allclose(cut.expected_loss, whole.expected_loss, rtol=1e-12)
     np.testing.assert_allclose(cut.error, whole.error, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [credo.MonteCarlo(64), credo.Linearised()], ids=repr)
+def test_rows_in_chunks_keep_their_order(rule, monkeypatch):
+    """Priced in chunks of 7 of 40 rows, whose variances reach from 1 to 7, each row has its own price."""
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    x = np.linspace(0.0, 1.7, 40)[:, None] * np.ones(2)
+    fit = credo.fit(model.given(np.zeros((1, 2)), np.zeros(1)), credo.Laplace(), progress=False)
+    predictive = fit.predict(x, rule)
+    monkeypatch.setattr("credo.decisions.belief.MEMORY", 7 * 80 * 4_096)
+    decision = credo.decide(predictive, Squared())
+    np.testing.assert_array_equal(decision.action, predictive.mean)
+    assert np.all(np.abs(decision.expected_loss - predictive.variance) < 4.5 * decision.error)
+    searched = credo.decide(predictive, lambda action, y: (action - y) ** 2)
+    np.testing.assert_allclose(searched.action, predictive.mean, atol=4.5 * np.sqrt(7.0 / 4_096))
 
 
 # wrong requests ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ of the groups tells the error of an average honestly: many outcomes drawn from f
 """
 
 import functools
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -118,24 +119,36 @@ class OfPredictive(Belief):
         return low + np.argmax([self.log_prob(np.full(shape, count)) for count in range(low, high + 1)], axis=0)
 
     def each(self, function, *more, is_fresh=False):
-        def work(law, rows, *more, key_rows):
-            return function(self._draw(law, rows, key_rows), *more)
-
         entries = sum(max(1, int(np.prod(part.shape[1:]))) for part in self.parts)
-        width = self.stream.law.width if self.num_classes else self.num_draws
-        chunk = MEMORY // (NUM_TEMPORARIES * 8 * width * (self.num_classes or 1) * entries)
+        width = self.stream.law.width * self.num_classes if self.num_classes else self.num_draws
+        chunk = max(1, MEMORY // (NUM_TEMPORARIES * 8 * width * entries))
         with double():
-            key = jax.random.fold_in(self.key, int(is_fresh))
-            return self.stream(work, *more, key=key, chunk=max(1, chunk))
+            key, number = jax.random.fold_in(self.key, int(is_fresh)), itertools.count()
+            if self.num_classes is None and not isinstance(self.stream.law, MixtureLaw):
+                return self._each_sampled(function, more, key, chunk)
+
+            def work(law, rows, *more):
+                return function(self._draw(law, rows, jax.random.fold_in(key, next(number))), *more)
+
+            return self.stream(work, *more, chunk=chunk)
+
+    def _each_sampled(self, function, more, key, chunk: int):
+        """With independent draws, as the predictive itself makes them."""
+        size, number = self.parts[0].shape[0], itertools.count()
+
+        def reduce(values):
+            m = jax.tree.leaves(values)[0].shape[1]
+            # chunks come in the order of the rows, the last of them filled up with the last row
+            rows = np.minimum(next(number) * m + np.arange(m), size - 1)
+            drawn = Outcomes(values, _equal(values), self.num_draws)
+            return function(drawn, *jax.tree.map(lambda leaf: leaf[rows], more))
+
+        return self.predictive._sample(key, self.num_draws, chunk, reduce)
 
     def _draw(self, law, rows, key) -> Outcomes:
         if self.num_classes is not None:
             values, weights = _classes(law, rows, self.num_classes)
             return Outcomes(values, weights, len(weights) // self.num_classes)
-        if not isinstance(law, MixtureLaw):
-            k_draws, k_rows = jax.random.split(key)
-            values = _independent(law, rows, k_draws, k_rows, self.num_draws)
-            return Outcomes(values, _equal(values), self.num_draws)
         repeats = max(1, -(-self.num_draws // law.width))
         values, weights = _by_parameters(law, rows, key, repeats)
         return Outcomes(values, weights, law.width if law.width > 1 else repeats)
@@ -217,11 +230,6 @@ def _classes(law, rows, num_classes: int):
     flat = probs.reshape(-1, probs.shape[2])
     classes = jnp.tile(jnp.arange(num_classes), len(weights))
     return jnp.broadcast_to(classes[:, None], flat.shape), flat
-
-
-@functools.partial(jax.jit, static_argnames=("n",))
-def _independent(law, rows, k_draws, k_rows, n: int):
-    return law.sample(rows, k_draws, k_rows, n)
 
 
 @functools.partial(jax.jit, static_argnames=("repeats",))
