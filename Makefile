@@ -49,7 +49,7 @@ slow: $(VENV)/.oracles
 scale: $(VENV)/.develop
 	$(BIN)/python -m pytest -m scale $(PYTEST_ARGS)
 
-examples: $(VENV)/.package
+examples: $(VENV)/.examples
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "$$example"; $(BIN)/python "$$example"; done
 
 docs: $(VENV)/.docs
@@ -79,6 +79,10 @@ bench: $(BENCH_VENV)/.bench
 %/.docs: $(PACKAGE) | %/.created
 	$(@D)/bin/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
+
+%/.examples: $(PACKAGE) | %/.created
+	$(@D)/bin/python -m pip install --quiet --editable '.[examples]'
+	@touch $@ $(@D)/.package
 
 %/.bench: $(PACKAGE) | %/.created
 	$(@D)/bin/python -m pip install --quiet --editable '.[bench]'
