@@ -52,7 +52,9 @@ class Dense(ScaleOperator):
             return np.asarray(np.sum(np.log(np.abs(np.diagonal(self.lower)))))
         return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self.lower))))
 
-    def diagonal(self) -> Float[Array, " dim"]:
+    def diagonal(self) -> Float[Stored, " dim"]:
+        if is_known(self.lower):
+            return np.sum(np.square(self.lower), axis=1)
         return jnp.sum(jnp.square(self.lower), axis=1)
 
     def dense(self) -> Float[Array, "dim dim"]:

@@ -29,11 +29,13 @@ class Diagonal(ScaleOperator):
     def solve(self, v) -> Float[Array, " dim"]:
         return jnp.divide(v, self.scale)
 
-    def log_det(self) -> Float[Array, ""]:
+    def log_det(self) -> Float[Stored, ""]:
+        if is_known(self.scale):  # nothing to compile
+            return np.asarray(np.sum(np.log(self.scale)))
         return jnp.sum(jnp.log(self.scale))
 
-    def diagonal(self) -> Float[Array, " dim"]:
-        return jnp.square(self.scale)
+    def diagonal(self) -> Float[Stored, " dim"]:
+        return np.square(self.scale) if is_known(self.scale) else jnp.square(self.scale)
 
     def dense(self) -> Float[Array, "dim dim"]:
         return jnp.diag(self.diagonal())

@@ -39,7 +39,7 @@ class ScaleOperator(eqx.Module):
         """log |det S|."""
 
     @abstractmethod
-    def diagonal(self) -> Float[Array, " dim"]:
+    def diagonal(self) -> Float[Stored, " dim"]:
         """The variances, diag Σ."""
 
     @abstractmethod
