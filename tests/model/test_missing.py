@@ -62,12 +62,10 @@ def test_the_parameters_know_what_the_observed_rows_say(missing, kind):
 
 
 def test_a_verdict_says_how_many_and_what_is_assumed():
-    verdict = credo.fit(MODEL.given(X, HOLED, missing="drop"), credo.Exact()).verdict
+    verdict = credo.fit(MODEL.given(X, HOLED, missing="drop"), credo.MAP()).verdict
     assert any("3 of 12 rows have no outcome: they were left out" in each for each in verdict.sentences)
     assert any("draws of them are 'y_missing'" in each and "given x" in each for each in imputed().verdict.sentences)
-    whole = credo.fit(MODEL.given(X, Y, missing="drop"), credo.Exact())
-    assert not any("outcome" in each for each in whole.verdict.sentences)
-    assert whole.target.missing is None
+    assert MODEL.given(X, Y, missing="drop").missing is None
 
 
 def test_imputations_have_the_joint_distribution_of_the_closed_form():
@@ -95,7 +93,6 @@ def test_imputations_are_reported_beside_the_parameters():
     assert list(posterior.summary().index) == ["w[0]", "w[1]", "total", *(f"y_missing[{i}]" for i in range(3))]
     assert posterior.quantile(0.5)["y_missing"].shape == (3,)
     assert "y_missing" in posterior.to_arviz()["posterior"]
-    np.testing.assert_allclose(posterior.predict(X[LACKING]).mean, X[LACKING] @ closed_form()[0], atol=0.1)
     assert posterior.check(np.mean, num_draws=50).replicated.shape == (50,)
 
 
@@ -122,7 +119,7 @@ def test_counts_and_groups():
     target = model.given({"g": list("abcabc")}, y, missing="impute")
     assert target.y.dtype == np.int64
     np.testing.assert_array_equal(target.missing.x["g"], [2, 2])
-    posterior = credo.fit(target, credo.NUTS(chains=2, num_warmup=200, num_draws=2_000), progress=False)
+    posterior = credo.fit(target, credo.NUTS(chains=2, num_warmup=100, num_draws=2_000), progress=False)
     drawn = posterior.draws["y_missing"]
     # under the uniform prior of an unseen group every count is as likely, and two of one group go together
     p = posterior.draws["p"][..., 2]
@@ -135,12 +132,13 @@ def test_counts_and_groups():
 
 def test_without_inputs_and_with_columns():
     sole = Model(dist.Normal(0.0, 1.0), lambda params, x: dist.Normal(params, 1.0))
-    posterior = credo.fit(sole.given(y=[1.0, None, 2.0, None], missing="impute"), credo.Exact())
+    posterior = credo.fit(sole.given(y=[1.0, None, 2.0, None], missing="impute"), credo.MAP())
+    assert posterior.sample(0, 3).shape == (3,)  # bare, as the prior is
     assert posterior.summary(["y_missing"]).shape[0] == 2
     two = Model({"m": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["m"] * x[:, None], 1.0))
     y = np.ones((4, 3))
     y[1] = np.nan
-    posterior = credo.fit(two.given(np.arange(4.0), y, missing="impute"), credo.Laplace())
+    posterior = credo.fit(two.given(np.arange(4.0), y, missing="impute"), credo.MAP())
     assert posterior.mean()["y_missing"].shape == (1, 3)
     y[2, 0] = np.nan
     assert two.given(np.arange(4.0), y, missing="drop").size == 2

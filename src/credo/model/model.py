@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.model.check import check_likelihood, check_log_density
+from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import is_distribution, unscaled
 from credo.model.log_density import Function, LogFactor, flat_prior
@@ -210,7 +210,9 @@ class Model(eqx.Module):
         if self.likelihood is None:
             raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
         self._check_groups(x)
-        return _draw_data(self, inputs(x, self.groups)[0], _split(key, n))
+        x, _ = inputs(x, self.groups)
+        with explained("The likelihood", self.structure, x):
+            return _draw_data(self, x, _split(key, n))
 
     def draw_outcome(self, key, params, x):
         """Data drawn from p(y | x, params): in the structure of y, each datum once whatever its weight."""

@@ -61,7 +61,7 @@ class Laplace:
     structure: Structure = field(default_factory=Dense)
     curvature: Curvature = field(default_factory=ExactHessian)
     prior: Posterior | None = None
-    num_steps: int = MAX_STEPS
+    num_steps: int = field(default=MAX_STEPS, metadata={"at_least": 1})
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()

@@ -7,7 +7,7 @@ the observed Fisher information (Efron & Hinkley 1978), in whichever parameters 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class MLE:
     (2.5, 0.5)
     """
 
-    num_steps: int = MAX_STEPS
+    num_steps: int = field(default=MAX_STEPS, metadata={"at_least": 1})
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
