@@ -10,6 +10,7 @@ import credo
 from approximations import LABELS, MEAN, SCALE, table
 from credo import CredoError, plots
 from credo.reporting.plots.chains import rank_counts
+from credo.reporting.plots.parameters import density
 from credo.reporting.plots.scores import cost_threshold, net_benefit, quantile_curve, reliability_curve
 
 SD = np.sqrt(np.diag(SCALE @ SCALE.T))
@@ -201,3 +202,11 @@ def test_arviz_draws_what_credo_exports(posteriors):
     for plot in (arviz_plots.plot_trace, arviz_plots.plot_dist):
         drawn = plot(tree, var_names=["w"], backend="none")
         assert drawn.viz is not None
+
+
+def test_a_heavy_tail_does_not_flatten_the_density():
+    """Of 4,000 Cauchy draws, some beyond 1,000: the peak to 15 %, and an axis on which it is seen."""
+    points, heights = density(np.random.default_rng(3).standard_cauchy(4_000))
+    assert points.min() >= -20.0
+    assert points.max() <= 20.0
+    np.testing.assert_allclose(heights, stats.cauchy.pdf(points), atol=0.15 / np.pi)

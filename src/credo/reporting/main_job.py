@@ -98,7 +98,8 @@ def compare_table(request: Request):
     terminal.say("")
     show_comparison(compared, posteriors)
     results.write(posteriors, compared, predictives, y)
-    terminal.say(f"\nWrote {request.out / 'report.html'}, with the tables and {len(posteriors)} posteriors beside it.")
+    count = f"{len(posteriors)} posterior{'' if len(posteriors) == 1 else 's'}"
+    terminal.say(f"\nWrote {request.out / 'report.html'}, with the tables and {count} beside it.")
     return compared
 
 

@@ -14,6 +14,12 @@ from credo.reporting.page.story import Story
 from credo.reporting.report import write_report
 
 VERDICTS = "verdicts.json"
+SUBJECTS = {
+    "gaussian": "{outcome}",
+    "bernoulli": "the probability of {outcome}",
+    "poisson": "the rate of {outcome}",
+    "categorical": "",  # each effect names its class
+}
 UNITS = {
     "gaussian": "Change of {outcome}",
     "bernoulli": "Change of the log odds of {outcome}",
@@ -67,17 +73,16 @@ def story_of(prepared: Prepared, command: str) -> Story:
     effects = [scalar for scalar in labels if scalar.startswith("contrasts[" if hidden else "coefficients[")]
     others = [scalar for scalar in prepared.model.structure.scalar_names() if scalar not in labels]
     others += [s for s in labels if s not in effects and "_standardised[" not in s and not s.startswith(hidden)]
-    title = f"{table.name}: {table.target}"
-    what = prepared.describe().removeprefix(title).lstrip(", ")
+    rows = f"{len(prepared.rows):,} of {len(table.y):,} rows fitted."
     unit = UNITS[table.family].format(outcome=outcome)
     return Story(
-        title=title,
-        subtitle=" ".join((what, f"{len(prepared.rows):,} of {len(table.y):,} rows fitted.", *table.notes)),
+        title=f"{table.target} in {table.name}",
+        subtitle=" ".join((prepared.describe(), rows, *table.notes)),
         labels=labels,
         effects=effects or None,
         others=others,
         effects_note=f"{unit} per sd of the column, or between its two values.",
-        outcome="" if table.family == "categorical" else outcome,
+        outcome=SUBJECTS[table.family].format(outcome=outcome),
         priors=prepared.priors,
         settings={"table": table.name, "outcome": table.target, "family": table.family},
         reproduce=command,

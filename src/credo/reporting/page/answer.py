@@ -97,7 +97,7 @@ def _effects(effects: Sequence[Effect], total: int, answering: str | None, story
     rows = [
         [
             story.words(e.scalar),
-            *([_range(e, low, high)] if has_axis else []),
+            *([_range(e, low, high, is_clear=e.is_clear and story.effects is not None)] if has_axis else []),
             _signed(e.mean),
             f"{_signed(e.low)} to {_signed(e.high)}",
         ]
@@ -109,7 +109,7 @@ def _effects(effects: Sequence[Effect], total: int, answering: str | None, story
     return tag("div", join([tag("h2", heading), made]))
 
 
-def _range(effect: Effect, low: float, high: float) -> Raw:
+def _range(effect: Effect, low: float, high: float, *, is_clear: bool) -> Raw:
     def at(value: float) -> str:
         return f"{100 * (value - low) / (high - low):.1f}%"
 
@@ -119,7 +119,7 @@ def _range(effect: Effect, low: float, high: float) -> Raw:
         tag("i", "", {"class": "span", "style": f"left:{at(effect.low)};width:{width}"}),
         tag("i", "", {"class": "dot", "style": f"left:{at(effect.mean)}"}),
     ]
-    kind = "range clear" if effect.is_clear else "range"
+    kind = "range clear" if is_clear else "range"
     return tag("div", join(marks), {"class": kind, "aria-hidden": "true"})
 
 

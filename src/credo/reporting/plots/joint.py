@@ -58,12 +58,17 @@ def _draw(panel, x: np.ndarray, y: np.ndarray, color: str, name: str, *, is_diag
         panel.contour(xs, ys, heights, levels=levels, colors=color, linewidths=(0.9, 1.4))
 
 
+def _range(values: np.ndarray) -> np.ndarray:
+    low, high = np.quantile(values, [0.005, 0.995])
+    return np.linspace(low - 0.3 * (high - low), high + 0.3 * (high - low), RESOLUTION)
+
+
 def regions(x: np.ndarray, y: np.ndarray):
     """(xs, ys, heights (ys, xs), levels): above ``levels`` lie 90 % and 50 % of the draws."""
     from scipy.stats import gaussian_kde
 
     kernel = gaussian_kde(np.stack([x, y]))
-    xs, ys = (np.linspace(v.min() - 0.1 * np.ptp(v), v.max() + 0.1 * np.ptp(v), RESOLUTION) for v in (x, y))
+    xs, ys = (_range(v) for v in (x, y))
     across, up = np.meshgrid(xs, ys)
     heights = kernel(np.stack([across.ravel(), up.ravel()])).reshape(across.shape)
     return xs, ys, heights, np.quantile(kernel(np.stack([x, y])), [1.0 - mass for mass in MASSES])

@@ -26,6 +26,7 @@ from credo.reporting.plots.panels import (
 from credo.status import CredoError
 
 NUM_POINTS = 120
+MAX_RANGE = 10.0  # sds of a normal with the same quartiles, shown on each side of the median
 
 
 def marginals(posteriors, scalars: Sequence[str] | None = None, *, labels: Labels | None = None):
@@ -64,12 +65,18 @@ def draw_marginal(panel, draws: Mapping[str, np.ndarray]) -> None:
 
 
 def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A kernel density estimate between the 0.1 % quantiles: points and heights."""
+    """A kernel density estimate between the 0.1 % quantiles: points and heights.
+
+    Its width is Silverman's (1986, eq. 3.31 with 1.06), from the quartiles where tails are heavy; so is its range.
+    """
     from scipy.stats import gaussian_kde
 
-    low, high = np.quantile(values, [0.001, 0.999])
+    low, lower, middle, upper, high = np.quantile(values, [0.001, 0.25, 0.5, 0.75, 0.999])
+    sd = np.std(values)
+    spread = min(sd, (upper - lower) / 1.349) or sd
+    low, high = max(low, middle - MAX_RANGE * spread), min(high, middle + MAX_RANGE * spread)
     points = np.linspace(low, high, NUM_POINTS)
-    return points, gaussian_kde(values)(points)
+    return points, gaussian_kde(values, 1.06 * spread / sd * len(values) ** -0.2)(points)
 
 
 def prior_posterior(posterior: Posterior, scalars: Sequence[str] | None = None, *, labels: Labels | None = None):

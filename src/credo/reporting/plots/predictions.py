@@ -35,8 +35,9 @@ def predictive_bands(predictive: Predictive, x, y=None, *, masses: Sequence[floa
         panel.fill_between(x[order], low, high, color=COLORS[0], alpha=0.22, linewidth=0, label=f"{mass:.0%}")
     panel.plot(x[order], mean[order], color=COLORS[0], linewidth=1.6, label="mean")
     spread = 2.0 * np.sqrt(np.asarray(predictive.epistemic))
-    for sign in (-1.0, 1.0):
-        panel.plot(x[order], (mean + sign * spread)[order], color=COLORS[0], linewidth=0.9, linestyle="--")
+    for sign, label in ((-1.0, "mean ± 2 epistemic sds"), (1.0, None)):
+        edge = (mean + sign * spread)[order]
+        panel.plot(x[order], edge, color=COLORS[0], linewidth=0.9, linestyle="--", label=label)
     for seen in ((x, y) if y is not None else None, data):
         if seen is not None:
             panel.plot(_one_input(seen[0]), np.asarray(seen[1]), "o", color=SOFT, markersize=3, zorder=0)

@@ -13,6 +13,7 @@ from credo.status import CredoError
 
 NUM_BINS = 10
 NUM_DRAWS = 1_000  # of each outcome: shares are then known to 1.6 %
+MAX_NUMBERS = 10_000_000  # drawn at once: 80 MB; with many rows fewer draws of each do
 KOLMOGOROV = 1.358  # the 95 % point of √n sup|F_n − F|
 
 
@@ -67,7 +68,7 @@ def reliability_curve(p: np.ndarray, happened: np.ndarray) -> Curve:
 
 def pit(predictive: Predictive, y: np.ndarray) -> np.ndarray:
     """F(y) of each row by draws; for counts a uniform value between F(y − 1) and F(y) (Czado, Gneiting & Held 2009)."""
-    draws = np.asarray(predictive.sample(0, NUM_DRAWS))
+    draws = np.asarray(predictive.sample(0, int(np.clip(MAX_NUMBERS // len(y), 100, NUM_DRAWS))))
     below, at = (draws < y).mean(axis=0), (draws == y).mean(axis=0)
     return below + np.random.default_rng(0).uniform(size=len(y)) * at
 
