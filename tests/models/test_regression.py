@@ -1,6 +1,7 @@
 """Prepared models: priors scaled by the rows of the fit alone, group effects, offsets, and answers that are known."""
 
 import logging
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -123,6 +124,60 @@ def test_the_correlations_have_the_lkj_density():
         assert float(ours) == pytest.approx(float(theirs), abs=1e-9)
 
 
+@pytest.mark.parametrize("effects", [("intercept",), ("intercept", "x")])
+def test_centred_or_not_the_prior_of_the_effects_is_the_same(effects):
+    """p(b) = p(z) / |diag(σ) L| a group, at any σ and correlation."""
+    k, rng = len(effects), np.random.default_rng(0)
+    term = GroupTerm("g", "g", effects, k > 1)
+    centred = replace(term, is_centred=True)
+    values = {"g_sd": rng.uniform(0.5, 2.0, k), "g_correlation": rng.uniform(-0.9, 0.9, 1)}
+    named = [values[name] for name in term.parameters[:-1]]
+    z = rng.normal(size=(5, k))
+
+    @jax.jit
+    def densities(named, z):
+        b = term.scaled(*named, z)
+        conditional = centred.prior(5, 1.0)["g_effect"]
+        ours = conditional(dict(zip(conditional.arguments, named, strict=True))).log_prob(b).sum()
+        scale = named[0][:, None] * (cholesky(named[1], k) if k > 1 else 1.0)
+        return ours, term.prior(5, 1.0)["g_standardised"].log_prob(z).sum() - 5 * jnp.linalg.slogdet(scale)[1]
+
+    with double():
+        ours, theirs = densities(named, z)
+    assert float(ours) == pytest.approx(float(theirs), abs=1e-9)
+
+
+def test_groups_that_the_data_inform_are_centred():
+    few, many = grouped(num_groups=80), grouped(num_groups=4, num_rows=2_000)
+    for data, is_centred in ((few, False), (many, True)):
+        for formula in ("y ~ x + (1 | county)", "n ~ x + (1 | county)"):
+            data["n"] = np.random.default_rng(0).poisson(np.exp(data["y"] / 2))
+            prepared = prepare(read_table(data, formula=formula), np.arange(len(data)))
+            assert ("county_effect" in prepared.model.structure.tree_names) == is_centred
+            assert prepared.model.derived.keys() == (set() if is_centred else {"county_effect"})
+
+
+@pytest.mark.slow
+def test_new_groups_of_centred_effects():
+    data = grouped(num_groups=6, num_rows=400, seed=3)
+    prepared = prepare(read_table(data, formula="y ~ x + (1 + x | county)"), np.arange(400))
+    assert "county_effect" in prepared.model.structure.tree_names
+    posterior = credo.fit(given(prepared), credo.NUTS(num_draws=400), progress=False)
+    draws = posterior.draws
+    # a group of 70 rows is known by them: its own least-squares line, but for shrinkage by about 1 %
+    x = prepared.inputs(np.arange(400))["features"][:, 0]
+    rows = (data["county"] == "c1").to_numpy()
+    slope, intercept = np.polyfit(x[rows], data["y"][rows], 1)
+    ours = [draws[name][..., *index].mean() for name, index in (("intercept", ()), ("coefficients", (0,)))]
+    effect = draws["county_effect"][..., 1, :].mean(axis=(0, 1))
+    np.testing.assert_allclose(ours + effect, [intercept, slope], atol=0.06)
+    new = pd.DataFrame({"x": [3.0, 3.0], "county": ["c1", "nowhere"]})
+    known, unknown = posterior.predict(prepared.inputs(new)).epistemic
+    expected = np.var(draws["intercept"]) + np.mean(draws["county_sd"][..., 0] ** 2)
+    assert known < 0.05 * unknown
+    assert unknown == pytest.approx(expected, rel=0.3)  # four standard errors of a variance of 1,600 skewed draws
+
+
 def test_exposure_gives_rates():
     data = grouped()
     prepared = prepare(read_table(data, "n", exposure="e", formula="n ~ x"), np.arange(300))
@@ -142,7 +197,7 @@ def test_exposure_gives_rates():
 
 
 def test_a_model_without_fixed_terms_or_intercept():
-    data = grouped()
+    data = grouped(num_groups=80)
     table = read_table(data, formula="y ~ 0 + (1 | county)")
     prepared = prepare(table, np.arange(300))
     assert [leaf.name for leaf in given(prepared).structure.leaves] == ["noise_sd", "county_sd", "county_standardised"]
@@ -169,3 +224,13 @@ def test_what_is_not_built_is_said():
         prepare(read_table(data, formula="kind ~ x + (1 | county)"), np.arange(300))
     with pytest.raises(CredoError, match="no rows to fit"):
         prepare(read_table(data, formula="y ~ x"), [])
+    with pytest.raises(CredoError, match="no row 300 in table, which has rows 0 to 299"):
+        prepare(read_table(data, formula="y ~ x"), np.arange(301))
+
+
+def test_rows_may_be_a_mask():
+    table = read_table(grouped(), formula="y ~ x")
+    mask = np.arange(300) % 3 == 0
+    by_mask, by_number = prepare(table, mask), prepare(table, np.flatnonzero(mask))
+    np.testing.assert_array_equal(by_mask.rows, by_number.rows)
+    np.testing.assert_array_equal(by_mask.inputs(~mask), by_number.inputs(np.flatnonzero(~mask)))

@@ -2,20 +2,24 @@
 
     b_g = diag(σ) L z_g,  z_g ~ N(0, I),  σ_k ~ HalfNormal(s),  L Lᵀ ~ LKJ(η)     for groups g = 1 … G
 
-Not centred: z and not b is the parameter, so that the posterior has no funnel where groups have few rows, and a mode
-for Laplace. L is built from the partial correlations p_ij of the C-vine (Lewandowski, Kurowicka & Joe, 2009, section
-2.4), which have the density of LKJ(η) where (p_ij + 1)/2 ~ Beta(b_j, b_j), b_j = η + (K − 2 − j)/2 in column j = 0 ….
-With two effects there is one of them, and it is their correlation.
+Where the data say little of each group the parameter is z (not centred): the posterior has no funnel there. Where they
+say much it is b (centred), which then hardly depends on σ; see informed.py. L is built from the partial correlations
+p_ij of the C-vine (Lewandowski, Kurowicka & Joe, 2009, section 2.4), which have the density of LKJ(η) where
+(p_ij + 1)/2 ~ Beta(b_j, b_j), b_j = η + (K − 2 − j)/2 in column j = 0 …. With two effects there is one of them, and it
+is their correlation.
 """
 
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform
+
+from credo.model.prior import Conditional
 
 LKJ = 2.0  # η: 1 is uniform over correlation matrices, 2 leans away from ±1
 GROUP_SD = 1.0  # scale of the half-normal prior of σ, in units of the link (of sd(y) for gaussian)
@@ -26,34 +30,42 @@ class GroupTerm:
     """One ``( … | group)``. ``key``: the input column of the groups, and the first part of its parameters' names.
 
     ``effects``: what varies, "intercept" or a column. Inputs: x[key] (N,) the groups, x[key + " design"] (N, K).
-    Parameters: key + "_sd" (K,), "_correlation" (K (K − 1)/2,) if correlated, "_standardised" (G, K).
+    Parameters: key + "_sd" (K,), "_correlation" (K (K − 1)/2,) if correlated, and "_standardised" (G, K), z, from which
+    "_effect", b, is derived; with ``is_centred`` "_effect" itself.
     """
 
     key: str
     label: str
     effects: tuple[str, ...]
     is_correlated: bool
+    is_centred: bool = False
 
-    def prior(self, num_groups: int, unit: float) -> dict[str, dist.Distribution]:
+    def prior(self, num_groups: int, unit: float) -> dict[str, Any]:
         """``unit``: the standard deviation of the outcome on the link's scale."""
         k = len(self.effects)
-        priors: dict[str, dist.Distribution] = {f"{self.key}_sd": dist.HalfNormal(GROUP_SD * unit).expand([k])}
+        priors: dict[str, Any] = {f"{self.key}_sd": dist.HalfNormal(GROUP_SD * unit).expand([k])}
         if self.is_correlated:
             column = np.concatenate([np.arange(row) for row in range(1, k)])
             b = LKJ + (k - 2 - column) / 2
             onto = AffineTransform(-1.0, 2.0, domain=constraints.unit_interval)
             priors[f"{self.key}_correlation"] = dist.TransformedDistribution(dist.Beta(b, b), onto)
-        priors[f"{self.key}_standardised"] = dist.Normal(0.0, 1.0).expand([num_groups, k])
+        if self.is_centred:
+            priors[f"{self.key}_effect"] = Conditional(EffectsPrior(num_groups, self), self.parameters[:-1])
+        else:
+            priors[f"{self.key}_standardised"] = dist.Normal(0.0, 1.0).expand([num_groups, k])
         return priors
 
     def predictor(self, params, x):
         """Σ_k b_gk x_k, (M,)."""
-        effects = self.scaled(*(params[name] for name in self.parameters))
+        named = [params[name] for name in self.parameters]
+        effects = named[-1] if self.is_centred else self.scaled(*named)
         return jnp.sum(effects[x[self.key]] * x[f"{self.key} design"], axis=-1)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        parts = ("sd", "correlation", "standardised") if self.is_correlated else ("sd", "standardised")
+        """The last has a row a group."""
+        correlation = ("correlation",) if self.is_correlated else ()
+        parts = ("sd", *correlation, "effect" if self.is_centred else "standardised")
         return tuple(f"{self.key}_{part}" for part in parts)
 
     def scaled(self, sd, *rest):
@@ -63,8 +75,8 @@ class GroupTerm:
         return z * sd
 
     @property
-    def derived(self) -> "Effects":
-        return Effects(self)
+    def derived(self) -> "dict[str, Effects]":
+        return {} if self.is_centred else {f"{self.key}_effect": Effects(self)}
 
     def sentences(self, unit: float) -> list[str]:
         named = " and ".join(self.effects) if len(self.effects) < 3 else ", ".join(self.effects)
@@ -87,7 +99,7 @@ class GroupTerm:
             | {f"{self.key}_correlation[{i}]": f"{kind} over {self.label}: {a}, {b}" for i, (a, b) in enumerate(pairs)}
             | {
                 f"{self.key}_{part}[{g},{i}]": f"{self.label} = {level}: {effect}{note}"
-                for part, note in (("effect", ""), ("standardised", " (standardised)"))
+                for part, note in (("effect", ""), *([] if self.is_centred else [("standardised", " (standardised)")]))
                 for g, level in enumerate(levels)
                 for i, effect in enumerate(self.effects)
             }
@@ -106,6 +118,21 @@ class Effects:
 
     def __call__(self, *arguments, **named):
         return self.term.scaled(*arguments, *(named[name] for name in self.term.parameters[len(arguments) :]))
+
+
+@dataclass(frozen=True)
+class EffectsPrior:
+    """b_g ~ N(0, diag(σ) L Lᵀ diag(σ)), a row a group, given σ and the correlations by name."""
+
+    num_groups: int
+    term: GroupTerm
+
+    def __call__(self, **earlier):
+        sd, *correlation = (earlier[name] for name in self.term.parameters[:-1])
+        if not correlation:
+            return dist.Normal(0.0, sd).expand([self.num_groups, len(self.term.effects)])
+        factor = sd[:, None] * cholesky(correlation[0], len(self.term.effects))
+        return dist.MultivariateNormal(jnp.zeros(len(factor)), scale_tril=factor).expand([self.num_groups])
 
 
 def cholesky(partial, k: int):

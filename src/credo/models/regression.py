@@ -4,7 +4,7 @@ Coefficients act on features of mean 0 and sd 1 (or, for features of two values,
 are module-level, so that every fit of a family with the same shapes reuses one compiled program.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from credo.model.model import Model
 from credo.models.design import Scaling
 from credo.models.family import Family
 from credo.models.groups import GroupTerm
+from credo.models.informed import is_informed
 from credo.models.table import Table
 from credo.status import CredoError
 
@@ -77,10 +78,8 @@ class Prepared:
         if raw.offset is not None:
             inputs["offset"] = raw.offset
         for group, scaling, (levels, design) in zip(self.table.groups, self.group_scalings, raw.groups, strict=True):
-            columns = scaling(design)
-            ones = [np.ones((len(columns), 1))] if group.has_intercept else []
             inputs[group.key] = levels
-            inputs[f"{group.key} design"] = np.concatenate([*ones, columns], axis=1)
+            inputs[f"{group.key} design"] = group.with_intercept(scaling(design))
         return inputs
 
     def describe(self) -> str:
@@ -102,22 +101,25 @@ def prepare(table: Table, rows) -> Prepared:
     unit is 1 for logits and log rates, sd(y) for gaussian. Group effects: see ``credo.models.groups``.
     Raises CredoError where there are no rows.
     """
-    rows = np.asarray(rows, np.int64)
+    rows = table.row_numbers(rows)
     if rows.size == 0:
         raise CredoError("There are no rows to fit: hold out fewer.")
-    raw = table.inputs(rows)
-    scaling = Scaling.of(table.x, rows, table.design.has_intercept)
-    unit, centre = _unit_and_centre(table.family, table.y[rows], raw.offset)
-    terms, group_scalings, levels = [], [], []
-    for group, (names, _) in zip(table.groups, raw.groups, strict=True):
-        group_scalings.append(Scaling.of(group.all_rows, rows, group.has_intercept))
-        terms.append(group.term)
-        levels.append(np.unique(names))
     if table.groups and table.family == "categorical":
         raise CredoError(
             "Group effects of a categorical outcome are not built: model one class against the rest as bernoulli, or "
             "take the group as a column."
         )
+    raw = table.inputs(rows)
+    scaling = Scaling.of(table.x, rows, table.design.has_intercept)
+    unit, centre = _unit_and_centre(table.family, table.y[rows], raw.offset)
+    terms, group_scalings, levels = [], [], []
+    for group, (names, design) in zip(table.groups, raw.groups, strict=True):
+        scale = Scaling.of(group.all_rows, rows, group.has_intercept)
+        columns = group.with_intercept(scale(design))
+        is_centred = is_informed(table.family, table.y[rows], raw.offset, scaling(raw.x), names, columns)
+        group_scalings.append(scale)
+        terms.append(replace(group.term, is_centred=is_centred))
+        levels.append(np.unique(names))
     prior = _prior(table, unit, centre)
     for term, known in zip(terms, levels, strict=True):
         prior |= term.prior(len(known), unit)
@@ -129,9 +131,9 @@ def prepare(table: Table, rows) -> Prepared:
     model = Model(
         prior,
         likelihood,
-        derived={f"{term.key}_effect": term.derived for term in terms}
+        derived={name: effects for term in terms for name, effects in term.derived.items()}
         | ({"contrasts": contrasts} if table.family == "categorical" and table.columns else {}),
-        groups={term.key: f"{term.key}_standardised" for term in terms},
+        groups={term.key: term.parameters[-1] for term in terms},
     )
     labels = _labels(table)
     for term, known in zip(terms, levels, strict=True):

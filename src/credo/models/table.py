@@ -46,6 +46,11 @@ class GroupDesign:
     def has_intercept(self) -> bool:
         return self.terms.has_intercept
 
+    def with_intercept(self, columns: np.ndarray) -> np.ndarray:
+        """(M, K): a column of ones before ``columns``, where the group has an intercept."""
+        ones = [np.ones((len(columns), 1))] if self.has_intercept else []
+        return np.concatenate([*ones, columns], axis=1)
+
     def levels(self, frame) -> np.ndarray:
         """The groups of the rows as text, combinations joined by a colon; CredoError where one is missing."""
         require(frame, self.group.by)
@@ -102,13 +107,22 @@ class Table:
     groups: tuple[GroupDesign, ...] = ()
     offset: Offset | None = None
 
+    def row_numbers(self, rows) -> np.ndarray:
+        """Row numbers (M,) from row numbers or a mask (N,); CredoError for a row that the table lacks."""
+        rows = np.asarray(rows)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        wrong = rows[(rows < 0) | (rows >= len(self.y))]
+        if len(wrong):
+            raise CredoError(f"There is no row {wrong[0]} in {self.name}, which has rows 0 to {len(self.y) - 1}.")
+        return rows
+
     def inputs(self, rows) -> Inputs:
         """``rows``: row numbers of this table, or a DataFrame (or dict of columns) of new rows."""
         if hasattr(rows, "columns") or isinstance(rows, dict):
             frame = as_frame(rows)
             x, designs = self.design(frame), [group.terms(frame) for group in self.groups]
         else:
-            rows = np.asarray(rows, np.int64)
+            rows = self.row_numbers(rows)
             frame = self.frame.iloc[rows].reset_index(drop=True)
             x, designs = self.x[rows], [group.all_rows[rows] for group in self.groups]
         offset = self.offset(frame) if self.offset else None
