@@ -92,7 +92,6 @@ def _ending_well():
 
 def main() -> None:
     """Entry point."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # the compiler's remarks on its own cache
     try:
         code = app(prog_name="credo", standalone_mode=False)
     except Exception as error:

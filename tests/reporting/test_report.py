@@ -13,7 +13,7 @@ import credo
 from approximations import LABELS, approximations, table
 from credo import CredoError
 from credo.diagnose.verdict import judge
-from credo.posterior.kinds import Point
+from credo.posterior.kinds import Draws, Point
 from credo.reporting.comparison import answering
 from credo.reporting.page.answer import cause_and_remedy
 from credo.reporting.words import priors_in_words
@@ -132,6 +132,20 @@ def test_nothing_to_trust_says_so(tmp_path):
     assert "No method here can be trusted." in page
     assert "What to try next" in page
     assert "Use NUTS()" in page
+
+
+def test_what_cannot_be_drawn_is_left_out(tmp_path):
+    """A posterior that is nowhere finite beside a good one; a point alone; one from a file, whose prior is unknown."""
+    good, point = approximations()["advi"], approximations()["map"]
+    nowhere = credo.Posterior(Draws(np.full((4, 50, 3), np.nan)), good.target, verdict=judge({"max_r_hat": 2.0}))
+    page = credo.report({"nuts": nowhere, "advi": good}, path=tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<b>advi</b> is the nearest" in page
+    page = credo.report({"map": point}, path=tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<b>map</b> gives one best value, and no uncertainty" in page
+    good.save(tmp_path / "p.credo")
+    loaded = credo.load(tmp_path / "p.credo")
+    page = credo.report({"advi": loaded}, path=tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "ImproperUniform" not in page
 
 
 def test_who_answers():

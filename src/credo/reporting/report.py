@@ -48,7 +48,7 @@ def report(
         labels=labels or {},
         effects=effects,
         outcome=outcome,
-        priors=priors_in_words(next(iter(posteriors.values())).target.prior),
+        priors=_priors(next(iter(posteriors.values()))),
         reproduce=reproduce,
     )
     check_alike(posteriors)
@@ -88,6 +88,12 @@ def write_report(
         ]
     )
     write_text_atomically(path, _page(story.title, body))
+
+
+def _priors(posterior: Posterior) -> list[str]:
+    """In words; none of a posterior read from a file without its model, which knows the shapes alone."""
+    is_known = posterior.target.y is not None or not posterior.target.prior.improper_names()
+    return priors_in_words(posterior.target.prior) if is_known else []
 
 
 def _html(sections: Sequence[Section]) -> list[Raw]:

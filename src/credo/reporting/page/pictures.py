@@ -64,6 +64,8 @@ def traces(posteriors: Mapping[str, Posterior], story: Story) -> Section | None:
     parts = []
     for name, posterior in samplers.items():
         names = chains.least_agreed(posterior)
+        if not names:
+            continue
         draws = chains.chain_draws(posterior, names)
         pictures = []
         for scalar in names:

@@ -124,10 +124,12 @@ def smoothed(steps: np.ndarray, estimates: np.ndarray, width: int = 25) -> tuple
 
 
 def least_agreed(posterior: Posterior, number: int = NUM_SCALARS) -> list[str]:
-    """The scalars with the largest R-hat."""
+    """The scalars with the largest R-hat, of those that move."""
     names = all_scalars(posterior)
     draws = chain_draws(posterior, names)
     names = [name for name in names if np.ptp(draws[name]) > 0]
+    if not names:
+        return []
     figures = r_hat(np.stack([draws[name] for name in names], axis=-1))
     order = np.argsort(-np.nan_to_num(figures, nan=np.inf), kind="stable")[:number]
     return [names[i] for i in order]
@@ -144,4 +146,7 @@ def _scalars(posterior: Posterior, scalars: Sequence[str] | None) -> list[str]:
         raise CredoError(
             f"A {type(posterior.kind).__name__} posterior has no chains to draw: that is for NUTS() and HMC()."
         )
-    return least_agreed(posterior) if scalars is None else scalars_of(as_posteriors(posterior), scalars)
+    chosen = least_agreed(posterior) if scalars is None else scalars_of(as_posteriors(posterior), scalars)
+    if not chosen:
+        raise CredoError("No scalar of this posterior moves, or none is finite: there is nothing to draw.")
+    return chosen

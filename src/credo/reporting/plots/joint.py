@@ -46,6 +46,9 @@ def pairs(posteriors, scalars: Sequence[str], *, labels: Labels | None = None):
 
 
 def _draw(panel, x: np.ndarray, y: np.ndarray, color: str, name: str, *, is_diagonal: bool) -> None:
+    x, y = np.stack([x, y])[:, np.isfinite(x) & np.isfinite(y)]
+    if not x.size:
+        return
     is_point = np.ptp(x) == 0.0
     if is_diagonal and is_point:
         panel.axvline(x[0], color=color, linestyle=":", label=name)

@@ -54,10 +54,12 @@ def marginals(posteriors, scalars: Sequence[str] | None = None, *, labels: Label
 
 
 def draw_marginal(panel, draws: Mapping[str, np.ndarray]) -> None:
-    """A density a method; a vertical line where all draws are one point."""
+    """A density a method; a vertical line where all draws are one point, nothing where none is finite."""
     for name, color in colors(draws).items():
-        values = draws[name]
-        if np.ptp(values) == 0.0:
+        values = draws[name][np.isfinite(draws[name])]
+        if not values.size:
+            panel.plot([], [], color=color, label=name)
+        elif np.ptp(values) == 0.0:
             panel.axvline(values[0], color=color, label=name, linestyle=":")
         else:
             panel.plot(*density(values), color=color, label=name, linewidth=1.4)
