@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import optimize, special, stats
 
+import credo
 from credo.linalg.dense import Dense
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
@@ -334,3 +335,8 @@ def test_a_failed_posterior_predicts_numbers_or_a_sentence():
     ):
         with pytest.raises(CredoError, match="predictions are no numbers: .* verdict is failed"):
             ask(predictive)
+    known = Posterior(kind, Model({"w": W}, counts).given(X, np.zeros(20, int)), verdict=Verdict("doubtful"))
+    failed = Posterior(kind, target, verdict=Verdict("failed"))
+    compared = credo.compare({"known": known, "failed": failed}, held_out=(X, np.zeros(20, int)), show=False)
+    assert np.isfinite(compared.loc["known", "log_score"])
+    assert np.isnan(compared.loc["failed", "log_score"])

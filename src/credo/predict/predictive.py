@@ -30,6 +30,10 @@ class Rule(Protocol):
     def law(self, posterior: "Posterior", table: Table, key) -> tuple[Law, Any]: ...
 
 
+class UndefinedPredictionError(CredoError):
+    """A failed posterior whose draws reach where the likelihood is undefined."""
+
+
 def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
     """See ``Posterior.predict``."""
     rule = MonteCarlo() if rule is None else rule
@@ -60,7 +64,7 @@ class Predictive:
         if self._is_failed:
             leaves = [leaf for leaf in jax.tree.leaves(found) if np.issubdtype(leaf.dtype, np.floating)]
             if any(np.isnan(leaf).any() for leaf in leaves):
-                raise CredoError(
+                raise UndefinedPredictionError(
                     "The predictions are no numbers: the posterior, whose verdict is failed, has draws at which the "
                     "likelihood is undefined. See posterior.verdict for the cause, or use NUTS()."
                 )

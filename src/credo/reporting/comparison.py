@@ -8,6 +8,7 @@ from credo.diagnose import calibration
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
+from credo.predict.predictive import UndefinedPredictionError
 from credo.status import CredoError
 
 NUM_DRAWS = 400  # of the predictive, for the CRPS
@@ -78,7 +79,7 @@ def tabulate(
         rows[name] = {
             **_evidence(posterior),
             **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
-            **(_scores(posterior, predictives[name], np.asarray(y), key) if name in predictives else {}),
+            **(_scores_if_defined(posterior, predictives[name], np.asarray(y), key) if name in predictives else {}),
             **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
             **_seconds(posterior),
             "verdict": posterior.verdict.status,
@@ -141,6 +142,14 @@ def _seconds(posterior: Posterior) -> dict:
     seconds = posterior.info.get("seconds", {})
     compile_s = seconds.get("compile", np.nan)
     return {"compile_s": compile_s, "run_s": seconds.get("total", np.nan) - compile_s}
+
+
+def _scores_if_defined(posterior: Posterior, predictive: Predictive, y: np.ndarray, key) -> dict:
+    """Nothing for a failed posterior that predicts no numbers: the others are compared all the same."""
+    try:
+        return _scores(posterior, predictive, y, key)
+    except UndefinedPredictionError:
+        return {}
 
 
 def _scores(posterior: Posterior, predictive: Predictive, y: np.ndarray, key) -> dict:

@@ -1,5 +1,6 @@
 """Is what was predicted what came? Calibration on held-out rows, the value of decisions, and predictive checks."""
 
+import contextlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,6 +9,7 @@ from credo.decisions.losses import CostMatrix
 from credo.posterior.check import Check
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
+from credo.predict.predictive import UndefinedPredictionError
 from credo.reporting.plots.panels import COLORS, SOFT, as_posteriors, colors, grid
 from credo.status import CredoError
 
@@ -43,11 +45,15 @@ def is_classes(posterior: Posterior) -> bool:
 
 
 def calibration_curves(predictives: Mapping[str, Predictive], y) -> dict[str, Curve]:
-    """(predicted, observed) a method."""
+    """(predicted, observed) a method, but for those that predict no numbers."""
     y = np.asarray(y)
     if y.ndim != 1 or not len(y):
         raise CredoError(f"Calibration is of one outcome a row, y of shape (M,); y has shape {y.shape}.")
-    return {name: _curve(predictive, y) for name, predictive in predictives.items()}
+    curves = {}
+    for name, predictive in predictives.items():
+        with contextlib.suppress(UndefinedPredictionError):
+            curves[name] = _curve(predictive, y)
+    return curves
 
 
 def _curve(predictive: Predictive, y: np.ndarray) -> Curve:
