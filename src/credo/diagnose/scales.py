@@ -12,7 +12,7 @@ from credo.posterior.kinds import Draws, Gaussian, Kind
 from credo.precision import double
 
 LIMIT = 1e4  # between the largest and the smallest scale
-MAX_ROWS = 100_000  # that are looked at
+MAX_ROWS, MAX_DRAWS = 100_000, 400  # that are looked at
 
 
 def column_sentence(x) -> str | None:
@@ -52,7 +52,9 @@ def _sd(kind: Kind) -> np.ndarray | None:
         with double():
             return np.sqrt(np.asarray(kind.scale.diagonal(), np.float64))
     if isinstance(kind, Draws) and kind.log_weights is None:
-        return np.std(np.asarray(kind.positions, np.float64).reshape(-1, kind.positions.shape[-1]), axis=0)
+        chains, draws, dim = kind.positions.shape
+        few = kind.positions[:, :: max(1, chains * draws // MAX_DRAWS)]  # the order of magnitude is asked
+        return np.std(np.asarray(few, np.float64).reshape(-1, dim), axis=0)
     return None
 
 
