@@ -17,7 +17,7 @@ import pytest
 from credo import run as loop
 from credo.journal import Journal, read_identity
 from credo.precision import double
-from credo.run import Algorithm, Options, Phase, run, stream
+from credo.run import Algorithm, Options, Phase, run, stream, streams
 from credo.status import CredoError
 
 
@@ -330,3 +330,21 @@ def test_killed_at_random_moments(reference, tmp_path):
     assert kills > 3
     assert json.dumps(read_identity(tmp_path))
     same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
+
+
+def test_what_is_left_of_a_time_limit():
+    assert Options().until(Options().deadline()).time_limit is None
+    limited = Options(time_limit=5.0, progress=True)
+    rest = limited.until(limited.deadline())
+    assert 0 < rest.time_limit <= 5.0
+    assert rest.progress
+    assert limited.until(time.monotonic() - 1.0).time_limit == 0.0
+
+
+def test_streams_are_as_many_keys_and_all_different():
+    with double():
+        keys = streams(jax.random.key(1), 1_000, 2)
+        assert keys.shape == (1_000, 2)
+        assert len({tuple(key) for key in keys.tolist()}) == 1_000
+        np.testing.assert_array_equal(keys[:10], streams(jax.random.key(1), 10, 2))
+        assert not np.array_equal(keys, streams(jax.random.key(1), 1_000, 3))
