@@ -9,7 +9,7 @@ import approximations
 import credo
 from approximations import LABELS, MEAN, SCALE, table
 from credo import CredoError, plots
-from credo.reporting.plots.chains import rank_counts
+from credo.reporting.plots.chains import count_sd, rank_counts
 from credo.reporting.plots.parameters import density
 from credo.reporting.plots.scores import cost_threshold, net_benefit, quantile_curve, reliability_curve
 
@@ -71,6 +71,14 @@ def test_traces_and_ranks_show_every_chain(posteriors):
     assert shifted[0, :5].sum() == 500
     assert edges[0] == 0.5
     assert len(plots.ranks(posteriors["nuts"]).axes) == 3
+
+
+def test_the_band_of_ranks_is_that_of_independent_draws():
+    """1,600 counts of independent draws: their sd to three errors of 1 / √3,200."""
+    draws = np.random.default_rng(5).normal(size=(20, 4, 400))
+    counts = np.concatenate([rank_counts(each)[0].ravel() for each in draws])
+    assert count_sd(4, 400, 20) == pytest.approx(np.std(counts), rel=3 / np.sqrt(2 * counts.size))
+    assert count_sd(1, 400, 20) == 0.0
 
 
 def test_the_path_of_the_elbo(posteriors):

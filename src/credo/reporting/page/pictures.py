@@ -90,10 +90,12 @@ def calibration(posteriors: Mapping[str, Posterior], predictives: Mapping[str, P
     if np.ndim(y) != 1:
         return None
     curves = scores.calibration_curves(predictives, y)
+    if not curves:
+        return None
     of_classes = scores.is_classes(next(iter(posteriors.values())))
     gaps = "; ".join(f"{name} at most {np.max(np.abs(a - b)):.2f} off" for name, (a, b) in curves.items())
     picture = _picture(
-        lambda panel: scores.draw_calibration(panel, curves, of_classes, len(y)),
+        lambda panel: scores.draw_calibration(panel, curves, of_classes, len(y), colors(posteriors)),
         f"Calibration on {len(y)} held-out rows: {gaps}.",
         height=4.0,
     )
@@ -107,7 +109,7 @@ def calibration(posteriors: Mapping[str, Posterior], predictives: Mapping[str, P
         "difference may be chance.",
         "soft",
     )
-    body = join([intro, legend(posteriors, posteriors), tag("div", picture, {"class": "panels large"})])
+    body = join([intro, legend(curves, posteriors), tag("div", picture, {"class": "panels large"})])
     return Section("calibration", "Calibration", body)
 
 

@@ -65,13 +65,19 @@ def ranks(posterior: Posterior, scalars: Sequence[str] | None = None, *, labels:
 def draw_ranks(panel, draws: np.ndarray) -> None:
     """A stepped line a chain: its share of the draws in each bin of ranks. ``draws``: (chain, draw)."""
     counts, edges = rank_counts(draws)
-    num_draws, num_bins = draws.shape[1], counts.shape[1]
-    half = 1.96 * np.sqrt(num_draws / num_bins * (1.0 - 1.0 / num_bins))  # of a binomial count
-    panel.axhspan(num_draws / num_bins - half, num_draws / num_bins + half, color=SOFT, alpha=0.25, linewidth=0)
+    num_draws, expected = draws.shape[1], draws.shape[1] / counts.shape[1]
+    half = 1.96 * count_sd(draws.shape[0], num_draws, counts.shape[1])
+    panel.axhspan(expected - half, expected + half, color=SOFT, alpha=0.25, linewidth=0)
     for chain, count in enumerate(counts):
         panel.stairs(count, edges, baseline=None, color=COLORS[chain % len(COLORS)], linewidth=1.2)
-    panel.set_ylim(0, max(2.0 * num_draws / num_bins, 1.05 * counts.max()))
+    panel.set_ylim(0, max(2.0 * expected, 1.05 * counts.max()))
     panel.set_xlabel("rank among all draws", fontsize=8)
+
+
+def count_sd(num_chains: int, num_draws: int, num_bins: int) -> float:
+    """The sd of a chain's count in a bin under independent draws: hypergeometric, since each rank is dealt once."""
+    share, total = 1.0 / num_bins, num_chains * num_draws
+    return float(np.sqrt(num_draws * share * (1.0 - share) * (total - num_draws) / max(1, total - 1)))
 
 
 def rank_counts(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,8 @@ def calibration(posteriors, held_out):
     x, y = held_out
     curves = calibration_curves({name: p.predict(x) for name, p in posteriors.items()}, y)
     figure, (panel,) = grid(1, width=4.2, height=3.8)
-    draw_calibration(panel, curves, is_classes(next(iter(posteriors.values()))), len(np.asarray(y)))
+    of_classes = is_classes(next(iter(posteriors.values())))
+    draw_calibration(panel, curves, of_classes, len(np.asarray(y)), colors(posteriors))
     panel.legend(frameon=False, fontsize=9, loc="upper left")
     return figure
 
@@ -85,7 +86,10 @@ def quantile_curve(values: np.ndarray) -> Curve:
     return levels, np.searchsorted(np.sort(values), levels, side="right") / len(values)
 
 
-def draw_calibration(panel, curves: Mapping[str, Curve], is_of_classes: bool, num_rows: int) -> None:
+def draw_calibration(
+    panel, curves: Mapping[str, Curve], is_of_classes: bool, num_rows: int, palette: Mapping[str, str]
+) -> None:
+    """The diagonal, the band of chance about it and a line a method in the colour of ``palette``."""
     line = np.linspace(0.0, 1.0, 101)
     if is_of_classes:
         half = 1.96 * np.sqrt(line * (1.0 - line) / max(1.0, num_rows / NUM_BINS))
@@ -95,9 +99,9 @@ def draw_calibration(panel, curves: Mapping[str, Curve], is_of_classes: bool, nu
         line, np.clip(line - half, 0, 1), np.clip(line + half, 0, 1), color=SOFT, alpha=0.25, linewidth=0
     )
     panel.plot(line, line, color=SOFT, linewidth=1.0)
-    for name, color in colors(curves).items():
-        style = {"marker": "o", "markersize": 3} if is_of_classes else {}
-        panel.plot(*curves[name], color=color, linewidth=1.3, label=name, **style)
+    style = {"marker": "o", "markersize": 3} if is_of_classes else {}
+    for name, curve in curves.items():
+        panel.plot(*curve, color=palette[name], linewidth=1.3, label=name, **style)
     panel.set_xlim(-0.02, 1.02)
     panel.set_ylim(-0.02, 1.02)
     panel.set_xlabel("predicted probability" if is_of_classes else "level of the predicted quantile", fontsize=9)
