@@ -52,8 +52,9 @@ class Laplace:
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
 
     Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for
-    A and no evidence), and ``pareto_k``, ``mean_shift`` and ``log_sd_shift`` of 1,000 draws of the Gaussian weighed
-    against the target, up to 8,000 where fewer cannot tell.
+    A, sds of 5 at most on logs and logits, so that its draws are numbers, and no evidence), and ``pareto_k``,
+    ``mean_shift`` and ``log_sd_shift`` of 1,000 draws of the Gaussian weighed against the target, up to 8,000 where
+    fewer cannot tell.
     ``log_evidence`` is None under an improper prior. Raises CredoError where the density is not finite at the start,
     or the curvature asked for does not exist.
     """
