@@ -20,6 +20,13 @@ def predictive_bands(predictive: Predictive, x, y=None, *, masses: Sequence[floa
     elsewhere. ``masses``: of the bands, which hold aleatoric and epistemic uncertainty together; the dashed lines
     are the mean ± 2 epistemic sds, which more data would bring together.
     Raises CredoError for more than one input or for outcomes without order.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["a"] * x, 0.5))
+    >>> x, y = np.array([0.0, 1.0, 2.0]), np.array([0.1, 1.2, 1.8])
+    >>> posterior = credo.fit(model.given(x, y), credo.Exact())
+    >>> credo.plots.predictive_bands(posterior.predict(x), x, y).axes[0].get_legend() is not None
+    True
     """
     x = _one_input(x)
     mean = np.asarray(predictive.mean)

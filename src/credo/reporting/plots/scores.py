@@ -115,6 +115,14 @@ def decision_curve(predictive: Predictive, y, costs=None):
 
     against acting always and never. ``y``: the classes 0 and 1 that came, (M,). ``costs``: a ``CostMatrix``, or its
     entries costs[action][class] with actions 0 (leave) and 1 (act); its threshold t* is drawn as a vertical line.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.BernoulliLogits(params["w"] * x))
+    >>> x, y = np.array([-1.0, 0.5, 1.0, 2.0]), np.array([0, 0, 1, 1])
+    >>> predictive = credo.fit(model.given(x, y), credo.Laplace()).predict(x)
+    >>> figure = credo.plots.decision_curve(predictive, y, [[0.0, 5.0], [1.0, 0.0]])
+    >>> figure.axes[0].get_legend().get_texts()[-1].get_text()
+    'these costs: t* = 0.17'
     """
     p, y = np.asarray(predictive.probs), np.asarray(y)
     if p.ndim != 1 or p.shape != y.shape or not np.isin(y, (0, 1)).all():
