@@ -30,7 +30,6 @@ CORE = (
     "check_estimators_pickle",
     "check_estimators_nan_inf",
     "check_estimators_unfitted",
-    "check_dict_unchanged",
     "check_classifiers_one_label",
 )
 
@@ -196,6 +195,7 @@ def test_fewer_rows_than_columns_work_and_that_is_said():
     assert "fewer rows (10) than parameters (21)" in sentences[0]
 
 
+@pytest.mark.slow
 def test_the_random_state_is_the_key():
     method = credo.NUTS(chains=2, num_draws=100, num_warmup=100)
     first, second, other = (

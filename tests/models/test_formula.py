@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from credo.models.formula import Group, parse
+from credo.models.regression import prepare
 from credo.models.table import read_table
 from credo.status import CredoError
 
@@ -98,6 +99,14 @@ def test_groups_are_levels_and_columns():
     assert set(pairs) == {f"{a}:{b}" for a, b in zip(DATA["county"], DATA["k"], strict=True)}
     assert ones.shape == (40, 0)
     assert [group.term.effects for group in table.groups] == [("intercept", "x1"), ("intercept",)]
+
+
+def test_groups_named_like_something_else_keep_apart():
+    data = DATA.rename(columns={"county": "noise", "colour": "offset"}).assign(**{"a b": DATA["k"], "a_b": DATA["k"]})
+    table = read_table(data, formula="y ~ (1 | noise) + (1 | offset) + (1 | `a b`) + (1 | a_b) + (0 + x1 | noise)")
+    assert [group.key for group in table.groups] == ["noise_2", "offset_2", "a_b", "a_b_2", "noise_3"]
+    parameters = prepare(table, np.arange(40)).model.structure.tree_names
+    assert len(set(parameters)) == 2 + 2 * 5  # intercept, noise_sd, and sd and effects of each group term
 
 
 @pytest.mark.parametrize(

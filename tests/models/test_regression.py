@@ -70,7 +70,7 @@ def test_priors_and_labels_are_in_words():
     assert "correlation over county of intercept and x: LKJ(2)" in text
     assert prepared.labels["coefficients[0]"] == "x"
     assert prepared.labels["county_effect[0,1]"] == "county = c0: x"
-    assert prepared.describe() == ("table: y, gaussian regression on 1 features, county as groups, 30 parameters.")
+    assert prepared.describe() == ("table: y, gaussian regression on 1 feature, county as groups, 30 parameters.")
     known = set(prepared.model.structure.scalar_names())
     assert {name for name in prepared.labels if "_effect" not in name} <= known
 

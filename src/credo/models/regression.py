@@ -89,7 +89,8 @@ class Prepared:
         groups = "".join(f", {group.label} as groups" for group in table.groups)
         offset = " and an offset" if table.offset else ""
         return (
-            f"{table.name}: {table.target}{classes}, {table.family} regression on {len(table.columns)} features"
+            f"{table.name}: {table.target}{classes}, {table.family} regression on "
+            f"{len(table.columns)} feature{'s' * (len(table.columns) != 1)}"
             f"{groups}{offset}, {self.model.structure.dim} parameters."
         )
 

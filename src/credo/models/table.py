@@ -175,7 +175,8 @@ def read_table(
         others = [column for column in used if column not in _columns_of(target, frame) and column != exposure]
         parts = parts.with_columns(others)
         design, left_out = Terms(parts.fixed, frame), ()
-        groups = tuple(_group_design(group, i, parts.groups, frame) for i, group in enumerate(parts.groups))
+        keys = _keys(parts.groups)
+        groups = tuple(_group_design(group, key, frame) for group, key in zip(parts.groups, keys, strict=True))
         offsets = tuple(_offset(text, frame) for text in parts.offsets)
         offset = Offset(offsets, exposure) if offsets or exposure else None
     x = design(frame)
@@ -209,7 +210,7 @@ def _used(name: str, frame, target: str, parts: Formula | None, exposure: str | 
     if parts is None:
         return list(frame.columns)
     grouping = {column for group in parts.groups for column in group.by}
-    require(frame, sorted(grouping), f"The formula groups by what is not there: {name}")
+    require(frame, sorted(grouping))
     if any(term == "." for term in parts.fixed.split()):
         parts = parts.with_columns([c for c in frame.columns if c not in outcome and c != exposure])
     texts = [parts.fixed, *(group.inner for group in parts.groups), *(f"0 + {text}" for text in parts.offsets)]
@@ -240,14 +241,23 @@ def _offset(text: str, frame) -> Terms:
     return Terms(f"0 + {text}", frame)
 
 
-def _group_design(group: Group, index: int, groups: tuple[Group, ...], frame) -> GroupDesign:
+def _group_design(group: Group, key: str, frame) -> GroupDesign:
     terms = Terms(group.inner, frame)
     effects = (*(("intercept",) if terms.has_intercept else ()), *terms.names)
     if not effects:
         raise CredoError(f"The group term over {group.name!r} has no effect in it: write (1 | {group.name}).")
-    key = "".join(letter if letter.isalnum() else "_" for letter in group.name)
-    key = key if key[0].isalpha() else f"g_{key}"
-    before = sum(other.name == group.name for other in groups[:index])
-    key = key if not before else f"{key}_{before + 1}"
     term = GroupTerm(key, group.name, effects, group.is_correlated and len(effects) > 1)
     return GroupDesign(group, terms, term, terms(frame))
+
+
+def _keys(groups: tuple[Group, ...]) -> list[str]:
+    """An identifier for each group term, unlike the others and the names of other inputs and parameters."""
+    keys: list[str] = []
+    for group in groups:
+        key = "".join(letter if letter.isalnum() else "_" for letter in group.name)
+        key = key if key[0].isalpha() else f"g_{key}"
+        number = 1
+        while (tried := key if number == 1 else f"{key}_{number}") in (*keys, "features", "offset", "noise"):
+            number += 1
+        keys.append(tried)
+    return keys
