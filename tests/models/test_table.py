@@ -96,6 +96,14 @@ def test_text_that_names_rows_is_left_out_and_said():
     assert any("'name' is left out" in note and "(1 | name)" in note for note in table.notes)
 
 
+def test_what_is_missing_in_a_column_left_out_costs_no_rows():
+    cabins = [f"C{i}" if i % 3 else None for i in range(60)]
+    table = read_table(frame(cabin=cabins, a=np.arange(60.0), y=np.arange(60) * 1.5), "y")
+    assert (len(table.y), table.columns) == (60, ("a",))
+    with pytest.raises(CredoError, match="no column besides 'y'.*'cabin' is left out: it is text with 40 distinct"):
+        read_table(frame(cabin=cabins, y=np.arange(60) * 1.5), "y")
+
+
 def test_bundled_tables_have_their_classes_names():
     table = read_table("breast_cancer")
     assert (table.target, table.classes) == ("diagnosis", ("benign", "malignant"))

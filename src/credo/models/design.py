@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from credo.models.columns import MAX_LEVELS, Kinds, kinds_of, read_columns, require
+from credo.models.columns import MAX_LEVELS, Kinds, is_numeric, kinds_of, read_columns, require
 from credo.status import CredoError
 
 
@@ -53,17 +53,19 @@ class Columns:
         return np.concatenate([np.zeros((len(frame), 0)), *columns], axis=1)
 
 
-def learn_columns(frame) -> tuple[Columns, tuple[str, ...]]:
-    """All columns of ``frame``, but those whose text names rows; and a note on each of these."""
-    kinds, notes = kinds_of(frame, frame.columns), []
-    for column, levels in list(kinds.items()):
-        if levels is not None and (len(levels) > MAX_LEVELS or (len(levels) > 10 and len(levels) > len(frame) / 2)):
-            notes.append(
-                f"Column {column!r} is left out: it is text with {len(levels)} distinct values in {len(frame)} rows, "
-                f"more names than properties; a formula with (1 | {column}) would use it as a group."
-            )
-            del kinds[column]
-    return Columns(kinds), tuple(notes)
+def row_names(frame, features: Sequence[str]) -> dict[str, str]:
+    """The columns among ``features`` whose text names rows rather than describes them, and a note on each."""
+    found = {}
+    for column in features:
+        if not is_numeric(frame[column]):
+            number, size = frame[column].nunique(), int(frame[column].notna().sum())
+            if number > MAX_LEVELS or (number > 10 and number > size / 2):
+                kinds_of(frame, (column,))  # dates, and numbers spoilt by words, have sentences of their own
+                found[column] = (
+                    f"Column {column!r} is left out: it is text with {number} distinct values in {size} rows, more "
+                    f"names than properties; a formula with (1 | {column}) would use it as a group."
+                )
+    return found
 
 
 class Terms:

@@ -5,8 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from credo.models.columns import as_text, drop_missing, require
-from credo.models.design import Design, Kept, Terms, as_frame, evaluate, learn_columns, required_columns, superfluous
+from credo.models.columns import as_text, drop_missing, kinds_of, require
+from credo.models.design import (
+    Columns,
+    Design,
+    Kept,
+    Terms,
+    as_frame,
+    evaluate,
+    required_columns,
+    row_names,
+    superfluous,
+)
 from credo.models.family import FAMILIES as FAMILIES
 from credo.models.family import Family, check_family, encode, guess
 from credo.models.family import guess_family as guess_family
@@ -159,6 +169,8 @@ def read_table(
     if exposure is not None:
         require(frame, (exposure,), name)
     used = _used(name, frame, target, parts, exposure)
+    left_out = row_names(frame, [c for c in used if c not in (target, exposure)]) if parts is None else {}
+    frame, used = frame.drop(columns=list(left_out)), [column for column in used if column not in left_out]
     frame, dropped = drop_missing(name, frame, used, missing)
     outcome = frame[target] if target in frame.columns else _computed(target, frame)
     family, reason = (family, None) if family else _guess(outcome, target, exposure)  # type: ignore[assignment]
@@ -168,13 +180,14 @@ def read_table(
     if parts is None:
         features = frame.drop(columns=[target, *([exposure] if exposure else [])])
         if features.shape[1] == 0:
-            raise CredoError(f"{name} has no column besides {target!r}: give at least one feature.")
-        design, left_out = learn_columns(features)
+            reasons = " ".join(left_out.values())
+            raise CredoError(f"{name} has no column besides {target!r}: give at least one feature. {reasons}".strip())
+        design = Columns(kinds_of(features, features.columns))
         groups, offset = (), Offset((), exposure) if exposure else None
     else:
         others = [column for column in used if column not in _columns_of(target, frame) and column != exposure]
         parts = parts.with_columns(others)
-        design, left_out = Terms(parts.fixed, frame), ()
+        design = Terms(parts.fixed, frame)
         keys = _keys(parts.groups)
         groups = tuple(_group_design(group, key, frame) for group, key in zip(parts.groups, keys, strict=True))
         offsets = tuple(_offset(text, frame) for text in parts.offsets)
@@ -183,8 +196,8 @@ def read_table(
     keep, repeated = superfluous(x, design.names)
     kept = Kept(design, tuple(keep))
     if parts is None and not keep:
-        raise CredoError(f"No column of {name} is of use: {' '.join((*left_out, *repeated))}")
-    notes = (*([reason] if reason else []), *notes, *dropped, *left_out, *repeated)
+        raise CredoError(f"No column of {name} is of use: {' '.join((*left_out.values(), *repeated))}")
+    notes = (*([reason] if reason else []), *notes, *left_out.values(), *dropped, *repeated)
     table = Table(name, x[:, keep], kept.names, y, target, family, classes, notes, frame, kept, groups, offset)  # type: ignore[arg-type]
     if offset is not None:
         offset(frame)  # said now what is wrong with it
