@@ -32,6 +32,10 @@ def line(params, x):
     return dist.Normal(x @ params["w"], 1.0)
 
 
+def several(params, x):
+    return {"size": dist.Normal(x @ params["w"], 1.0), "class": dist.Bernoulli(logits=x @ params["w"])}
+
+
 def columns(params, x):
     return dist.Normal(x @ params["w"], 1.0).to_event(1)
 
@@ -51,6 +55,13 @@ def binary() -> credo.Predictive:
 def continuous() -> credo.Predictive:
     model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2, 3])}, columns)
     return credo.fit(model.given(X, X @ np.ones((2, 3))), credo.MAP(), progress=False).predict(X[:4])
+
+
+@functools.cache
+def joint() -> credo.Predictive:
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, several)
+    target = model.given(X, {"size": X[:, 0], "class": CLASSES})
+    return credo.fit(target, credo.MAP(), progress=False).predict(X[:3])
 
 
 def draws(*shape: int) -> Outcomes:
@@ -118,6 +129,18 @@ def test_several_columns_are_decided_entry_by_entry_and_priced_as_a_row():
     assert np.all(low < high)
 
 
+def test_several_outcomes_are_decided_by_name_and_priced_together():
+    decision = credo.decide(joint(), Squared())
+    np.testing.assert_array_equal(decision.action["size"], joint().mean["size"])
+    truth = 1.0 + joint().variance["class"]
+    assert np.all(np.abs(decision.expected_loss - truth) < 4.5 * decision.error)
+    own = credo.decide(
+        joint(), lambda action, y: (y["size"] - 3) ** 2 if action == "size" else y["class"], ["size", "class"]
+    )
+    np.testing.assert_array_equal(own.action, "class")
+    assert np.all(np.abs(own.expected_loss - joint().mean["class"]) < 4.5 * own.error)
+
+
 # choosing ---------------------------------------------------------------------------------------------------------
 
 
@@ -158,8 +181,8 @@ def test_three_classes_and_four_actions():
 def test_the_same_key_decides_alike_whatever_the_chunks(monkeypatch):
     """Rows in chunks: classes need no draws, so that the answers are the same to rounding."""
     predictive = posterior().predict(X)
-    whole = credo.decide(predictive, CostMatrix.binary(false_positive=1, false_negative=3))
-    again = credo.decide(predictive, CostMatrix.binary(false_positive=1, false_negative=3))
+    whole = credo.decide(predictive, CostMatrix.binary(false_positive=1.0, false_negative=3.0))
+    again = credo.decide(predictive, CostMatrix.binary(false_positive=1.0, false_negative=3.0))
     np.testing.assert_array_equal(whole.expected_loss, again.expected_loss)
     monkeypatch.setattr("credo.decisions.belief.MEMORY", 2**18)
     rows = OfPredictive(predictive, jax.random.key(0), 100).each(
@@ -167,7 +190,7 @@ def test_the_same_key_decides_alike_whatever_the_chunks(monkeypatch):
     )
     assert len(rows) == 40
     assert rows.max() < 40
-    cut = credo.decide(predictive, CostMatrix.binary(false_positive=1, false_negative=3))
+    cut = credo.decide(predictive, CostMatrix.binary(false_positive=1.0, false_negative=3.0))
     np.testing.assert_allclose(cut.expected_loss, whole.expected_loss, rtol=1e-12)
     np.testing.assert_allclose(cut.error, whole.error, rtol=1e-9)
 
@@ -213,6 +236,8 @@ def branching(action, y):
         (binary, Interval(0.1), {}, "use ZeroOne"),
         (binary, Squared(), {"num_draws": 1}, "num_draws is a whole number from 2"),
         (continuous, CostMatrix(np.eye(2)), {}, "this one is no class"),
+        (joint, ZeroOne(), {}, "this predictive has several"),
+        (joint, CostMatrix(np.eye(2)), {}, "this predictive has several"),
         (continuous, ZeroOne(), {}, "no action hits a continuous outcome"),
         (posterior, ZeroOne(), {}, "no action hits a continuous outcome"),
         (posterior, lambda a, params: (a - params["w"][0]) ** 2, {}, "Give start="),

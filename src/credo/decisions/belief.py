@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from credo.diagnose.convergence import mcse_mean
+from credo.linalg.operator import Stored
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import draw_weights, report_positions
 from credo.posterior.posterior import Posterior
@@ -47,6 +48,7 @@ class Belief(ABC):
     num_classes: int | None = None
     is_binary: bool = False
     is_discrete: bool = False
+    has_parts: bool = False  # several outcomes by name
     has_density: bool = False
 
     @property
@@ -81,7 +83,8 @@ class OfPredictive(Belief):
         self.predictive, self.key, self.num_draws = predictive, key, num_draws
         self.stream = predictive._stream
         self.parts = [outcome for _, outcome in predictive._named()]
-        single = self.parts[0] if not isinstance(predictive._outcomes, dict) else None
+        self.has_parts = isinstance(predictive._outcomes, dict)
+        single = None if self.has_parts else self.parts[0]
         self.is_discrete = single is not None and single.is_discrete
         if single is not None and len(single.shape) == 1 and not single.is_joint:
             self.is_binary = single.family.startswith("Bernoulli")
@@ -192,14 +195,15 @@ class OfPosterior(Belief):
         return Outcomes(values, jnp.asarray(weights)[:, None], len(weights))
 
 
-def average(losses: Float[np.ndarray, "n m"], drawn: Outcomes) -> tuple[np.ndarray, np.ndarray]:
+def average(losses: Shaped[Stored, "n m"], drawn: Outcomes) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the losses and its standard error, (m,) each.
 
     With c_s and W_s the sums of w·L and of w in group s, the error² of the ratio Σ c / Σ W is S/(S−1) Σ (c_s − W_s L̄)²
     (Cochran 1977, chapter 6); for chains it is sd²/ESS (Vehtari et al. 2021). One group alone is exact.
     """
-    losses, weights, groups = np.asarray(losses), np.asarray(drawn.weights), drawn.num_groups
-    losses = np.where(weights > 0, losses, 0.0)  # an outcome that cannot happen costs nothing, whatever its loss
+    weights, groups = np.asarray(drawn.weights), drawn.num_groups
+    # an outcome that cannot happen costs nothing, whatever its loss
+    losses = np.where(weights > 0, np.asarray(losses), 0.0)
     mean = np.sum(weights * losses, axis=0)
     if drawn.chains:
         error = mcse_mean(losses.reshape(drawn.chains, -1, losses.shape[1]))

@@ -5,7 +5,7 @@
 A loss brings its own formula, or is minimised here: among a list of actions, or by a search.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class Decision:
 def decide(
     belief: Predictive | Posterior | ModelProbabilities,
     loss: Callable[[Any, Any], Any],
-    actions: Sequence | None = None,
+    actions: Iterable | None = None,
     *,
     start: Any = None,
     key: Any = 0,

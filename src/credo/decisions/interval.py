@@ -8,7 +8,7 @@ ends are therefore moved to f = γ.
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from credo.decisions.belief import Belief, OfPosterior
 
@@ -37,7 +37,7 @@ def _on_tree(values, weights, price: float):
     return tuple(jax.tree.unflatten(structure, side) for side in zip(*pairs, strict=True))
 
 
-def highest_density(y: Float[np.ndarray, "n m ..."], weights: Float[np.ndarray, "n m"], price: float):
+def highest_density(y: Shaped[np.ndarray, "n m ..."], weights: Float[np.ndarray, "n m"], price: float):
     """The best (low, high) on weighted points, over the leading axis, for each entry of (m, …)."""
     order = np.argsort(y, axis=0, kind="stable")
     weights = np.broadcast_to(weights.reshape(weights.shape + (1,) * (y.ndim - weights.ndim)), y.shape)

@@ -5,13 +5,13 @@ entries (columns, or the parameters of a posterior) the losses of the entries ar
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from credo.decisions.belief import Belief
 from credo.decisions.interval import best_interval
@@ -44,6 +44,7 @@ class ZeroOne(Loss):
         return jnp.where(jnp.asarray(action) == outcome, 0.0, 1.0)
 
     def check(self, belief):
+        _single(self, belief)
         if not belief.is_discrete:
             raise CredoError(
                 "ZeroOne() is for classes and counts: no action hits a continuous outcome exactly, so all would lose "
@@ -64,7 +65,7 @@ class CostMatrix(Loss):
     ((0.0, 5.0), (1.0, 0.0))
     """
 
-    costs: Sequence[Sequence[float]]
+    costs: ArrayLike
 
     def __post_init__(self):
         try:
@@ -88,6 +89,7 @@ class CostMatrix(Loss):
         return jnp.where(inside, jnp.asarray(costs)[action, outcome], jnp.nan)
 
     def check(self, belief):
+        _single(self, belief)
         num_actions, num_classes = np.shape(self.costs)
         if belief.num_classes is None:
             raise CredoError(
@@ -214,6 +216,14 @@ class Reject:
 
 def _total(entry, *trees):
     return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax.tree.map(entry, *trees)))
+
+
+def _single(loss: Loss, belief: Belief) -> None:
+    if belief.has_parts:
+        raise CredoError(
+            f"{type(loss).__name__} is for one outcome, and this predictive has several: write the loss as a function "
+            "of action and outcome, which takes outcome['name']."
+        )
 
 
 def _ordered(loss: Loss, belief: Belief) -> None:
