@@ -14,6 +14,7 @@ import numpy as np
 from credo.linalg.products import columns, hvp
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import chunk_size, find_mode, in_unconstrained_space, starting_position
+from credo.methods.optimise.spectrum import Spectrum
 from credo.methods.optimise.subproblem import ConjugateGradients, Dense
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
@@ -62,6 +63,8 @@ def find_start(target: Target, family: Family, key, start, options: Options) -> 
 
 def _free_direction(target: Target, position: np.ndarray, precision: np.ndarray) -> np.ndarray | None:
     """A direction of no curvature along which the density is as high far away as at the mode."""
+    if Spectrum(precision, float(np.finfo(float).eps)).factor is not None:  # a thirtieth of the price of eigenvectors
+        return None
     unit = np.sqrt(np.maximum(np.abs(np.diagonal(precision)), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(precision / unit / unit[:, None])
     if not values[0] < FLAT:
