@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 export MPLBACKEND ?= Agg
 
 .PRECIOUS: %/.created %/.develop
-.PHONY: help demo test lint unit shapes slow scale examples docs bench
+.PHONY: help demo test lint unit shapes slow scale examples gallery docs bench
 
 help:
 	@echo "make demo      compare several approximations of one posterior on the breast-cancer table (into demo/)"
@@ -21,6 +21,7 @@ help:
 	@echo "make slow      the longer tests and those against peer libraries"
 	@echo "make scale     every method on 100,000 rows and on 1,000 parameters, minutes each"
 	@echo "make examples  run every program of examples/"
+	@echo "make gallery   the examples' pictures of docs/gallery.md, drawn again"
 	@echo "make docs      the documentation as pages (into site/)"
 	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
 	@echo "make lint, make unit: the two halves of make test"
@@ -51,6 +52,10 @@ scale: $(VENV)/.develop
 
 examples: $(VENV)/.examples
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "$$example"; $(BIN)/python "$$example"; done
+
+gallery: $(VENV)/.examples
+	@set -e; for example in $(sort $(wildcard examples/*.py)); do \
+	  $(BIN)/python "$$example" docs/pictures/$$(basename "$$example" .py).png; done
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
