@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from credo.timing import stopwatch
 __all__ = ["fit", "load", "resume"]
 
 
+@runtime_checkable
 class Method(Protocol):
     """A way to infer: a frozen dataclass of settings."""
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,7 @@ class Algorithm(NamedTuple):
     step: Callable[[Key, State], tuple[State, Info]]
 
 
+@runtime_checkable
 class Program(Protocol):
     """What a compiled loop is keyed on: hashable settings that make an algorithm of a target and its tuning."""
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from credo.models.columns import MAX_LEVELS, Kinds, is_numeric, kinds_of, read_c
 from credo.status import CredoError
 
 
+@runtime_checkable
 class Design(Protocol):
     """``names``: what each of the D columns stands for. ``design(frame)``: the rows of ``frame``, (M, D)."""
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NUM_SAMPLES = 4_096  # for quantiles where numpyro knows no distribution function
 
 
+@runtime_checkable
 class Rule(Protocol):
     """A way to integrate the likelihood over the posterior: a frozen dataclass of settings."""
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
 NUM_TEMPORARIES = 10  # arrays of the size of the outcomes that one evaluation holds at a time
 
 
+@runtime_checkable
 class Law(Protocol):
     """A predictive distribution as a pytree of pure functions of a chunk of rows.
 

@@ -10,7 +10,7 @@ Variances are taken within chains: while chains are apart, the distance between 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +26,7 @@ Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
 
 
+@runtime_checkable
 class MetricEstimator(Protocol):
     """How a metric is found; hashable settings."""
 
