@@ -58,6 +58,20 @@ def test_weights_that_are_not_finite():
     assert np.isnan(pareto.effective_sample_size(smoothed))
 
 
+def test_a_tail_that_moves_nothing_is_not_judged():
+    """log w = 3 z⁸/10⁵ grows without end, but on the draws there are the weights are almost one."""
+    z = np.random.default_rng(3).normal(size=(4000, 1))
+    log_weights = 3e-5 * z[:, 0] ** 8
+    assert pareto.smooth(log_weights).k_hat > 0.7
+    figures = pareto.proposal_figures(z, log_weights)
+    assert figures["pareto_k"] == 0
+    assert figures["mean_shift"] == figures["log_sd_shift"] == 0
+    shifted = 0.2 * z[:, 0]  # a mean off by 0.2 sd: the weights are worth 96 %
+    assert pareto.proposal_figures(z, shifted)["pareto_k"] == pareto.smooth(shifted).k_hat
+    assert pareto.proposal_figures(z, shifted)["mean_shift"] > 0.1
+    assert np.isnan(pareto.judged_shape(np.where(z[:, 0] == z[0, 0], np.nan, 0.0), np.nan))
+
+
 def test_tails_without_a_fit():
     rng = np.random.default_rng(1)
     one = np.full(1000, -np.inf)

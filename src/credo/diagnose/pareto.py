@@ -16,6 +16,7 @@ from credo.status import CredoError
 
 MIN_TAIL = 6  # with fewer points the first quartile, which the fit rests on, is the smallest of them
 EQUAL = 1e-8  # log weights this close differ by rounding only
+NEARLY_EQUAL = 0.99  # of the draws: what weights are worth whose tail moves nothing
 MOST_DRAWS = 8_000  # to tell a shift: a mean is known to 0.1 sd where an eighth of them is effective
 UNDERFLOW = -700.0  # exp() of less is zero or subnormal
 
@@ -68,6 +69,16 @@ def effective_sample_size(log_weights: Float[np.ndarray, " S"]) -> float:
     return float(np.sum(weights) ** 2 / np.sum(weights**2)) if weights.any() else 0.0
 
 
+def judged_shape(log_weights: Float[np.ndarray, " S"], k_hat: float) -> float:
+    """k̂ for a verdict: that of the tail, or 0 where raw ``log_weights`` are worth 99 % of their draws.
+
+    With χ² = E_q[(p/q − 1)²], about S/ESS − 1, any mean obeys |E_p f − E_q f| ≤ χ sd_q f (Cauchy & Schwarz): below
+    0.1 sd there. Such weights differ in a few draws far out only, to which k̂ alone would give the word.
+    """
+    share = effective_sample_size(log_weights) / len(log_weights) if len(log_weights) else 0.0
+    return 0.0 if share >= NEARLY_EQUAL and not np.isnan(k_hat) else k_hat
+
+
 def threshold(num_draws: int) -> float:
     """The largest k̂ at which ``num_draws`` draws give a reliable estimate (Vehtari et al. 2024)."""
     return min(1 - 1 / np.log10(num_draws), 0.7) if num_draws > 1 else -np.inf
@@ -93,7 +104,7 @@ def is_undecided(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, "
     if len(log_weights) >= MOST_DRAWS:
         return False
     smoothed = smooth(log_weights)
-    if not smoothed.k_hat <= RULES["pareto_k"].passes:
+    if not judged_shape(log_weights, smoothed.k_hat) <= RULES["pareto_k"].passes:
         return False
     shift, mean, log_sd = moment_shift(z, smoothed.log_weights), RULES["mean_shift"], RULES["log_sd_shift"]
     is_passing = shift.mean <= mean.passes and shift.log_sd <= log_sd.passes
@@ -106,10 +117,11 @@ def proposal_figures(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarra
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so.
     """
     smoothed = smooth(log_weights)
-    if not smoothed.k_hat <= 1:
-        return {"pareto_k": float(smoothed.k_hat)}
+    k_hat = judged_shape(log_weights, smoothed.k_hat)
+    if not k_hat <= 1:
+        return {"pareto_k": float(k_hat)}
     shift = moment_shift(z, smoothed.log_weights)
-    return {"pareto_k": float(smoothed.k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
+    return {"pareto_k": float(k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
 
 
 def moment_shift(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> Shift:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from credo.diagnose.pareto import effective_sample_size, smooth, threshold
+from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.verdict import RULES, judge
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind
@@ -64,8 +64,9 @@ class Importance:
                 f"The log density is finite at none of {num_draws} draws of the proposal, which misses the "
                 "target: use a proposal fitted to this target, or NUTS()."
             )
+        k_hat = judged_shape(log_weights, smoothed.k_hat)
         figures = {
-            "pareto_k": smoothed.k_hat,
+            "pareto_k": k_hat,
             "importance_ess": effective_sample_size(smoothed.log_weights),
             "num_draws": num_draws,
         }
@@ -74,9 +75,9 @@ class Importance:
         return Posterior(
             Draws(u[None], smoothed.log_weights[None].astype(u.dtype)),
             target,
-            verdict=_verdict(figures, smoothed.k_hat, num_draws, sentences),
+            verdict=_verdict(figures, k_hat, num_draws, sentences),
             info={"num_densities": num_draws, "is_complete": num_draws == self.num_draws},
-            log_evidence=log_evidence(log_weights, smoothed.k_hat) if has_evidence(target) else None,
+            log_evidence=log_evidence(log_weights, k_hat) if has_evidence(target) else None,
         )
 
     def _check(self, target: Target, proposal) -> None:
