@@ -148,6 +148,8 @@ def test_classes_with_missing_values(tmp_path, monkeypatch, capsys):
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--missing", "guess"], "missing='guess' is unknown"),
         ("a,b\n1,2\n2,3\n", ["--formula", "b ~ a + z"], "no column 'z'"),
         ("a,b\n1,2\n2,3\n", ["--formula", "b ~ a + (1 | g"], "brackets"),
+        ("a,b\n1,2\n2,3\n", ["--formula", "b ~ (a).f(b)"], "cannot be read, for '(a).f(b)'"),
+        ("a,b\n1,2\n2,3\n", ["--formula", "b ~ a + __import__('os').system('touch x')"], "cannot be read, for"),
         ("a,b,c\n1,2,1\n2,3,0\n", ["--target", "b", "--exposure", "c"], "positive amount"),
         ("a,b\n1,2\n2,3\n", ["--target", "b", "--exposure", "c"], "no column 'c'"),
         ("b\n1\n2\n3\n", ["--target", "b"], "no column besides 'b'"),

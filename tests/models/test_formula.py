@@ -116,7 +116,13 @@ def test_groups_named_like_something_else_keep_apart():
         ("z ~ x1", "no column 'z'"),
         ("y ~ x1 + (1 | contry)", "no column 'contry': did you mean 'county'"),
         ("y ~ log(zz)", "no column 'zz'"),
-        ("y ~ foo(x1)", "'foo' is not defined|no column 'foo'"),
+        ("y ~ foo(x1)", "cannot be used, for 'foo'"),
+        ("y ~ (x1).f(k)", "cannot be read, for '.x1..f.k.'"),
+        ("log(y).f(k) ~ x1", "cannot be read, for 'log.y..f.k.'"),
+        ("y ~ x1 + (1 + (x1).f(k) | county)", "cannot be read, for '.x1..f.k.'"),
+        ("y ~ x1 + __import__('os').system('touch pwn')", "cannot be read, for .__import__"),
+        ("y ~ x1 + np.linalg.inv(x1)", "cannot be used, for 'np.linalg.inv'"),
+        ("y ~ x1 + {1 / 0}", "division by zero"),
         ("y ~ x1 +", "a term is missing"),
         ("y ~", "has no terms"),
         ("y ~ x1 x2", "cannot be read: Missing operator"),
@@ -138,6 +144,24 @@ def test_what_cannot_be_read_is_said(formula, sentence):
         return
     with pytest.raises(CredoError, match=sentence):
         read(formula)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "{open('written', 'w').write('x')}",
+        "I(open('written', 'w').write('x'))",
+        "C(x1, levels=open('written', 'w'))",
+        "x1.to_csv('written')",
+        "np.savetxt('written', x1)",
+        "{[x1.to_csv('written') for i in [1]]}",
+    ],
+)
+def test_a_formula_reaches_nothing_but_columns(term, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CredoError, match="cannot be used"):
+        read(f"y ~ x1 + {term}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_target_and_formula_must_agree():

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from credo.models.columns import MAX_LEVELS, Kinds, is_numeric, kinds_of, read_columns, require
+from credo.models.expressions import check_term
+from credo.models.formula import split
 from credo.status import CredoError
 
 
@@ -101,12 +103,22 @@ class Terms:
 def required_columns(text: str, frame) -> tuple[str, ...]:
     """The columns that formulaic terms need, in the order of the table; CredoError for what is none."""
     import formulaic
-    from formulaic.errors import FormulaicError
 
     parsed: Any = formulaic.Formula
     try:
-        wanted = {str(name) for name in parsed(text).required_variables}
-    except FormulaicError as error:
+        formula = parsed(text)
+        for factor in (factor for term in formula for factor in term.factors):
+            if factor.eval_method.value == "python":
+                check_term(factor.expr)  # before anything else: looking for variables evaluates a part of some
+        wanted = {str(name) for name in formula.required_variables}
+    except CredoError:
+        raise
+    except SyntaxError as error:  # of Python's own parser, which formulaic lets through
+        raise CredoError(
+            f"The formula's part {_shown(text)!r} cannot be read, for {_culprit(text)!r}: a term is a column or a "
+            "function of columns such as log(x)."
+        ) from error
+    except Exception as error:
         raise _unreadable(text, error) from error
     # formulaic overlooks arguments of poly() and the like, and takes np.sqrt for a variable
     mentioned = {quoted or word for quoted, word in re.findall(r"`([^`]+)`|([^\W\d][\w.]*)", text)}
@@ -126,7 +138,7 @@ def evaluate(text: str, frame) -> np.ndarray:
 
 def _materialise(text: str, spec, frame) -> Any:
     from formulaic import model_matrix
-    from formulaic.errors import DataMismatchWarning, FormulaicError
+    from formulaic.errors import DataMismatchWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # log(−1) is NaN, and found as such
@@ -138,8 +150,21 @@ def _materialise(text: str, spec, frame) -> Any:
                 f"{_shown(text)!r} meets a level that the fit did not know: {_one_line(error)} Drop those rows, or use "
                 "a group effect, (1 | column), whose new levels are drawn from their prior."
             ) from error
-        except (FormulaicError, ValueError, TypeError) as error:
+        except Exception as error:  # whatever a function of the formula raises
             raise _unreadable(text, error) from error
+
+
+def _culprit(text: str) -> str:
+    """The first term that formulaic cannot read."""
+    import formulaic
+
+    parsed: Any = formulaic.Formula
+    for _, term in split(text, "+-"):
+        try:
+            parsed(term)
+        except SyntaxError:
+            return term
+    return _shown(text)
 
 
 def _unreadable(text: str, error: Exception) -> CredoError:

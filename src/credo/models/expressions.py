@@ -1,0 +1,55 @@
+"""What a term of a formula may compute: functions of columns, and nothing that reaches the machine.
+
+formulaic evaluates a term as Python, so ``{open('f', 'w')}`` would write a file; and the file beside a comparison holds
+its formula as text. Hence a term is looked at before it is evaluated: names of columns, numbers, texts, operators, the
+functions of formulaic, and those of NumPy that work value by value.
+"""
+
+import ast
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from credo.status import CredoError
+
+NUMPY = ("where", "clip", "round", "abs", "nan_to_num", "digitize", "isin", "interp", "pi", "e")  # besides ufuncs
+ALLOWED = (
+    ast.Expression, ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call,
+    ast.keyword, ast.Attribute, ast.List, ast.Tuple, ast.Dict, ast.Subscript, ast.Slice, ast.operator, ast.unaryop,
+    ast.boolop, ast.cmpop, ast.expr_context,
+)  # fmt: skip
+
+
+def check_term(expression: str) -> None:
+    """CredoError, naming ``expression``, unless it is a function of columns that may be evaluated."""
+    from formulaic.transforms import TRANSFORMS
+    from formulaic.utils.code import sanitize_variable_names
+
+    # as formulaic reads it: names in backticks become identifiers
+    tree = ast.parse(sanitize_variable_names(expression, {}, {}), mode="eval")
+    for piece in _refused(tree, TRANSFORMS):
+        raise CredoError(
+            f"The formula's part {expression!r} cannot be used, for {piece!r}: a term is made of columns, numbers and "
+            "functions such as log(x), np.sqrt(x), poly(x, 2) or C(g). Compute anything else as a column of the table."
+        )
+
+
+def _refused(tree: ast.AST, functions: Collection[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in functions:
+            yield node.func.id
+        if (
+            not isinstance(node, ALLOWED)
+            or (isinstance(node, ast.Name) and node.id.startswith("__"))
+            or (isinstance(node, ast.Attribute) and not _is_known_attribute(node))
+            or (isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute))
+        ):
+            yield ast.unparse(node)
+
+
+def _is_known_attribute(node: ast.Attribute) -> bool:
+    if not isinstance(node.value, ast.Name):
+        return False
+    if node.value.id == "contr":
+        return not node.attr.startswith("_")
+    return node.value.id == "np" and (node.attr in NUMPY or isinstance(getattr(np, node.attr, None), np.ufunc))
