@@ -10,7 +10,7 @@ import pytest
 import credo
 from credo import cli
 from credo.reporting import main_job
-from credo.reporting.recipe import load_recipe
+from credo.reporting.recipe import load_prepared
 
 
 def run(monkeypatch, tmp_path, *arguments: str) -> int:
@@ -76,7 +76,7 @@ def test_predicts_new_rows_by_the_trusted_method(table, tmp_path, monkeypatch, c
     assert "2 rows by laplace" in capsys.readouterr().out
     found = pd.read_csv(predictions)
     assert found["id"].tolist() == [7, 8]
-    prepared = load_recipe(out / "table.credo")
+    prepared = load_prepared(out / "table.credo")
     predictive = credo.load(out / "laplace.credo", prepared.model).predict(prepared.inputs(pd.read_csv(new)))
     np.testing.assert_allclose(found["predicted yield"], predictive.mean, rtol=1e-12)
     np.testing.assert_allclose(found["95 %"], predictive.interval(0.9)[1], rtol=1e-12)

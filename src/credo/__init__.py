@@ -32,6 +32,7 @@ from credo.posterior.posterior import Posterior
 from credo.predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
 from credo.reporting import plots
 from credo.reporting.comparison import compare
+from credo.reporting.recipe import load_prepared
 from credo.reporting.report import report
 from credo.status import CredoError, Estimate, Verdict
 
@@ -49,6 +50,7 @@ __all__ = [
     "adapters",
     "read_table",
     "prepare",
+    "load_prepared",
     # how to infer
     "fit",
     "resume",

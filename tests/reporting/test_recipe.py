@@ -4,10 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import credo
 from credo import CredoError
 from credo.models.regression import prepare
 from credo.models.table import read_table
-from credo.reporting.recipe import load_recipe, save_recipe
+from credo.posterior.kinds import Point
+from credo.reporting.recipe import load_prepared, save_recipe
 
 
 def frame() -> pd.DataFrame:
@@ -39,7 +41,7 @@ def test_comes_back_to_the_bit(target, formula, exposure, tmp_path):
     table = read_table(frame().drop(columns=[] if formula else ["unused"]), target, formula=formula, exposure=exposure)
     prepared = prepare(table, np.arange(0, 60, 2))
     save_recipe(tmp_path / "table.credo", prepared, formula=formula, exposure=exposure)
-    again = load_recipe(tmp_path / "table.credo")
+    again = load_prepared(tmp_path / "table.credo")
     new = frame().iloc[3:9]
     here, there = prepared.inputs(new), again.inputs(new)
     here, there = (each if isinstance(each, dict) else {"x": each} for each in (here, there))
@@ -54,7 +56,29 @@ def test_comes_back_to_the_bit(target, formula, exposure, tmp_path):
 
 def test_refuses_with_a_sentence(tmp_path):
     with pytest.raises(CredoError, match="There is no table.credo"):
-        load_recipe(tmp_path / "table.credo")
+        load_prepared(tmp_path / "table.credo")
     (tmp_path / "table.credo").write_text("something else")
     with pytest.raises(CredoError, match="damaged or no file of Credo's"):
-        load_recipe(tmp_path / "table.credo")
+        load_prepared(tmp_path / "table.credo")
+
+
+@pytest.mark.parametrize("num_rows", [60, 1200])  # not centred, and centred
+def test_a_group_posterior_loads_with_its_table_and_without(num_rows, tmp_path):
+    rng = np.random.default_rng(5)
+    county, x = rng.choice(["a", "b", "c"], num_rows), rng.normal(size=num_rows)
+    data = pd.DataFrame({"y": x + rng.normal(size=num_rows), "x": x, "county": county})
+    formula = "y ~ x + (1 + x | county)"
+    prepared = prepare(read_table(data, formula=formula), np.arange(num_rows))
+    target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y)
+    fitted = credo.Posterior(Point(np.linspace(-0.5, 0.5, target.dim)), target, verdict=credo.Verdict("pass"))
+    fitted.save(tmp_path / "point.credo")
+    save_recipe(tmp_path / "table.credo", prepared, formula=formula, exposure=None)
+    bare = credo.load(tmp_path / "point.credo")
+    for name, value in bare.mean().items():
+        np.testing.assert_allclose(value, fitted.mean()[name], rtol=1e-12)
+    assert -1 < bare.mean()["county_correlation"][0] < 1
+    again = credo.load_prepared(tmp_path)
+    loaded = credo.load(tmp_path / "point.credo", again.model)
+    new = data.iloc[:3]
+    here, there = fitted.predict(prepared.inputs(new)), loaded.predict(again.inputs(new))
+    np.testing.assert_array_equal(np.asarray(here.mean), np.asarray(there.mean))

@@ -77,7 +77,7 @@ def check(recorded: Mapping, model: Target | Model) -> None:
         )
     supports = _supports(model)
     for parameter, support in zip(recorded["parameters"], supports, strict=True):
-        if parameter["support"] != support:
+        if parameter["support"] not in (None, support):  # earlier versions wrote None for some that are fixed
             raise CredoError(
                 f"The file holds another model: {parameter['name']!r} had support {_shown(parameter['support'])} and "
                 f"has {_shown(support)} here. Give the model that was fitted."
@@ -129,7 +129,12 @@ def _log_density(target: Target, u):
 def _supports(model: Target | Model) -> list[dict | None]:
     prior = model.model.prior if isinstance(model, Target) else model.prior
     supports = []
-    prior.survey(lambda name, distribution, value: supports.append(_encode(distribution.support)))
+
+    def see(name, distribution, value):
+        with jax.ensure_compile_time_eval():  # bounds that a transform computes from constants are constants
+            supports.append(_encode(distribution.support))
+
+    prior.survey(see)
     return supports
 
 

@@ -10,7 +10,7 @@ from credo.fitting import load
 from credo.models.reading import read_frame
 from credo.models.regression import Prepared
 from credo.predict import Predictive
-from credo.reporting.recipe import FILE, load_recipe
+from credo.reporting.recipe import FILE, load_prepared
 from credo.reporting.results import VERDICTS
 from credo.status import CredoError
 
@@ -29,7 +29,7 @@ def predict_table(source: Path, new: str, out: Path) -> None:
     if not out.parent.is_dir():
         raise CredoError(f"There is no folder {str(out.parent)!r} for the predictions: make it, or choose another.")
     path = chosen_posterior(source)
-    prepared = load_recipe(path.parent / FILE)
+    prepared = load_prepared(path.parent / FILE)
     frame = read_frame(new)[1]
     posterior = load(path, prepared.model)
     predictive = posterior.predict(prepared.inputs(frame))

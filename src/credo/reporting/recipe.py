@@ -38,10 +38,19 @@ def save_recipe(path: Path, prepared: Prepared, *, formula: str | None, exposure
     write_arrays(path, arrays, header, kind=KIND)
 
 
-def load_recipe(path: Path) -> Prepared:
-    """The table in the file ``path``, prepared as it was; CredoError where there is none."""
+def load_prepared(path: str | Path) -> Prepared:
+    """The table of a saved comparison, prepared as it was: its model, and how it reads new rows.
+
+    ``path``: the folder that credo compare wrote, or table.credo in it. CredoError where there is none, or where it is
+    damaged.
+
+    >>> prepared = load_prepared("credo-out")  # doctest: +SKIP
+    >>> posterior = credo.load("credo-out/nuts.credo", prepared.model)  # doctest: +SKIP
+    >>> posterior.predict(prepared.inputs(new_rows)).mean  # doctest: +SKIP
+    """
     import pandas as pd
 
+    path = Path(path) / FILE if Path(path).is_dir() else Path(path)
     if not path.is_file():
         raise CredoError(
             f"There is no {path.name} in {path.parent}: predictions for new rows need it beside the posterior, where "
