@@ -124,6 +124,9 @@ def test_bounds_cut_and_say_so():
     np.testing.assert_allclose(cut.log_evidence.value - full.log_evidence.value, wanted, atol=1e-5)
     wide = fit(target, Grid(bounds={"rate": (1e-3, 60.0)}), progress=False)
     np.testing.assert_allclose(wide.log_evidence.value, full.log_evidence.value, atol=1e-9)
+    assert cut.log_evidence.kind == "lower bound"
+    assert np.isnan(cut.log_evidence.error)
+    assert wide.log_evidence.kind == "exact"
 
 
 def rough_density(params):
@@ -172,3 +175,6 @@ def test_mistakes_have_their_sentences():
         fit(target, Grid(bounds={"lambda": (0.0, 1.0)}), progress=False)
     with pytest.raises(CredoError, match="two different numbers in its support"):
         fit(target, Grid(bounds={"rate": (-1.0, 1.0)}), progress=False)
+    for bounds in ((3.0, 1.0), (1.0, 1.0), (np.nan, 1.0), (1.0, np.nan), (1.0,), 2.0, ("a", 1.0), ([1.0, 2.0], 3.0)):
+        with pytest.raises(CredoError, match=r"bounds of 'rate' are .*give \(low, high\)"):
+            fit(target, Grid(bounds={"rate": bounds}), progress=False)

@@ -33,6 +33,7 @@ FINE = {1: 4_097, 2: 257, 3: 65}  # nodes a side, at least: quantiles interpolat
 FINEST = {1: 65_537, 2: 1_025, 3: 129}  # and at most: two million nodes
 ENOUGH = 1e-10  # nats by which the evidence may still move when h is halved
 COARSE = 1e-6  # nats above which the grid does not count as exact
+CUT = 1e-6  # of mass at the boundary above which the evidence is that of the box (the verdict's limit too)
 OUTSIDE = 32  # the boundary is this part of the box on each side, whatever the spacing
 DROPPED = 1e-11  # of mass and of every variance: what the nodes that are not stored may hold
 
@@ -53,8 +54,9 @@ class Grid:
     ``num_points``: nodes a side; None refines until the evidence stands still to 1e-10. ``bounds``: name -> (low, high)
     in the user's space, arrays of the parameter's shape or numbers; the box of the other parameters is found, as all
     of it is with None. The figure ``grid_boundary_mass`` says what the box cuts off. The error of the evidence is what
-    halving h last changed, far above what is still missing. Quantiles are good to about 0.005 sd in three dimensions,
-    and to many digits in one. Raises CredoError above three dimensions, and for bounds that are none.
+    halving h last changed, far above what is still missing; where the box cuts mass off, the evidence is a lower bound
+    of unknown slack (error NaN). Quantiles are good to about 0.005 sd in three dimensions, and to many digits in one.
+    Raises CredoError above three dimensions, and for bounds that are none (equal, reversed, NaN).
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -93,7 +95,7 @@ class Grid:
             target,
             verdict=_verdict(now, change, side, target.dim, is_complete),
             info={"num_points": side, "num_densities": density.count, "is_complete": is_complete},
-            log_evidence=Estimate(now.log_evidence, change, "exact") if has_evidence(target) else None,
+            log_evidence=_evidence(now, change) if has_evidence(target) else None,
         )
 
     def _check(self, target: Target) -> None:
@@ -103,6 +105,26 @@ class Grid:
             )
         if self.num_points is not None and self.num_points < 5:
             raise CredoError(f"num_points is {self.num_points}: give 5 or more a side, or None to have it found.")
+        for leaf in target.structure.leaves:
+            if self.bounds is not None and leaf.name in self.bounds:
+                _check_bounds(leaf.name, self.bounds[leaf.name], leaf.shape)
+
+
+def _check_bounds(name: str, bounds: Any, shape: tuple[int, ...]) -> None:
+    try:
+        low, high = (np.broadcast_to(np.asarray(end, np.float64), shape) for end in bounds)
+    except (TypeError, ValueError) as error:
+        raise CredoError(
+            f"The bounds of {name!r} are {bounds!r}: give (low, high), numbers or arrays of its shape {shape}."
+        ) from error
+    if not np.all(low < high):  # False for NaN
+        raise CredoError(f"The bounds of {name!r} are {bounds!r}: give (low, high), with low below high.")
+
+
+def _evidence(found: Sum, change: float) -> Estimate:
+    """That of the box is a lower bound of the whole, as far as the box cuts mass off."""
+    is_cut = not found.boundary_mass <= CUT
+    return Estimate(found.log_evidence, np.nan if is_cut else change, "lower bound" if is_cut else "exact")
 
 
 def add_up(density: Density, box: Box, side: int) -> Sum:
