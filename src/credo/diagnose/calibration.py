@@ -30,11 +30,16 @@ def crps(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) -> float:
 
     The second term is the unbiased estimate over distinct pairs, from the sorted draws in O(S log S).
     """
+    return float(np.mean(crps_of_rows(draws, y)))
+
+
+def crps_of_rows(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    """The same of each row."""
     s = draws.shape[0]
     ordered = np.sort(draws, axis=0)
     ranks = 2.0 * np.arange(1, s + 1) - s - 1.0
     pairs = 2.0 * (ranks[:, None] * ordered).sum(axis=0) / (s * (s - 1.0))
-    return float(np.mean(np.abs(draws - y).mean(axis=0) - 0.5 * pairs))
+    return np.abs(draws - y).mean(axis=0) - 0.5 * pairs
 
 
 def coverage(low: Float[np.ndarray, " M"], high: Float[np.ndarray, " M"], y: Float[np.ndarray, " M"]) -> float:

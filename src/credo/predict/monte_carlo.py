@@ -132,11 +132,16 @@ class MixtureLaw(eqx.Module):
         return over(combine, components)
 
     def log_prob(self, rows, y) -> Float[Array, " M"]:
+        return jax.nn.logsumexp(self.log_probs(rows, y) + self.log_weights[:, None], axis=0)
+
+    def log_probs(self, rows, y) -> Float[Array, "draw M"]:
+        """log p(y | x, θ_s) at each draw."""
+
         def one(d):
             terms = over(log_prob, d, y)
             return sum(terms.values()) if isinstance(terms, dict) else terms
 
-        return jax.nn.logsumexp(self._each(one, rows) + self.log_weights[:, None], axis=0)
+        return self._each(one, rows)
 
     def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
         """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""
@@ -145,9 +150,9 @@ class MixtureLaw(eqx.Module):
         return lambda y: jnp.tensordot(weights, jax.vmap(lambda d: cdf(d, y))(components), axes=1)
 
     def shared(self, generator: np.random.Generator, n: int) -> np.ndarray:
-        """Which draw of the parameters each of the n is, (n,)."""
+        """Which draw of the parameters each of the n is, (n,): each by its weight, and all of them evenly."""
         cumulative = np.cumsum(np.exp(np.asarray(self.log_weights)))
-        levels = generator.uniform(size=n) * cumulative[-1]
+        levels = (generator.permutation(n) + generator.uniform(size=n)) / n * cumulative[-1]
         return np.minimum(np.searchsorted(cumulative, levels, side="right"), self.width - 1).astype(np.int32)
 
     def sample(self, rows, shared, keys):

@@ -221,14 +221,15 @@ class Predictive:
         chunk = MEMORY // (NUM_TEMPORARIES * NUM_SAMPLES * 8 * max(1, int(np.prod(outcome.shape[1:]))))
         return self._sample(self._key, NUM_SAMPLES, max(1, chunk), reduce)
 
-    def _sample(self, key, n: int, chunk: int | None, reduce=None):
+    def _sample(self, key, n: int, chunk: int | None, reduce=None, *more):
+        """Draws (n, M, …), or ``reduce(draws, *more)`` of each chunk of rows, with ``more`` cut as the rows are."""
         shared = self._stream.law.shared(np.random.default_rng(stream_of(key, 0).tolist()), n)
 
-        def draw(law, rows, key):
+        def draw(law, rows, *more, key):
             draws = _sample(law, rows, shared, streams(key, n))
-            return draws if reduce is None else reduce(draws)
+            return draws if reduce is None else reduce(draws, *more)
 
-        return self._compute(draw, key=stream_of(key, 1), chunk=chunk, axis=1 if reduce is None else 0)
+        return self._compute(draw, *more, key=stream_of(key, 1), chunk=chunk, axis=1 if reduce is None else 0)
 
 
 @jax.jit

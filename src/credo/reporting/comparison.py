@@ -4,14 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from credo.diagnose import calibration
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
-from credo.predict.predictive import UndefinedPredictionError
+from credo.reporting.scores import predict_held_out, scores
 from credo.status import CredoError
 
-NUM_DRAWS = 400  # of the predictive, for the CRPS
 STATUS_ORDER = {"pass": 0, "doubtful": 1, "failed": 2}
 
 
@@ -26,8 +24,9 @@ def compare(
 
     - ``log_evidence``, ``log_evidence_error``, ``log_evidence_kind``;
     - ``pareto_k``, ``max_r_hat``, ``min_ess_bulk``: NaN where a figure does not apply;
-    - ``log_score``, ``log_score_error``: mean held-out log predictive density and its standard error; then
-      ``brier`` and ``ece`` for classes, ``crps`` and ``coverage_90`` for numbers;
+    - ``log_score``, ``log_score_error``: mean held-out log predictive density and its standard error, in which both
+      the spread of the rows and the draws of the parameters count; then ``brier`` and ``ece`` for classes, ``crps``
+      (to a few thousandths of the outcome's sd, by draws shared by all) and ``coverage_90`` for numbers;
     - ``mean_distance``: the largest |mean − reference mean| in reference sds; ``sd_ratio``: the sd ratio farthest
       from 1 (on a log scale);
     - ``compile_s``, ``run_s``: seconds; ``verdict``.
@@ -40,8 +39,9 @@ def compare(
     if reference is not None and reference not in posteriors:
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
     check_alike(posteriors)
-    predictives = {} if held_out is None else {n: p.predict(held_out[0], key=key) for n, p in posteriors.items()}
-    table = tabulate(posteriors, predictives, None if held_out is None else held_out[1], reference=reference, key=key)
+    x, y = (None, None) if held_out is None else held_out
+    predictives = {} if held_out is None else {n: predict_held_out(p, x, key=key) for n, p in posteriors.items()}
+    table = tabulate(posteriors, predictives, y, reference=reference, key=key)
     if show:
         from credo.reporting.console import show_comparison
 
@@ -79,7 +79,7 @@ def tabulate(
         rows[name] = {
             **_evidence(posterior),
             **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
-            **(_scores_if_defined(posterior, predictives[name], np.asarray(y), key) if name in predictives else {}),
+            **(scores(posterior, predictives[name], np.asarray(y), key) if name in predictives else {}),
             **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
             **_seconds(posterior),
             "verdict": posterior.verdict.status,
@@ -142,37 +142,6 @@ def _seconds(posterior: Posterior) -> dict:
     seconds = posterior.info.get("seconds", {})
     compile_s = seconds.get("compile", np.nan)
     return {"compile_s": compile_s, "run_s": seconds.get("total", np.nan) - compile_s}
-
-
-def _scores_if_defined(posterior: Posterior, predictive: Predictive, y: np.ndarray, key) -> dict:
-    """Nothing for a failed posterior that predicts no numbers: the others are compared all the same."""
-    try:
-        return _scores(posterior, predictive, y, key)
-    except UndefinedPredictionError:
-        return {}
-
-
-def _scores(posterior: Posterior, predictive: Predictive, y: np.ndarray, key) -> dict:
-    log_scores = np.asarray(predictive.log_prob(y))
-    scores = {
-        "log_score": float(log_scores.mean()),
-        "log_score_error": float(log_scores.std(ddof=1) / np.sqrt(len(log_scores))) if len(log_scores) > 1 else np.nan,
-    }
-    head = posterior.target.head
-    if head is not None and head.name in ("bernoulli", "categorical"):
-        mean = np.asarray(predictive.mean)
-        probs = np.stack([1.0 - mean, mean], axis=1) if head.name == "bernoulli" else mean
-        labels = y.astype(int)
-        return scores | {
-            "brier": calibration.brier(probs, labels),
-            "ece": calibration.expected_calibration_error(probs, labels),
-        }
-    draws = np.asarray(predictive.sample(key, NUM_DRAWS))
-    low, high = predictive.interval(0.9)
-    return scores | {
-        "crps": calibration.crps(draws.reshape(NUM_DRAWS, -1), y.ravel()),
-        "coverage_90": calibration.coverage(np.asarray(low), np.asarray(high), y),
-    }
 
 
 def _distance(posterior: Posterior, reference: Posterior) -> dict:

@@ -23,6 +23,7 @@ from credo.posterior.posterior import Posterior
 from credo.reporting.comparison import tabulate
 from credo.reporting.console import Terminal, show_comparison
 from credo.reporting.results import Results
+from credo.reporting.scores import predict_held_out
 from credo.status import CredoError
 
 METHODS = {
@@ -93,7 +94,7 @@ def compare_table(request: Request):
     posteriors = _fit_all(target, methods, request.seed, terminal, results)
     y = prepared.y[test] if len(test) else None
     x = prepared.inputs(test) if len(test) else None
-    predictives = {name: posterior.predict(x) for name, posterior in posteriors.items()} if y is not None else {}
+    predictives = {name: predict_held_out(p, x) for name, p in posteriors.items()} if y is not None else {}
     compared = tabulate(posteriors, predictives, y)
     terminal.say("")
     show_comparison(compared, posteriors)
