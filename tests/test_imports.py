@@ -18,7 +18,7 @@ LAYERS = (
     ("checkpoint",),
     ("model",),
     ("adapters",),
-    ("native", "progress"),
+    ("native", "progress", "stopping"),
     ("journal",),
     ("run",),
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict", "diagnose.checks"),

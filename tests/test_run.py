@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from credo.journal import Journal, read_identity
 from credo.precision import double
 from credo.run import Algorithm, Options, Phase, run, stream, streams
 from credo.status import CredoError
+from credo.stopping import Stopping
 
 
 class State(NamedTuple):
@@ -296,6 +298,211 @@ def test_a_full_disk_is_a_sentence_and_what_was_written_stays(reference, tmp_pat
         with pytest.raises(CredoError, match="disk full"):
             walk(Options(checkpoint=tmp_path))
     same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
+
+
+# signals --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Signalled(Walk):
+    """A walk during whose tracing a signal comes."""
+
+    def algorithm(self, target, tuning):
+        send()
+        return super().algorithm(target, tuning)
+
+
+SIGNALS: list[int] = []  # to be sent by ``send``, each once
+
+
+def send():
+    if SIGNALS:
+        os.kill(os.getpid(), SIGNALS.pop())
+        time.sleep(0.05)  # until the main thread has heard it
+
+
+def swallow(*arguments):
+    """JAX's callback of the garbage collector: what is raised in it is printed and lost."""
+    try:
+        send()
+        for _ in range(1_000):  # bytecodes, between which Python's own handler would raise
+            pass
+    except KeyboardInterrupt:
+        pass
+    return arguments[1:]
+
+
+def sending(function):
+    def wrapped(*args):
+        send()
+        return function(*args)
+
+    return wrapped
+
+
+@pytest.fixture
+def usual_handlers():
+    """Those of a Python program, whatever runs the tests."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [
+        signal.signal(number, usual)
+        for number, usual in zip(numbers, (signal.default_int_handler, signal.SIG_DFL), strict=True)
+    ]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+MOMENTS = {
+    "tracing": "had not begun; what was asked for is kept",
+    "starting": "had not begun; what was asked for is kept",
+    "a chunk": "The run so far is kept",
+    "a barrier": "The run so far is kept",
+    "the end": "The run so far is kept",
+}
+
+
+@pytest.mark.usefixtures("usual_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_signals_stop_between_chunks(reference, tmp_path, monkeypatch, capsys, moment, number):
+    """Whatever stands in the way; and what resumes is the uninterrupted run."""
+    program, phases, handlers = Walk(), PHASES, [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    if moment == "tracing":
+        program = Signalled(work=2 + number)  # settings that no other test has compiled
+    elif moment == "starting":
+        monkeypatch.setattr(sys.modules[__name__], "start", sending(start))
+    elif moment == "a chunk":
+        monkeypatch.setattr(Journal, "add", sending(Journal.add))
+    else:
+        index = 1 if moment == "a barrier" else 2
+        phases = tuple(p._replace(at_end=swallow) if i == index else p for i, p in enumerate(PHASES))
+    SIGNALS[:] = [number]
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as caught:
+        walk(Options(checkpoint=tmp_path), phases, program)
+    assert not SIGNALS
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
+    said = caught.value.__notes__[0] if number == signal.SIGINT else capsys.readouterr().err
+    assert MOMENTS[moment] in said
+    if number == signal.SIGTERM:
+        assert caught.value.code == 128 + signal.SIGTERM
+        assert "Stopped by SIGTERM" in said
+    monkeypatch.undo()
+    expected = reference if phases is PHASES and moment != "tracing" else walk(phases=phases, program=program)
+    same(expected, walk(Options(checkpoint=tmp_path, resume=True), phases, program))
+
+
+@pytest.mark.usefixtures("usual_handlers")
+def test_an_error_does_not_swallow_ctrl_c():
+    def fail(_target):
+        send()
+        raise CredoError("no start")
+
+    SIGNALS[:] = [signal.SIGINT]
+    with double(), pytest.raises(KeyboardInterrupt):
+        run(
+            Walk(),
+            TARGET,
+            begin=fail,
+            like=(np.float64(0), State(np.zeros(2), np.int32(0))),
+            phases=PHASES,
+            key=np.array([0, 1], np.uint32),
+            num_chains=NUM_CHAINS,
+            options=Options(),
+        )
+
+
+@pytest.mark.usefixtures("usual_handlers")
+def test_a_second_ctrl_c_has_its_usual_effect():
+    stop = Stopping()
+
+    def press_twice():
+        with stop:
+            signal.raise_signal(signal.SIGINT)
+            assert stop.heard == signal.SIGINT
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("it was only noted")
+
+    with pytest.raises(KeyboardInterrupt):
+        press_twice()
+
+
+@pytest.mark.usefixtures("usual_handlers")
+def test_handlers_of_the_program_stay(reference):
+    """And other threads have none."""
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        with Stopping() as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert heard
+        assert stop.heard is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(walk()))
+    thread.start()
+    thread.join()
+    same(reference, results[0])
+
+
+def test_a_request_alone_may_be_written_over(reference, tmp_path):
+    """A run that never began holds nothing that could be lost."""
+    Journal(tmp_path, {"what": "another walk"}, resume=False).announce()
+    assert read_identity(tmp_path) == {"what": "another walk"}
+    same(reference, walk(Options(checkpoint=tmp_path)))
+
+
+@pytest.mark.usefixtures("usual_handlers")
+def test_what_cannot_be_repeated_is_not_promised(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "start", sending(start))
+    SIGNALS[:] = [signal.SIGINT]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        walk(Options(checkpoint=tmp_path, is_repeatable=False))
+    assert "nothing is kept" in caught.value.__notes__[0]
+    with pytest.raises(CredoError, match="holds no run to continue"):
+        walk(Options(checkpoint=tmp_path, resume=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_stops_at_any_moment(tmp_path, number):
+    """The whole process: its exit code, its last words, and no crash in the compiler's threads as it ends."""
+    program = (
+        "import sys, numpy as np, numpyro.distributions as dist, credo\n"
+        "x = np.linspace(-1, 1, 60)[:, None] ** np.arange(1, 7)\n"
+        "model = credo.Model({'w': dist.Normal(0.0, 1.0).expand([6]), 'sd': dist.HalfNormal(1.0)},\n"
+        "    lambda params, x: dist.Normal(x @ params['w'], params['sd']))\n"
+        "target = model.given(x, np.sin(9 * x[:, 0]))\n"
+        "method = credo.NUTS(num_draws=4_000)\n"
+        "if sys.argv[1] == 'fit': found = credo.fit(target, method, checkpoint=sys.argv[2])\n"
+        "elif sys.argv[1] == 'resume': found = credo.resume(sys.argv[2], target)\n"
+        "else: found = credo.fit(target, method)\n"
+        "np.save(sys.argv[2] + '.npy', found.kind.positions)\n"
+    )
+
+    def begin(what, folder):
+        command = [sys.executable, "-c", program, what, str(folder)]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    assert begin("whole", tmp_path / "whole").wait() == 0
+    whole, sentences = np.load(tmp_path / "whole.npy"), []
+    for delay in (0.0, 0.3, 1.0, 1.7, 2.5, 3.2):
+        folder = tmp_path / f"after {delay}"
+        process = begin("fit", folder)
+        while process.poll() is None and not (folder / "run.safetensors").exists():
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.send_signal(number)
+        _, said = process.communicate()
+        if process.returncode == 0 or "credo.resume" not in said:
+            break  # it was done
+        assert process.returncode == (-signal.SIGINT if number == signal.SIGINT else 128 + signal.SIGTERM), said
+        sentences.append(said.strip().splitlines()[-1])
+        assert begin("resume", folder).wait() == 0
+        np.testing.assert_array_equal(np.load(f"{folder}.npy"), whole)
+    assert any("had not begun" in sentence for sentence in sentences)
+    assert any("so far is kept" in sentence for sentence in sentences)
 
 
 @pytest.mark.slow

@@ -63,8 +63,6 @@ def fit(
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
     options = _options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
-    if checkpoint is not None:
-        options = options._replace(identity=_identity(target, method, as_key(key), precision))
     return _fit(target, method, as_key(key), start, precision, options)
 
 
@@ -87,7 +85,8 @@ def resume(
         check(identity["target"], target)
     options = _options(Path(path), layout, time_limit, max_memory, progress)._replace(identity=identity, resume=True)
     key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32))
-    return _fit(target, from_json(identity["settings"]), key, None, identity["precision"], options)
+    start = identity.get("start")
+    return _fit(target, from_json(identity["settings"]), key, start, identity["precision"], options)
 
 
 def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
@@ -105,8 +104,12 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
     is_double = precision != "float32"
     with double(is_double), stopwatch() as seconds:
-        target = target.cast(np.float64 if is_double else np.float32)
-        posterior = method.fit(target, key=key, start=start_position(target, start), options=options)
+        given, target = target, target.cast(np.float64 if is_double else np.float32)
+        start = start_position(target, start)
+        if options.checkpoint is not None and not options.resume:
+            identity = _identity(given, method, key, precision, start)
+            options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
+        posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)
     posterior.verdict = _with_remarks(posterior, target)
@@ -165,12 +168,18 @@ def _position_of(target: Target, params: Mapping[str, Any]):
     return target.structure.ravel(u)
 
 
-def _identity(target: Target, method: Method, key, precision: str | None) -> dict[str, Any]:
-    """What a checkpoint is of."""
+def _identity(target: Target, method: Method, key, precision: str | None, start) -> dict[str, Any]:
+    """What a checkpoint is of. ``start``: a posterior, which is no text and left out, or positions, or None."""
     with double():
         known = fingerprint(target, np.zeros(target.dim))
     key_data = np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
-    return {"target": known, "settings": to_json(method), "key": key_data.tolist(), "precision": precision}
+    return {
+        "target": known,
+        "settings": to_json(method),
+        "key": key_data.tolist(),
+        "precision": precision,
+        "start": None if start is None or isinstance(start, Posterior) else np.asarray(start).tolist(),
+    }
 
 
 def _with_remarks(posterior: Posterior, target: Target) -> Verdict:

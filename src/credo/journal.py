@@ -3,6 +3,8 @@
 ``run.safetensors``: phase, tuning and states as the phase began, replaced at every barrier. ``chain-0.safetensors``:
 where chain 0 stands now, replaced after every chunk. ``draws-1-0-000016.safetensors``: what chain 0 recorded in phase
 1 from step 16 on; such files are only ever added, and one that no chain file vouches for is written again.
+
+Before the first phase ``run.safetensors`` holds the identity alone: what was asked for, and nothing done yet.
 """
 
 import json
@@ -22,14 +24,19 @@ from credo.status import CredoError
 
 
 class Journal:
-    """``identity``: JSON-able facts that the run which continues must share with the one that began."""
+    """``identity``: JSON-able facts that the run which continues must share with the one that began.
+
+    ``is_resumed``: the folder holds a run that had begun, to be continued.
+    """
 
     def __init__(self, folder: str | Path, identity: Mapping[str, Any], *, resume: bool):
         self.folder, self.identity = Path(folder), json.loads(json.dumps(identity))
-        self.is_resumed = resume
+        self.is_announced = self.is_begun = self.is_resumed = False
         if resume:
             _check_identity(self.folder, self.identity)
-        elif (self.folder / "run.safetensors").exists():
+            self.is_announced = True
+            self.is_begun = self.is_resumed = _is_begun(self.folder)
+        elif (self.folder / "run.safetensors").exists() and _is_begun(self.folder):
             raise CredoError(
                 f"The folder {self.folder} holds a run already: continue it with credo.resume, or name another folder."
             )
@@ -41,10 +48,27 @@ class Journal:
                     f"The folder {self.folder} cannot be made ({error.strerror}): choose another."
                 ) from error
 
+    def announce(self) -> None:
+        """The run is about to begin: from here on it can be resumed, if only by doing all of it."""
+        self._write_run(None, {})
+        self.is_announced = True
+
     def enter(self, phase: int, tuning, states: list) -> None:
         """All chains stand at the beginning of ``phase``."""
+        self._write_run(phase, to_numpy({"tuning": tuning, "states": states}))
+        self.is_announced = self.is_begun = True
+
+    def _write_run(self, phase: int | None, tree) -> None:
         header = {"phase": phase, "identity": self.identity, "versions": versions()}
-        write_tree(self.folder / "run.safetensors", to_numpy({"tuning": tuning, "states": states}), header, kind="run")
+        write_tree(self.folder / "run.safetensors", tree, header, kind="run")
+
+    def kept(self) -> str:
+        """What a stop leaves behind, in a sentence."""
+        if self.is_begun:
+            return f"The run so far is kept in {self.folder}: credo.resume continues it."
+        if self.is_announced:
+            return f"The run had not begun; what was asked for is kept in {self.folder}: credo.resume begins it."
+        return f"The run had not begun, and nothing is kept in {self.folder}: fit again."
 
     def add(self, phase: int, chain: int, first: int, last: int, state, rows) -> None:
         """Chain ``chain`` went from step ``first`` to ``last`` of ``phase``, recorded ``rows`` and is in ``state``."""
@@ -104,6 +128,11 @@ def read_identity(folder: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise CredoError(f"The folder {folder} holds no run to continue: begin one with fit(..., checkpoint=...).")
     return read_arrays(path, kind="run")[1]["identity"]
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether the run in ``folder`` has more than an identity."""
+    return read_arrays(folder / "run.safetensors", kind="run")[1]["phase"] is not None
 
 
 def versions() -> dict[str, str]:

@@ -10,12 +10,14 @@ run their chunks on threads, one thread a core (XLA releases Python's lock). Ste
 """
 
 import contextlib
+import contextvars
 import functools
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -30,6 +32,7 @@ from credo.native import jit
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.status import CredoError
+from credo.stopping import Stopping
 
 Key = Any
 State = Any  # what the next step needs; a pytree of arrays
@@ -42,6 +45,8 @@ MAX_CHUNK = 1_024  # steps
 FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
 PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
 PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files
+LISTEN = 0.1  # seconds between two looks at whether to stop
+SILENCE = 0.3  # seconds that a stop may take without a word
 
 
 class Options(NamedTuple):
@@ -49,7 +54,8 @@ class Options(NamedTuple):
 
     ``checkpoint``: a folder. ``layout``: None or "threads". ``time_limit``: seconds of the whole run. ``max_memory``:
     bytes of draws kept in memory; above it they lie in a temporary file. ``progress``: show a bar. ``identity``: what
-    a checkpoint is of, JSON-able facts that a resumed run must share. ``resume``: continue the checkpoint.
+    a checkpoint is of, JSON-able facts that a resumed run must share. ``is_repeatable``: nothing else is needed to
+    begin the run. ``resume``: continue the checkpoint.
     """
 
     checkpoint: Path | None = None
@@ -58,6 +64,7 @@ class Options(NamedTuple):
     max_memory: int | None = None
     progress: bool = False
     identity: Mapping[str, Any] | None = None
+    is_repeatable: bool = True
     resume: bool = False
 
     def deadline(self) -> float:
@@ -141,43 +148,51 @@ def run(
         raise CredoError(f"layout={options.layout!r} does not exist (yet): leave it out, or say 'threads'.")
     deadline = options.deadline()
     facts = {**(options.identity or {}), **(identity or {}), "layout": "threads", "num_chains": num_chains}
-    journal = Journal(options.checkpoint, facts, resume=options.resume) if options.checkpoint else None
     last = len(phases) - 1
-    with _Crew(program, jax.device_put(target), like, key, num_chains, options, journal) as crew:
-        crew.lower()  # Python's part of compiling comes first, then both cores have work
-        start = None if journal and journal.is_resumed else crew.submit(begin, crew.target)
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(Stopping())
+        journal = Journal(options.checkpoint, facts, resume=options.resume) if options.checkpoint else None
+        if journal:
+            stop.kept = journal.kept
+        is_resumed = journal is not None and journal.is_resumed
+        if journal and not is_resumed and options.is_repeatable:
+            journal.announce()
+        target = jax.device_put(target)
+        crew = stack.enter_context(_Crew(program, target, like, key, num_chains, options, journal, stop))
+        crew.result(crew.submit_compiler(crew.lower))  # Python's part of compiling first, then both cores have work
+        start = None if is_resumed else crew.submit(begin, crew.target)
         if start and meanwhile:
-            start.add_done_callback(lambda done: None if done.exception() else crew.submit_unless_left(meanwhile))
-        crew.compile()
+            start.add_done_callback(lambda done: crew.submit_unless_left(meanwhile, done))
+        crew.result(crew.submit_compiler(crew.compile))
         if start is not None:
-            first, (tuning, states) = 0, start.result()
+            first, (tuning, states) = 0, crew.result(start)
         elif journal:
             first, tuning, states = journal.restore(like, num_chains)
-        if journal and not journal.is_resumed:
+        if journal and not is_resumed:
             journal.enter(0, tuning, states)
         seconds = dict.fromkeys((phase.name for phase in phases), 0.0)
         info: dict[str, list[Info]] = {phase.name: [] for phase in phases}
-        with Progress([p.num_steps for p in phases], num_chains, options.progress) as bar:
-            for index, phase in enumerate(phases):
-                records, done = crew.allocate(phase), [0] * num_chains
-                if journal and journal.is_resumed and index <= first:
-                    here, done = journal.read(index, records, states)
-                    states = here if index == first else states  # barriers since have changed those of earlier phases
-                if index >= first:
-                    begun = time.monotonic()
-                    states, done = crew.run(index, phase, tuning, states, done, records, bar, deadline)
-                    seconds[phase.name] += time.monotonic() - begun
-                num_steps = min(done)
-                records = jax.tree.map(lambda a, n=num_steps: a[:, :n], records)
-                info[phase.name].append(records[1])
-                if num_steps < phase.num_steps:
-                    if index < last or not num_steps:
-                        raise CredoError(_too_early(phase, num_steps, options))
-                    break
-                if phase.at_end and index >= first:
-                    tuning, states = phase.at_end(records, tuning, states)
-                if journal and first <= index < last:
-                    journal.enter(index + 1, tuning, states)
+        bar = stack.enter_context(Progress([p.num_steps for p in phases], num_chains, options.progress))
+        for index, phase in enumerate(phases):
+            records, done = crew.allocate(phase), [0] * num_chains
+            if journal and is_resumed and index <= first:
+                here, done = journal.read(index, records, states)
+                states = here if index == first else states  # barriers since have changed those of earlier phases
+            if index >= first:
+                begun = time.monotonic()
+                states, done = crew.run(index, phase, tuning, states, done, records, bar, deadline)
+                seconds[phase.name] += time.monotonic() - begun
+            num_steps = min(done)
+            records = jax.tree.map(lambda a, n=num_steps: a[:, :n], records)
+            info[phase.name].append(records[1])
+            if num_steps < phase.num_steps:
+                if index < last or not num_steps:
+                    raise CredoError(_too_early(phase, num_steps, options))
+                break
+            if phase.at_end and index >= first:
+                tuning, states = phase.at_end(records, tuning, states)
+            if journal and first <= index < last:
+                journal.enter(index + 1, tuning, states)
     joined = {name: jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts) for name, parts in info.items() if parts}
     return Run(tuning, states, records[0], joined, seconds, "threads", num_steps == phases[-1].num_steps)
 
@@ -235,11 +250,14 @@ compiled_chunk = jit(_chunk, static_argnames=("program", "length"))
 class _Crew:
     """Threads that run one compiled chunk after another, for all chains."""
 
-    def __init__(self, program: Program, target, like, key: Key, num_chains: int, options: Options, journal):
+    def __init__(self, program: Program, target, like, key: Key, num_chains: int, options: Options, journal, stop):
         self.program, self.target, self.like, self.options, self.journal = program, target, like, options, journal
+        self.stop: Stopping = stop
         self.keys = [stream(key, chain) for chain in range(num_chains)]
         self.is_double = jnp.result_type(float) == jnp.float64
         self.pool = ThreadPoolExecutor(min(num_chains, num_cores()))
+        self.compiler = ThreadPoolExecutor(1)  # so that the main thread is free to hear a signal
+        self.under_way: set[Future] = set()
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(like[1]))
         budget = min(BUFFER_BYTES, (options.max_memory or BUFFER_BYTES) // 8)
         self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), 1, MAX_CHUNK)))
@@ -250,23 +268,45 @@ class _Crew:
         return self
 
     def __exit__(self, _type, error, _traceback):
-        self.pool.shutdown(cancel_futures=True)  # waits for the chunks under way, so that their files are whole
-        if isinstance(error, KeyboardInterrupt) and self.journal:
-            error.add_note(f"The run so far is kept in {self.journal.folder}: credo.resume continues it.")
+        """Waits for the work under way, so that files are whole and no thread is in XLA when Python ends."""
+        for pool in (self.pool, self.compiler):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, KeyboardInterrupt) and wait(list(self.under_way), timeout=SILENCE).not_done:
+            print("Stopping … the work under way cannot be interrupted and is waited for.", file=sys.stderr, flush=True)
+        for pool in (self.pool, self.compiler):
+            pool.shutdown()
 
-    def submit(self, function: Callable, *args):
+    def submit(self, function: Callable, *args) -> Future:
         """Call ``function`` on a thread, in the caller's precision."""
+        return self._submit_to(self.pool, function, *args)
 
+    def submit_compiler(self, function: Callable) -> Future:
+        """The same on the thread that compiles, beside those of the chains."""
+        return self._submit_to(self.compiler, function)
+
+    def _submit_to(self, pool: ThreadPoolExecutor, function: Callable, *args) -> Future:
         def task():
             with double(self.is_double):
                 return function(*args)
 
-        return self.pool.submit(task)
+        future = pool.submit(contextvars.copy_context().run, task)
+        self.under_way.add(future)
+        future.add_done_callback(self.under_way.discard)
+        return future
 
-    def submit_unless_left(self, function: Callable) -> None:
-        """``submit`` what is not needed, and nothing where Ctrl-C has sent the crew away."""
-        with contextlib.suppress(RuntimeError):
-            self.submit(function)
+    def result(self, future: Future) -> Any:
+        """What ``future`` gives, unless a signal comes first."""
+        self.stop.check()
+        while not future.done():
+            wait([future], timeout=LISTEN)
+            self.stop.check()
+        return future.result()
+
+    def submit_unless_left(self, function: Callable, before: Future) -> None:
+        """``submit`` what is not needed, once ``before`` is done; nothing where that failed or a signal came."""
+        if not before.cancelled() and before.exception() is None:
+            with contextlib.suppress(RuntimeError):
+                self.submit(function)
 
     def lower(self) -> None:
         """Trace the chunk."""
@@ -300,6 +340,7 @@ class _Crew:
 
         The queue is fair: the next chunk of a chain waits behind those of the others.
         """
+        self.stop.check()
         tuning, states, done = jax.device_put(tuning), list(states), list(done)
 
         def advance(chain: int) -> None:
@@ -320,7 +361,8 @@ class _Crew:
 
         pending = {self.submit(advance, c): c for c in range(len(states)) if done[c] < phase.num_steps}
         while pending:
-            finished, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+            self.stop.check()
+            finished, _ = wait(pending, timeout=LISTEN, return_when=FIRST_COMPLETED)
             for future in finished:
                 chain = pending.pop(future)
                 future.result()
