@@ -88,14 +88,23 @@ def test_predicts_new_rows_by_the_trusted_method(table, tmp_path, monkeypatch, c
     good = predictions.read_bytes()
     for text, sentence in (
         ("first,second\n1,2\n", "no column 'colour'"),
-        ("first,second,colour\n1,2,green\n", "'green', a level that the fit did not know"),
-        ("first,second,colour\n1,,red\n", "missing value"),
+        ("first,colour\n1,red\n", "no column 'second': the table has first, colour."),
+        ("first,second,colour\n1,2,red\n1,2,green\n", "'green' (first in row 1), a level that the fit did not know"),
+        ("first,second,colour\n1,,red\n", "has 1 missing value (1 in 'second'): impute them, or give missing='drop'"),
         ("first,second,colour\n1,x,red\n", "text now"),
         ("first,second,colour\n", "no rows"),
     ):
         new.write_text(text)
         refused(run(monkeypatch, tmp_path, *point), capsys.readouterr(), sentence)
     assert predictions.read_bytes() == good
+    new.write_text("first,second,colour\n,1,red\n1.5,0.5,red\n1,,\n-1,1,blue\n")
+    assert run(monkeypatch, tmp_path, *point, "--missing", "drop") == 0
+    assert "2 of 4 rows are left out" in capsys.readouterr().out
+    dropped = pd.read_csv(predictions)
+    assert dropped["row"].tolist() == [1, 3]
+    np.testing.assert_allclose(dropped["predicted yield"], found["predicted yield"], atol=0.2)
+    new.write_text("first,second,colour\n,1,red\n1,2,green\n")
+    refused(run(monkeypatch, tmp_path, *point, "--missing", "drop"), capsys.readouterr(), "without the 1 left out")
     (out / "table.credo").unlink()
     refused(run(monkeypatch, tmp_path, *point), capsys.readouterr(), "There is no table.credo")
     (out / "verdicts.json").write_text("{")
@@ -113,7 +122,7 @@ def test_classes_with_missing_values(tmp_path, monkeypatch, capsys):
     refused(run(monkeypatch, tmp_path, *arguments), capsys.readouterr(), "--missing drop")
     assert not out.exists()
     assert run(monkeypatch, tmp_path, *arguments, "--missing", "drop") == 0
-    assert "1 of 151 rows are left out" in capsys.readouterr().out
+    assert "1 of 151 rows is left out" in capsys.readouterr().out
     page = (out / "report.html").read_text()
     assert "state = sick rises most surely with dose" in page
     assert "--missing drop" in page
@@ -129,7 +138,7 @@ def test_classes_with_missing_values(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("text", "arguments", "sentence"),
     [
-        ("a,b\n1,2\n3,nan\n", ["--target", "b"], "missing values"),
+        ("a,b\n1,2\n3,nan\n", ["--target", "b"], "1 missing value (1 in 'b')"),
         ("a,b\n1,2\n3,inf\n", ["--target", "a"], "infinite"),
         ("a,b\n1,2\n3,-inf\n2,3\n", ["--target", "b"], "infinite"),
         ("a,b\n1,2\n3\n4,5,6,7\n", ["--target", "b"], "cannot be read as CSV"),

@@ -61,13 +61,16 @@ def predict(
     posterior: Annotated[Path, typer.Argument(help="What credo compare wrote: its folder, or one .credo file in it.")],
     new: Annotated[str, typer.Argument(help="A CSV file with the columns of the fit.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    missing: Annotated[
+        str | None, typer.Option(help="drop: predict only the rows without missing values, with their row numbers.")
+    ] = None,
 ) -> None:
     """Predict new rows: by the trusted method of a comparison, or by the posterior that is named."""
     with _ending_well():
         from credo.reporting.prediction import predict_table
 
         _use_compilation_cache()
-        predict_table(posterior, new, out)
+        predict_table(posterior, new, out, missing=missing)
 
 
 def _use_compilation_cache() -> None:

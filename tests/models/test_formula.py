@@ -114,6 +114,7 @@ def test_groups_named_like_something_else_keep_apart():
     [
         ("y ~ x1 + colr", "no column 'colr': did you mean 'colour'"),
         ("z ~ x1", "no column 'z'"),
+        ("y ~ x1 + x2", "no column 'x2': the table has"),
         ("y ~ x1 + (1 | contry)", "no column 'contry': did you mean 'county'"),
         ("y ~ log(zz)", "no column 'zz'"),
         ("y ~ foo(x1)", "cannot be used, for 'foo'"),

@@ -44,11 +44,11 @@ def test_reads_the_dialects_of_csv(text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a,b\n1,2\n3\n", "line 3 has 1 fields and the header 2"),
+        ("a,b\n1,2\n3\n", "^a table.csv cannot be read as CSV: line 3 has 1 fields and the header 2"),
         ("a,b\n1,2,3\n4,5,6\n", "line 2 has 3 fields and the header 2"),
         ("", "cannot be read as CSV"),
         ("a,b\n", "no rows"),
-        ("a,b\n1,2\n2,\n", r"1 missing values \(1 in 'b'\).*missing='drop'.*1 of 2 rows"),
+        ("a,b\n1,2\n2,\n", r"1 missing value \(1 in 'b'\).*missing='drop'.*1 of 2 rows"),
         ("a,b\n1,1\ninf,2\n2,3\n", "'a' is infinite in row 1"),
         ("a,b\n1,1\n5,2\nx,3\n", "'a' holds text where numbers belong: 1 of 3 values.*first is 'x'"),
         ("a,b\n2020-01-01,1\n2020-01-02,2\n2020-01-04,9\n", r"'a' holds dates \(the first is '2020-01-01'\)"),
@@ -117,7 +117,9 @@ def test_new_rows_are_read_as_the_old_ones():
     table = read_table(data, "y")
     np.testing.assert_array_equal(table.inputs(frame(b=["w", "u"], a=[5, 6])).x, [[5, 0, 1], [6, 0, 0]])
     np.testing.assert_array_equal(table.inputs({"b": ["v"], "a": [5]}).x, [[5, 1, 0]])
-    with pytest.raises(CredoError, match=r"'b' holds 'z', a level that the fit did not know \(it knew u, v, w\)"):
+    with pytest.raises(
+        CredoError, match=r"'b' holds 'z' \(first in row 0\), a level that the fit did not know \(it knew u, v, w\)"
+    ):
         table.inputs(frame(a=[1.0], b=["z"]))
     with pytest.raises(CredoError, match="no column 'a': did you mean 'A'"):
         table.inputs(frame(A=[1.0], b=["u"]))
@@ -170,7 +172,8 @@ def test_what_was_guessed_is_the_first_note_and_what_was_said_is_not():
     ("y", "family", "sentence"),
     [
         (["u", "u", "u"], None, r"one class only \('u'\)"),
-        ([1, 2, 3], "bernoulli", "3 classes; bernoulli takes two"),
+        ([1, 2, 3], "bernoulli", "3 classes; bernoulli takes two: use --family categorical"),
+        ([1.25, 2.0, 3.0], "bernoulli", "not all of them whole .such as 1.25.*use --family gaussian"),
         ([1.5, 2.0, 3.0], "poisson", "1.5, which is no count"),
         ([-1, 2, 3], "poisson", "-1, which is no count"),
         (["u", "v", "w"], "gaussian", "text where numbers belong .first value 'u'"),

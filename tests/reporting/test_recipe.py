@@ -9,6 +9,7 @@ from credo import CredoError
 from credo.models.regression import prepare
 from credo.models.table import read_table
 from credo.posterior.kinds import Point
+from credo.reporting.prediction import predict_table
 from credo.reporting.recipe import load_prepared, save_recipe
 
 
@@ -82,3 +83,25 @@ def test_a_group_posterior_loads_with_its_table_and_without(num_rows, tmp_path):
     new = data.iloc[:3]
     here, there = fitted.predict(prepared.inputs(new)), loaded.predict(again.inputs(new))
     np.testing.assert_array_equal(np.asarray(here.mean), np.asarray(there.mean))
+
+
+def test_rows_without_a_group_are_refused_dropped_or_named(tmp_path):
+    data = frame()
+    formula = "count ~ `x 1` + (1 | county)"
+    prepared = prepare(read_table(data, family="gaussian", formula=formula), np.arange(60))
+    target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y)
+    fitted = credo.Posterior(Point(np.zeros(target.dim)), target, verdict=credo.Verdict("pass"))
+    fitted.save(tmp_path / "point.credo")
+    save_recipe(tmp_path / "table.credo", prepared, formula=formula, exposure=None)
+    new, out = tmp_path / "new.csv", tmp_path / "p.csv"
+    new.write_text("x 1,county,row\n1,,5\n2,a,6\n")
+    with pytest.raises(CredoError, match=r"new.csv has 1 missing value \(1 in 'county'\).*as a new group"):
+        predict_table(tmp_path / "point.credo", str(new), out)
+    predict_table(tmp_path / "point.credo", str(new), out, missing="drop")
+    assert pd.read_csv(out)["row number"].tolist() == [1]
+    new.write_text("x 1,county\n1,unknown\n2,a\n")
+    predict_table(tmp_path / "point.credo", str(new), out)
+    assert len(pd.read_csv(out)) == 2
+    new.write_text("x 2,county\n1,a\n")
+    with pytest.raises(CredoError, match="no column 'x 1': did you mean 'x 2'"):
+        predict_table(tmp_path / "point.credo", str(new), out)

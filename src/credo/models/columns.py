@@ -70,8 +70,7 @@ def read_columns(frame, kinds: Kinds):
         if (number := int(column.isna().sum())) > 0:
             row = int(np.argmax(column.isna().to_numpy()))
             raise CredoError(
-                f"Column {name!r} has {number} missing value{'s' * (number > 1)} (the first in row {row}): drop those "
-                "rows or impute them."
+                f"Column {name!r} has {_missing(number)} (the first in row {row}): drop those rows or impute them."
             )
         read[name] = _numbers(name, column) if levels is None else _levels(name, column, levels)
     return pd.DataFrame(read, index=pd.RangeIndex(len(frame)))
@@ -107,22 +106,30 @@ def _levels(name: str, column, levels: Levels):
     if len(unseen):
         known = ", ".join(levels[:8]) + (", …" if len(levels) > 8 else "")
         raise CredoError(
-            f"Column {name!r} holds {str(unseen[0])!r}, a level that the fit did not know (it knew {known}), so it "
-            f"has no coefficient: drop those rows, or fit the column as a group, (1 | {name}), whose new levels "
-            "are drawn from their prior."
+            f"Column {name!r} holds {str(unseen[0])!r} (first in row {int(np.argmax(values == unseen[0]))}), a level "
+            f"that the fit did not know (it knew {known}), so it has no coefficient: drop those rows, or fit the "
+            f"column as a group, (1 | {name}), whose new levels are drawn from their prior."
         )
     return pd.Categorical(values, categories=list(levels))
 
 
-def require(frame, names: Collection[str], text: str = "") -> None:
-    """CredoError naming the first of ``names`` that is no column, with near matches. ``text``: who asks for it."""
+def require(frame, names: Collection[str], text: str = "", used: Collection[str] = ()) -> None:
+    """CredoError naming the first of ``names`` that is no column, with near matches. ``text``: who asks for it.
+
+    ``used``: columns that, like ``names``, have a place already, so that none of them is what was meant.
+    """
     for name in names:
         if name not in frame.columns:
-            near = get_close_matches(name, list(frame.columns), n=3, cutoff=0.5)
-            near = near or [column for column in frame.columns if column.lower() == name.lower()]
+            free = [column for column in frame.columns if column not in used and column not in names]
+            near = get_close_matches(name, free, n=3, cutoff=0.5)
+            near = near or [column for column in free if column.lower() == name.lower()]
             shown = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
             hint = f"did you mean {' or '.join(repr(each) for each in near)}?" if near else f"the table has {shown}."
             raise CredoError(f"{text or 'The table'} has no column {name!r}: {hint}")
+
+
+def _missing(number: int) -> str:
+    return f"{number} missing value{'' if number == 1 else 's'}"
 
 
 def drop_missing(name: str, frame, columns: Collection[str], missing: str | None) -> tuple[Any, tuple[str, ...]]:
@@ -137,11 +144,12 @@ def drop_missing(name: str, frame, columns: Collection[str], missing: str | None
     shown = ", ".join(f"{number} in {column!r}" for column, number in worst.head(3).items())
     if missing is None:
         raise CredoError(
-            f"{name} has {int(counts.sum())} missing values ({shown}{', …' if len(worst) > 3 else ''}): impute them, "
+            f"{name} has {_missing(int(counts.sum()))} ({shown}{', …' if len(worst) > 3 else ''}): impute them, "
             f"or give missing='drop' (--missing drop) to leave out the {int(rows.sum())} of {len(frame)} rows that "
             "have one."
         )
+    left_out = f"{int(rows.sum())} of {len(frame)} rows {'is' if rows.sum() == 1 else 'are'} left out"
     if rows.all():
         raise CredoError(f"Every row of {name} has a missing value ({shown}): drop that column or impute it.")
-    note = f"{int(rows.sum())} of {len(frame)} rows are left out, since they have missing values ({shown})."
+    note = f"{left_out}, for missing values ({shown})."
     return frame[~rows].reset_index(drop=True), (note,)

@@ -124,7 +124,7 @@ def required_columns(text: str, frame) -> tuple[str, ...]:
     mentioned = {quoted or word for quoted, word in re.findall(r"`([^`]+)`|([^\W\d][\w.]*)", text)}
     wanted = {name for name in wanted if not name.startswith("np.") and name != "np"}
     unknown = sorted(wanted - set(frame.columns))
-    require(frame, unknown)
+    require(frame, unknown, used=wanted)
     return tuple(name for name in frame.columns if name in wanted | mentioned)
 
 

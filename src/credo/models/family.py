@@ -98,7 +98,7 @@ def encode(outcome, family: Family, target: str) -> tuple[np.ndarray, tuple[str,
 
 
 def _encode_classes(outcome, family: Family, target: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    values = as_text(outcome)
+    values, numbers = as_text(outcome), np.zeros(0)  # none, for text
     if is_numeric(outcome):  # in the order of the numbers, not of their digits
         numbers, y = np.unique(np.asarray(outcome), return_inverse=True)
         classes = as_text(numbers)
@@ -107,6 +107,12 @@ def _encode_classes(outcome, family: Family, target: str) -> tuple[np.ndarray, t
     if len(classes) < 2:
         raise CredoError(f"{target!r} has one class only ({str(classes[0])!r}): there is nothing to tell apart.")
     if family == "bernoulli" and len(classes) != 2:
+        amounts = numbers[numbers != np.floor(numbers)]
+        if len(amounts):
+            raise CredoError(
+                f"{target!r} has {len(classes)} distinct values, not all of them whole (such as {amounts[0]:g}), and "
+                "bernoulli takes two classes: use --family gaussian for amounts."
+            )
         raise CredoError(f"{target!r} has {len(classes)} classes; bernoulli takes two: use --family categorical.")
     if len(classes) > MAX_CLASSES and len(classes) > len(values) / 10:
         raise CredoError(

@@ -48,6 +48,8 @@ def _read_csv(path: Path):
         frame = pd.read_csv(path, **options)
         if separator != "," and _has_decimal_commas(frame):
             frame = pd.read_csv(path, decimal=",", **options)
+    except CredoError:
+        raise
     except (pd.errors.ParserError, pd.errors.EmptyDataError, OSError, ValueError, csv.Error) as error:
         raise _unreadable(path, str(error)) from error
     return frame.rename(columns=lambda name: str(name).strip())

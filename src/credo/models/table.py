@@ -65,10 +65,11 @@ class GroupDesign:
         """The groups of the rows as text, combinations joined by a colon; CredoError where one is missing."""
         require(frame, self.group.by)
         for column in self.group.by:
-            if frame[column].isna().any():
+            if (number := int(frame[column].isna().sum())) > 0:
                 raise CredoError(
-                    f"The group column {column!r} has {int(frame[column].isna().sum())} missing values: drop those "
-                    "rows, or give them a name of their own."
+                    f"The group column {column!r} has {number} missing value{'s' * (number > 1)} (the first in row "
+                    f"{int(np.argmax(frame[column].isna()))}): drop those rows, or give them a name of their own, such "
+                    "as 'unknown', which is then a group like the others."
                 )
         columns = [as_text(frame[column]) for column in self.group.by]
         return np.array([":".join(parts) for parts in zip(*columns, strict=True)], dtype=str)
@@ -126,10 +127,21 @@ class Table:
             raise CredoError(f"There is no row {wrong[0]} in {self.name}, which has rows 0 to {len(self.y) - 1}.")
         return rows
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that new rows must have."""
+        design = self.design.design if isinstance(self.design, Kept) else self.design
+        parts = [design, *(group.terms for group in self.groups), *(self.offset.terms if self.offset else ())]
+        read = {name for part in parts if isinstance(part, Columns | Terms) for name in part.kinds}
+        read |= {column for group in self.groups for column in group.group.by}
+        read |= {self.offset.exposure} if self.offset and self.offset.exposure else set()
+        return tuple(name for name in self.frame.columns if name in read)
+
     def inputs(self, rows) -> Inputs:
         """``rows``: row numbers of this table, or a DataFrame (or dict of columns) of new rows."""
         if hasattr(rows, "columns") or isinstance(rows, dict):
             frame = as_frame(rows)
+            require(frame, self.required)
             x, designs = self.design(frame), [group.terms(frame) for group in self.groups]
         else:
             rows = self.row_numbers(rows)

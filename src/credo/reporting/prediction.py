@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from credo.checkpoint import write_text_atomically
 from credo.fitting import load
+from credo.models.columns import drop_missing, require
 from credo.models.reading import read_frame
 from credo.models.regression import Prepared
 from credo.predict import Predictive
@@ -17,10 +19,11 @@ from credo.status import CredoError
 MASS = 0.9  # of the interval
 
 
-def predict_table(source: Path, new: str, out: Path) -> None:
+def predict_table(source: Path, new: str, out: Path, *, missing: str | None = None) -> None:
     """Predict the rows of the CSV file ``new`` by the posterior in ``source`` and write them to the CSV file ``out``.
 
-    ``source``: a file of a posterior, or the folder of a comparison, whose trusted method then predicts.
+    ``source``: a file of a posterior, or the folder of a comparison, whose trusted method then predicts. ``missing``:
+    "drop" predicts the complete rows alone, with a column of their numbers in ``new``, from 0.
     """
     from credo.reporting.console import Terminal
 
@@ -30,16 +33,45 @@ def predict_table(source: Path, new: str, out: Path) -> None:
         raise CredoError(f"There is no folder {str(out.parent)!r} for the predictions: make it, or choose another.")
     path = chosen_posterior(source)
     prepared = load_prepared(path.parent / FILE)
-    frame = read_frame(new)[1]
+    frame, x, notes = _complete(new, prepared, missing)
     posterior = load(path, prepared.model)
-    predictive = posterior.predict(prepared.inputs(frame))
+    predictive = posterior.predict(x)
     columns = prediction_columns(predictive, prepared)
     table = frame.assign(**columns)
     write_text_atomically(out, table.to_csv(index=False))
     terminal = Terminal()
+    for note in notes:
+        terminal.say(note)
     if posterior.verdict.status != "pass":
         terminal.say(f"{path.stem} is {posterior.verdict.status}: {' '.join(posterior.verdict.sentences)}")
     terminal.say(f"Wrote {out}: {len(frame):,} rows by {path.stem}, with {', '.join(columns)}.")
+
+
+def _complete(new: str, prepared: Prepared, missing: str | None) -> tuple[Any, Any, tuple[str, ...]]:
+    """(rows that have all that the model reads, what it reads of them, notes on the others)."""
+    _, frame, _, _ = read_frame(new)
+    needed = prepared.table.required
+    require(frame, needed)
+    by = [column for group in prepared.table.groups for column in group.group.by if frame[column].isna().any()]
+    is_complete = frame[list(needed)].notna().all(axis=1).to_numpy()
+    try:
+        rows, notes = drop_missing(Path(new).name, frame, needed, missing)
+    except CredoError as error:
+        if not by or missing is not None:
+            raise
+        raise CredoError(
+            f"{error} A row without {by[0]!r} can also be predicted as a new group: give it a name of its own there, "
+            "such as 'unknown'."
+        ) from error
+    try:
+        x = prepared.inputs(rows)
+    except CredoError as error:
+        if is_complete.all():
+            raise
+        raise CredoError(f"{error} Rows are counted without the {np.sum(~is_complete)} left out.") from error
+    if missing == "drop":
+        rows.insert(0, "row" if "row" not in rows.columns else "row number", np.flatnonzero(is_complete))
+    return rows, x, notes
 
 
 def chosen_posterior(source: Path) -> Path:
