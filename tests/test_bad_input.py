@@ -1,7 +1,9 @@
 """The wrong inputs that users make, one by one: a sentence with cause, value and remedy, and nothing lost."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
@@ -116,6 +118,21 @@ def test_inputs_that_do_not_fit_the_parameters():
         MODEL.given(X[:, :2], Y)
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda params, x: dist.Normal(params["w"][0] * x, 1.0),
+        lambda params, x: dist.Normal(x @ params["w"], 1.0),
+        lambda params, x: dist.Normal(params["w"][0] * x.sum(axis=1), 1.0),
+        lambda params, x: dist.Normal(jnp.exp(x) * params["w"][0], 1.0),
+    ],
+)
+def test_a_data_frame_reaches_the_likelihood_as_a_dict(likelihood):
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([3])}, likelihood)
+    with pytest.raises(CredoError, match=r"as a dict of columns.*as in x\['x'\]"):
+        model.given(pd.DataFrame({"x": X[:, 0]}), Y)
+
+
 def raises(params, x):
     raise RuntimeError("out of paper")
 
@@ -184,6 +201,7 @@ def test_settings_below_their_bound():
         ({"time_limit": -1}, "time_limit is a number of seconds above 0; got -1"),
         ({"time_limit": "1h"}, "time_limit is a number of seconds above 0; got '1h'"),
         ({"max_memory": 0}, "max_memory is a number of bytes above 0; got 0"),
+        ({"max_memory": 10}, "max_memory=10 bytes is less than any fit needs"),
         ({"layout": "gpu"}, "layout='gpu' does not exist"),
         ({"precision": "half"}, "precision is 'float64' or 'float32'"),
     ],

@@ -23,6 +23,8 @@ from credo.timing import stopwatch
 
 __all__ = ["fit", "load", "resume"]
 
+LEAST_MEMORY = 1_000_000  # bytes: below it no fit does anything useful, and the number was meant in other units
+
 
 @runtime_checkable
 class Method(Protocol):
@@ -97,6 +99,11 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if value is not None and not (is_number and value > 0):
             raise CredoError(f"{name} is a number of {unit} above 0; got {value!r}. Leave it out for no limit.")
+    if max_memory is not None and max_memory < LEAST_MEMORY:
+        raise CredoError(
+            f"max_memory={max_memory!r} bytes is less than any fit needs ({LEAST_MEMORY:,} at least): it counts bytes, "
+            "so that 2 GB are 2e9. Leave it out for no limit."
+        )
     max_memory = None if max_memory is None or max_memory == np.inf else int(max_memory)
     return Options(checkpoint, layout, time_limit, max_memory, progress)
 

@@ -203,6 +203,11 @@ class Reject:
     def __post_init__(self):
         if not np.isfinite(self.cost):
             raise CredoError(f"The cost of a rejection is a finite number; got {self.cost}.")
+        if self.cost < 0 and isinstance(self.loss, Loss) and not isinstance(self.loss, CostMatrix):
+            raise CredoError(
+                f"The cost of a rejection is {self.cost}, and {type(self.loss).__name__} is never below 0, so every "
+                "case would be rejected: give a cost from 0."
+            )
         if not callable(self.loss) or isinstance(self.loss, Reject | type):
             raise CredoError(f"Reject(cost, loss) wraps a loss such as ZeroOne(); got {self.loss!r}.")
 

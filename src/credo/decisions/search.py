@@ -36,19 +36,22 @@ def check_scalar(loss: Callable, action, outcome) -> None:
     except CredoError:
         raise
     except (
-        jax.errors.TracerBoolConversionError,
+        jax.errors.ConcretizationTypeError,
         jax.errors.TracerArrayConversionError,
         jax.errors.TracerIntegerConversionError,
     ) as error:
         raise CredoError(
-            "The loss is run on all outcomes at once, so it can neither branch on one nor index a list by it: write it "
-            "with jax.numpy, with jnp.where(condition, a, b) for if and jnp.asarray(costs)[action, outcome]."
+            "The loss is run on all outcomes at once, so it can neither branch on one nor index a list by it, nor hand "
+            "one to float() or NumPy: write it with jax.numpy, as in jnp.maximum(action, outcome), with "
+            "jnp.where(condition, a, b) for if and jnp.asarray(costs)[action, outcome]."
         ) from error
     except Exception as error:  # whatever a user's function raises: the sentence says where
+        lead = "The action has the shape of the parameters, a dict, unless start= gives another. "
+        reason = (str(error).strip().split("\n")[0] or "no reason given")[:120]
         raise CredoError(
-            f"The loss cannot be evaluated ({type(error).__name__}: {str(error)[:120]}): it is called as loss(action, "
-            f"outcome) with action {_shown(action)} and outcome {_shown(outcome)}. Give start= for an action of "
-            "another shape."
+            f"{lead if isinstance(action, dict) else ''}The loss cannot be evaluated ({type(error).__name__}: "
+            f"{reason}): it is called as loss(action, outcome) with action {_shown(action)} and outcome "
+            f"{_shown(outcome)}. Give start= for an action of another shape."
         ) from error
     leaves = jax.tree.leaves(found)
     if len(leaves) != 1 or getattr(leaves[0], "shape", None) != ():

@@ -98,6 +98,11 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
             f"shape is known: use jax.numpy, such as jnp.where. {seen}"
         )
     reason = str(error).strip().split("\n")[0].rstrip(".")
+    if isinstance(data, Mapping) and data and "dict" in reason:
+        return (
+            f"{what} cannot be evaluated at these data: {reason}. A DataFrame reaches it as a dict of columns, as a "
+            f"dict does: take them by name, as in x[{next(iter(data))!r}]. {seen}"
+        )
     if isinstance(error, TypeError | ValueError | IndexError):
         return f"{what} cannot be evaluated at these data: {reason}. {seen} Make them agree."
     return f"{what} raised {type(error).__name__} ({reason}); its traceback is above. {seen}"

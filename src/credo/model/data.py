@@ -90,8 +90,14 @@ def case_weights(weights) -> np.ndarray | None:
     if weights is None:
         return None
     weights = column("weights", weights)
-    if weights.ndim != 1 or np.any(weights < 0):
-        raise CredoError("The weights must be one non-negative number a row; correct or drop the negative ones.")
+    if weights.ndim != 1:
+        raise CredoError(f"The weights have shape {weights.shape}: give one non-negative number a row.")
+    negative = np.flatnonzero(weights < 0)
+    if negative.size:
+        raise CredoError(
+            f"The weights must be non-negative, since each says how often its row counts, and {negative.size} of "
+            f"{len(weights)} are not (the first in row {negative[0]}: {weights[negative[0]]:g}): correct or drop them."
+        )
     return weights.astype(np.float64)
 
 

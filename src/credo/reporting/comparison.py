@@ -56,7 +56,7 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
     other = next((name for name in names if names[name] != names[first]), None)
     if other is not None:
         raise CredoError(
-            f"compare() sets approximations of one posterior side by side: {first!r} has parameters "
+            f"A comparison sets approximations of one posterior side by side: {first!r} has parameters "
             f"{', '.join(names[first][:6])} and {other!r} has {', '.join(names[other][:6])}. Compare models by their "
             "evidence instead."
         )
