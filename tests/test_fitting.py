@@ -1,6 +1,9 @@
 """What ``fit`` and a posterior take from a user, and what they answer where it cannot be used."""
 
 import dataclasses
+import os
+import signal
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -182,3 +185,40 @@ def test_a_prior_that_is_one_distribution_is_called_params(method):
         credo.fit(target, method, start={"mean": 0.3})
     with pytest.raises(CredoError, match="The prior of 'params' is float"):
         Model(1.0, None)
+
+
+SHORT = credo.NUTS(chains=2, num_warmup=20, num_draws=20)
+
+
+def stopped_before_it_began(start, folder, monkeypatch) -> str:
+    """What is said of a fit that Ctrl-C stops while its chains look for their starts."""
+
+    def interrupt(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever runs the tests
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("credo.methods.mcmc.sampling.start_chains", interrupt)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                credo.fit(TARGET, SHORT, start=start, checkpoint=folder, progress=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("start", [None, {"w": [0.5, -0.5], "sd": 1.2}, np.array([[0.1, 0.2, 0.3], [0.7, -1.0, -0.3]])])
+def test_a_fit_stopped_before_it_began_is_resumed_from_its_start(tmp_path, monkeypatch, start):
+    assert "credo.resume begins it" in stopped_before_it_began(start, tmp_path, monkeypatch)
+    resumed = credo.resume(tmp_path, TARGET, progress=False)
+    whole = credo.fit(TARGET, SHORT, start=start, progress=False)
+    np.testing.assert_array_equal(resumed.kind.positions, whole.kind.positions)
+
+
+def test_a_start_that_is_a_posterior_is_not_kept(tmp_path, monkeypatch):
+    """A file holds no posterior to start from, and so none is promised."""
+    start = credo.fit(TARGET, credo.Laplace())
+    assert "nothing is kept" in stopped_before_it_began(start, tmp_path, monkeypatch)
+    with pytest.raises(CredoError, match="holds no run to continue"):
+        credo.resume(tmp_path, TARGET)
