@@ -253,11 +253,12 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_draws_too_large_to_store_are_made_anew(monkeypatch):
-    from credo.predict import monte_carlo
+    from credo.predict import monte_carlo, stratified
 
     target = posterior().target
     gaussian = Gaussian(np.zeros(3), Dense.from_covariance(np.eye(3) * 0.1))
     p = Posterior(gaussian, target, verdict=Verdict("pass"))
+    monkeypatch.setattr(stratified, "MAX_NUMBERS", 0)  # independent draws, each by a key of its own
     stored = p.predict(X, MonteCarlo(64), key=1)
     monkeypatch.setattr(monte_carlo, "MAX_STORED", 0)
     recipe = p.predict(X, MonteCarlo(64), key=1)
