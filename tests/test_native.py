@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 from credo import native
+from credo.equations import equations
 from credo.native import jit, value_and_gradient
 from credo.precision import double
 
@@ -134,7 +135,7 @@ def test_scatter_becomes_a_loop(function):
         expected = jax.jit(jax.value_and_grad(function))(VECTOR)
         np.testing.assert_allclose(value, expected[0], rtol=1e-12)
         np.testing.assert_allclose(gradient, expected[1], rtol=1e-11, atol=1e-12)
-        names = {equation.primitive.name for equation in native._equations(jax.make_jaxpr(evaluate)(VECTOR).jaxpr)}
+        names = {equation.primitive.name for equation in equations(jax.make_jaxpr(evaluate)(VECTOR).jaxpr)}
     assert not {"scatter-add", "scatter_add"} & names
 
 

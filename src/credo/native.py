@@ -12,7 +12,7 @@ more reason to stay: ``value_and_gradient`` writes it as a loop, which is what i
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core as jex
+
+from credo.equations import equations
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
 NATIVE = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -46,9 +48,9 @@ class jit:
         """A jitted function -> (answer, witness)."""
 
         def program(*args, **static):
-            equations, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
-            run = native_call if suits(equations) else usual_call
-            leaves, witness = run(jex.jaxpr_as_fun(equations), jax.tree.leaves(args))
+            traced, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
+            run = native_call if suits(traced) else usual_call
+            leaves, witness = run(jex.jaxpr_as_fun(traced), jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
 
         return jax.jit(program, static_argnames=self.static_argnames, compiler_options=compiler_options())
@@ -105,7 +107,7 @@ def usual_call(function: Callable, args: list) -> tuple[list, Any]:
 
 def suits(program: jex.ClosedJaxpr) -> bool:
     """Whether ``program``, where it runs, is worth one native function: a CPU, and nothing that needs a kernel."""
-    return jax.default_backend() == "cpu" and all(_is_small(equation) for equation in _equations(program.jaxpr))
+    return jax.default_backend() == "cpu" and all(_is_small(equation) for equation in equations(program.jaxpr))
 
 
 def compiler_options() -> dict[str, int] | None:
@@ -122,26 +124,13 @@ def value_and_gradient(function: Callable) -> Callable:
 
     def evaluate(u):
         program, shapes = jax.make_jaxpr(jax.value_and_grad(function), return_shape=True)(u)
-        if jax.default_backend() != "cpu" or not any(_as_rows(equation) for equation in _equations(program.jaxpr)):
+        if jax.default_backend() != "cpu" or not any(_as_rows(equation) for equation in equations(program.jaxpr)):
             leaves = jex.jaxpr_as_fun(program)(u)
         else:
             leaves = _with_loops(program.jaxpr, program.consts, u)
         return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
     return evaluate
-
-
-def _equations(jaxpr) -> Iterator[jex.JaxprEqn]:
-    """All equations, those of branches and loop bodies included."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
-            if _is_program(parameter):
-                yield from _equations(getattr(parameter, "jaxpr", parameter))
-
-
-def _is_program(value) -> bool:
-    return isinstance(value, jex.ClosedJaxpr | jex.Jaxpr)
 
 
 def _is_small(equation) -> bool:

@@ -44,6 +44,32 @@ def test_hvp_takes_pytrees():
     np.testing.assert_allclose(product["b"], [0, 6 * 0.3 + 6 * 0.09])  # 6ab² + 6a²b
 
 
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_functions_with_a_rule_for_reverse_mode_alone(is_jitted):
+    """As a solver of differential equations has one: forward mode does not exist there."""
+
+    @jax.custom_vjp
+    def cube(x):
+        return x**3
+
+    cube.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
+
+    inner = jax.jit(cube) if is_jitted else cube
+
+    def energy(x):
+        return jnp.sum(inner(x) * jnp.flip(x))
+
+    x, v = rng.normal(size=7), rng.normal(size=7)
+    with double():
+        value, gradient, product = products.second_order(energy, x)
+        expected = jax.hessian(lambda x: jnp.sum(x**3 * jnp.flip(x)))(x)
+        np.testing.assert_allclose(product(v), expected @ v, rtol=1e-12)
+        np.testing.assert_allclose(gradient, jax.grad(energy)(x), rtol=1e-12)
+        np.testing.assert_allclose(value, energy(x), rtol=1e-12)
+        with pytest.raises(TypeError, match="unsupported operand"):  # any other mistake stays what it is
+            products.second_order(lambda x: jnp.sum(x) + "a", x)
+
+
 def test_ggn_is_the_dense_one():
     x, v = rng.normal(size=7), rng.normal(size=7)
     with double():

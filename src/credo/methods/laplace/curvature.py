@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from credo.linalg.products import linear_ggn
+from credo.linalg.products import linear_ggn, second_order
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.subproblem import columns, diagonal
@@ -87,8 +87,8 @@ class GaussNewton:
 
 @functools.partial(jax.jit, static_argnames=("function", "form", "chunk"))
 def _hessian(function: Callable, form: Callable, chunk: int, args, u):
-    _, tangent = jax.linearize(jax.grad(lambda v: function(args, v)), u)
-    return form(lambda v: -tangent(v), u, chunk)
+    *_, product = second_order(lambda v: function(args, v), u)
+    return form(lambda v: -product(v), u, chunk)
 
 
 @functools.partial(jax.jit, static_argnames=("log_prior", "form", "chunk"))
@@ -108,5 +108,5 @@ def _gauss_newton(log_prior: Callable, form: Callable, chunk: int, args, target:
         return weights[:, None, None] * head.fisher(z, distribution)
 
     of_likelihood = linear_ggn(outputs, fisher, u)
-    _, of_prior = jax.linearize(jax.grad(lambda v: log_prior(args, v)), u)
+    *_, of_prior = second_order(lambda v: log_prior(args, v), u)
     return form(lambda v: of_likelihood(v) - of_prior(v), u, chunk)

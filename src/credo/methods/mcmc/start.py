@@ -1,5 +1,8 @@
 """Where chains start: at given positions, at draws of a posterior, or scattered wide; always where all is finite."""
 
+import itertools
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,31 +42,33 @@ def start_chains(target, start, key, num_chains: int) -> list[State]:
 
 
 def _scattered(target, key, num_chains: int) -> list[State]:
-    """The first of each chain's candidates that is not hopeless beside the best of all candidates."""
+    """The first of each chain's candidates that is not hopeless beside the best of the first few of all chains."""
     candidates = [_candidates(target, key, chain) for chain in range(num_chains)]
-    best = max(state.log_density for states in candidates for state in states)
+    first = [list(itertools.islice(each, NUM_CANDIDATES)) for each in candidates]
+    for chain, states in enumerate(first):
+        if not states:
+            u = _generator(key, chain).uniform(-WIDTH, WIDTH, (MAX_TRIES, target.dim))[-1]
+            raise CredoError(f"Chain {chain} cannot start: tried {MAX_TRIES} random positions. {explain(target, u)}")
+    best = max(state.log_density for states in first for state in states)
     bound = best - HOPELESS * (target.size + target.dim)
-    good = [[state for state in states if state.log_density >= bound] for states in candidates]
-    return [
-        usable[0] if usable else max(states, key=lambda state: float(state.log_density))
-        for usable, states in zip(good, candidates, strict=True)
-    ]
-
-
-def _candidates(target, key, chain: int) -> list[State]:
-    random, found = np.random.default_rng(stream(key, STREAM + chain)), []
-    for _ in range(MAX_TRIES):
-        u = random.uniform(-WIDTH, WIDTH, target.dim)
-        state = _state(target, u)
-        if _is_finite(state):
-            found.append(state)
-        if len(found) == NUM_CANDIDATES:
-            break
-    if not found:
-        raise CredoError(
-            f"Chain {chain} cannot start: tried {MAX_TRIES} random positions. {explain(target, np.asarray(u, float))}"
-        )
+    found = []
+    for states, more in zip(first, candidates, strict=True):
+        good = (state for state in itertools.chain(states, more) if state.log_density >= bound)
+        found.append(next(good, None) or max(states, key=lambda state: float(state.log_density)))
     return found
+
+
+def _candidates(target, key, chain: int) -> Iterator[State]:
+    """Random positions at which everything is finite, of 100."""
+    random = _generator(key, chain)
+    for _ in range(MAX_TRIES):
+        state = _state(target, random.uniform(-WIDTH, WIDTH, target.dim))
+        if _is_finite(state):
+            yield state
+
+
+def _generator(key, chain: int) -> np.random.Generator:
+    return np.random.default_rng(stream(key, STREAM + chain))
 
 
 def _state(target, u) -> State:

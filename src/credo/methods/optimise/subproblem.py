@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.linalg.products import second_order
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.spectrum import Spectrum
 
@@ -115,10 +116,10 @@ def _evaluation(value, gradient, A, extra, num_products) -> Evaluation:
 
 @functools.partial(jax.jit, static_argnames=("objective", "chunk"))
 def _value_gradient_curvature(objective: Callable, chunk: int, args, u, minimum):
-    (value, gradient), tangent = jax.linearize(jax.value_and_grad(lambda v: objective(args, v)), u)
+    value, gradient, product = second_order(lambda v: objective(args, v), u)
 
     def curvature():
-        return -columns(lambda v: tangent(v)[1], u, chunk)
+        return -columns(product, u, chunk)
 
     return value, gradient, jax.lax.cond(value >= minimum, curvature, lambda: jnp.zeros((u.size, u.size), u.dtype))
 
@@ -151,13 +152,13 @@ def _by_chunks(function: Callable, u, chunk: int):
 @functools.partial(jax.jit, static_argnames=("objective", "max_products"))
 def _value_gradient_step(objective: Callable, max_products: int, args, u, minimum, radius, forcing):
     """f, g, s and A s; whether A s = g to the residual asked for, whether A is indefinite; the number of products."""
-    (value, g), tangent = jax.linearize(jax.value_and_grad(lambda v: objective(args, v)), u)
+    value, g, product = second_order(lambda v: objective(args, v), u)
     size = jnp.linalg.norm(g)
     bound = forcing * size
 
     def body(state):
         s, As, r, p, *_, count = state
-        Ap = -tangent(p)[1]
+        Ap = -product(p)
         bend, rr = jnp.dot(p, Ap), jnp.dot(r, r)
         α = rr / bend
         is_indefinite = bend <= 0
