@@ -65,6 +65,15 @@ def test_new_rows_use_the_constants_of_the_fit(formula):
         np.testing.assert_allclose(table.inputs(DATA.iloc[[row]]).x[0], table.x[row], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("term", ["`a.b`", "a.b", "log(`a.b`)", "x1 + `a.b`:x1"])
+def test_names_may_hold_dots(term):
+    data = DATA.assign(**{"a.b": DATA["e"]})
+    table = read_table(data, formula=f"y ~ {term}")
+    wanted = read_table(data, formula=f"y ~ {term.replace('`', '').replace('a.b', 'e')}")
+    np.testing.assert_array_equal(table.x, wanted.x)
+    assert table.required == tuple("a.b" if name == "e" else name for name in wanted.required)
+
+
 def test_the_dot_is_every_other_column():
     table = read("y ~ . - e + (1 | county)")
     assert set(table.columns) == {"x1", "a name", "colour=green", "colour=red", "k", "n"}

@@ -123,7 +123,8 @@ def required_columns(text: str, frame) -> tuple[str, ...]:
     # formulaic overlooks arguments of poly() and the like, and takes np.sqrt for a variable
     mentioned = {quoted or word for quoted, word in re.findall(r"`([^`]+)`|([^\W\d][\w.]*)", text)}
     wanted = {name for name in wanted if not name.startswith("np.") and name != "np"}
-    unknown = sorted(wanted - set(frame.columns))
+    dotted = {name.split(".")[0] for name in mentioned if "." in name and name in frame.columns}  # known as its root
+    unknown = sorted(wanted - set(frame.columns) - dotted)
     require(frame, unknown, used=wanted)
     return tuple(name for name in frame.columns if name in wanted | mentioned)
 

@@ -30,7 +30,8 @@ def check_term(expression: str) -> None:
     for piece in _refused(tree, TRANSFORMS):
         raise CredoError(
             f"The formula's part {expression!r} cannot be used, for {piece!r}: a term is made of columns, numbers and "
-            "functions such as log(x), np.sqrt(x), poly(x, 2) or C(g). Compute anything else as a column of the table."
+            "functions such as log(x), np.sqrt(x), poly(x, 2) or C(g), with names that hold dots or spaces in "
+            "`backticks`. Compute anything else as a column of the table."
         )
 
 
