@@ -196,6 +196,19 @@ def test_the_interval_of_a_skewed_posterior():
         assert abs(end - wanted) < 0.05 * exact.std()
 
 
+def test_squared_loses_the_variance_without_simulation():
+    """Where the rule has closed forms, and for a point, whose likelihood has: nothing is drawn, so no error."""
+    decision = credo.decide(fitted(credo.Laplace()).predict(NEW, credo.Quadrature()), Squared(), key=3)
+    np.testing.assert_allclose(decision.expected_loss, SD**2, rtol=1e-6)
+    np.testing.assert_array_equal(decision.error, 0.0)
+    columns = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] + x, NOISE))
+    plugged_in = credo.fit(columns.given(X, X), credo.MAP(), progress=False).predict(NEW)
+    decision = credo.decide(plugged_in, Squared())
+    np.testing.assert_allclose(decision.expected_loss, 2 * NOISE**2, rtol=1e-12)
+    np.testing.assert_array_equal(decision.error, 0.0)
+    assert np.all(credo.decide(fitted().predict(NEW), Squared()).error > 0)
+
+
 # the error --------------------------------------------------------------------------------------------------------
 
 

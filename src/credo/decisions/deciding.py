@@ -99,6 +99,9 @@ def _decide(belief: Belief, loss: Callable, actions: Sequence | None, start) -> 
     if actions is not None:
         return _choose(belief, loss, actions)
     action = loss.act(belief) if isinstance(loss, Loss) and start is None else _search(belief, loss, start)
+    known = loss.expected(belief) if isinstance(loss, Loss) and start is None else None
+    if known is not None:
+        return Decision(action, *_finite(known, np.zeros_like(known)))
 
     def price(drawn, action):
         check_scalar(loss, _first(action), _first(drawn.values, 2))

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from credo.decisions.belief import Belief
+from credo.decisions.belief import Belief, OfPredictive
 from credo.decisions.interval import best_interval
+from credo.predict.monte_carlo import MixtureLaw
 from credo.status import CredoError
 
 REJECTED = -1  # where an action is a class; NaN where it is a number, None where it is anything else
@@ -34,6 +35,10 @@ class Loss(ABC):
     @abstractmethod
     def act(self, belief: Belief) -> Any:
         """The action of least expected loss, one for each row of the belief."""
+
+    def expected(self, belief: Belief) -> np.ndarray | None:
+        """What that action is expected to lose, (m,), where it has a formula free of simulation; else None."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class CostMatrix(Loss):
 
 @dataclass(frozen=True)
 class Squared(Loss):
-    """(y − a)². The best action is the mean."""
+    """(y − a)². The best action is the mean, and loses the variance."""
 
     def __call__(self, action, outcome):
         return _total(lambda a, y: (y - a) ** 2, action, outcome)
@@ -118,6 +123,15 @@ class Squared(Loss):
 
     def act(self, belief):
         return belief.mean()
+
+    def expected(self, belief):
+        if not isinstance(belief, OfPredictive):
+            return None
+        law = belief.stream.law
+        if isinstance(law, MixtureLaw) and law.width > 1:
+            return None  # its moments are of draws of the parameters, whose error the simulation tells
+        leaves = jax.tree.leaves(belief.predictive.variance)
+        return sum(leaf.reshape(len(leaf), -1).sum(axis=1) for leaf in leaves)
 
 
 @dataclass(frozen=True)
