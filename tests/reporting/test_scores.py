@@ -96,7 +96,7 @@ def test_a_point_has_no_such_error_and_chunks_change_nothing(monkeypatch):
     whole = scores.monte_carlo_error(p.predict(FAR), NEW)
     monkeypatch.setattr(stream, "MEMORY", 2 * 10 * 8 * 64)
     cut = p.predict(FAR)
-    assert cut._stream.chunk < 5
+    assert (cut._stream.chunk or 5) < 5
     np.testing.assert_allclose(scores.monte_carlo_error(cut, NEW), whole, rtol=1e-12)
     monkeypatch.setattr(scores, "MEMORY", 2 * 4 * 8 * scores.NUM_OUTCOMES)
     z = (NEW - MEAN) / SD
