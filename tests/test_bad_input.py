@@ -179,7 +179,7 @@ def test_a_likelihood_that_fails(likelihood, x, sentence, cause):
         (credo.ADVI(family="full"), r"family is of the kind Family, such as MeanField\(\)"),
         (credo.ADVI(family=credo.FullRank), "family is of the kind Family"),
         (credo.ADVI(tolerance="small"), "tolerance is a number or None"),
-        (credo.Laplace(num_steps=0), r"Laplace\(num_steps=0\): num_steps is 1 or more"),
+        (credo.Laplace(num_steps=-1), r"Laplace\(num_steps=-1\): num_steps is 0 or more"),
         (credo.MLE(num_steps=-3), r"MLE\(num_steps=-3\): num_steps is 1 or more"),
         (credo.MAP(batch_size=2.5), "batch_size is a whole number or None"),
         (credo.MAP(optimiser="adam"), "optimiser is of the kind GradientTransformation or None"),

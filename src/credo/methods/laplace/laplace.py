@@ -46,7 +46,7 @@ class Laplace:
 
     ``structure``: ``Dense()`` (every covariance) or ``Diagonal()``. ``curvature``: ``ExactHessian()``, or
     ``GaussNewton()``, which is never negative for the likelihood's part. ``num_steps``: at most this many evaluations
-    on the way to the mode.
+    on the way to the mode; 0 takes the curvature where it starts.
     ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
@@ -62,7 +62,7 @@ class Laplace:
     structure: Structure = field(default_factory=Dense)
     curvature: Curvature = field(default_factory=ExactHessian)
     prior: Posterior | None = None
-    num_steps: int = field(default=MAX_STEPS, metadata={"at_least": 1})
+    num_steps: int = field(default=MAX_STEPS, metadata={"at_least": 0})
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
