@@ -273,6 +273,8 @@ class _Crew:
             pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, KeyboardInterrupt) and wait(list(self.under_way), timeout=SILENCE).not_done:
             print("Stopping … the work under way cannot be interrupted and is waited for.", file=sys.stderr, flush=True)
+        while wait(list(self.under_way), timeout=LISTEN).not_done:
+            pass  # no join yet: one that a second Ctrl-C interrupts would make its thread count as ended (Python 3.11)
         for pool in (self.pool, self.compiler):
             pool.shutdown()
 
