@@ -9,7 +9,7 @@ import pytest
 
 from credo.linalg.dense import Dense
 from credo.model.model import Model
-from credo.posterior.kinds import Draws, Gaussian
+from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised, Probit, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
@@ -67,6 +67,17 @@ def test_an_unseen_level_has_the_variance_of_its_prior():
     # the variance of 4,000 draws with the tails of a scale mixture is known to about 3 %
     assert abs(predictive.epistemic[1] / expected - 1) < 0.15
     assert abs(predictive.mean[1] - d["mu"].mean()) < 5 * np.sqrt(expected / NUM_DRAWS)
+
+
+def test_a_point_draws_unseen_levels_too():
+    """The parameters are known, and the new county is not: N(mu, tau² + 1), epistemic variance tau²."""
+    target = posterior().target
+    u = 0.3 * np.cos(np.arange(target.dim))
+    point = Posterior(Point(u), target, verdict=Verdict("pass"))
+    mu, tau = point.mean()["mu"], point.mean()["tau"]
+    predictive = point.predict(rows(["new", "anoka"]), MonteCarlo(NUM_DRAWS), key=1)
+    np.testing.assert_allclose(predictive.epistemic, [tau**2, 0.0], rtol=0.1, atol=1e-9)  # 4.5 standard errors
+    assert abs(predictive.mean[0] - mu) < 4.5 * tau / np.sqrt(NUM_DRAWS)
 
 
 def test_rows_of_one_unseen_level_share_its_draw():

@@ -45,7 +45,7 @@ class MonteCarlo:
             raise CredoError(f"MonteCarlo needs at least one draw; got num_draws={self.num_draws}.")
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["MixtureLaw", Any]:
-        positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, key)
+        positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, key, bool(table.new_rows))
         kind = None if positions is not None else widened(posterior.kind)
         num_draws = len(log_weights)
         target = without_data(posterior.target)
@@ -56,11 +56,12 @@ class MonteCarlo:
             keys = streams(key, num_draws, 1) if kind is None else keys
         return MixtureLaw(target, kind, positions, keys, log_weights, new_rows), table.x
 
-    def _draws(self, kind: Kind, dim: int, key):
+    def _draws(self, kind: Kind, dim: int, key, has_new_levels: bool):
         """(positions (S, dim) or None, key data (S, 2), log weights (S,)). Keys are made without compiling anything."""
         keys = streams(key, self.num_draws, 0)
         if isinstance(kind, Point):
-            positions, weights = np.asarray(kind.position)[None], None
+            repeats = self.num_draws if has_new_levels else 1  # a point knows no new level: its effects are drawn
+            positions, weights = np.repeat(np.asarray(kind.position)[None], repeats, axis=0), None
         elif isinstance(kind, Draws):
             positions, weights = _thin(np.asarray(kind.positions).reshape(-1, dim), draw_weights(kind), self.num_draws)
         else:
