@@ -2,6 +2,7 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -108,3 +109,18 @@ def test_many_rows_take_fewer_draws_and_little_memory():
     x = np.linspace(-3.0, 3.0, 2**16)
     assert scores.predict_held_out(draws_of(0, 4_096, False), x)._stream.law.width == 256
     assert scores.predict_held_out(draws_of(0, 4_096, False), FAR)._stream.law.width == 2_048
+
+
+COUNTS = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Poisson(3.0 * jnp.exp(params["w"] * x)))
+
+
+@pytest.mark.parametrize("model", [line(), COUNTS], ids=["numbers", "counts"])
+def test_coverage_without_intervals_is_that_of_the_intervals(model):
+    x = np.linspace(-2.0, 2.0, 300)
+    y = np.random.default_rng(1).poisson(3.0, 300) * (1 if model is COUNTS else 0.5)
+    y = y.astype(np.int64) if model is COUNTS else y
+    w = np.random.default_rng(0).normal(size=(1, 60, 1))
+    predictive = Posterior(Draws(w), model.given(x, y), verdict=Verdict("pass")).predict(x)
+    low, high = predictive.interval(0.9)
+    assert 0.05 < np.mean((low <= y) & (y <= high)) < 0.999
+    assert scores.coverage(predictive, y, 0.9) == np.mean((low <= y) & (y <= high))

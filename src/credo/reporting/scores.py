@@ -26,7 +26,7 @@ from credo.predict.stream import MEMORY
 
 NUM_DRAWS = 2_048  # of the parameters, for few rows; the error is then 2 % of what one draw's would be
 MIN_DRAWS = 256  # of the parameters, for many rows: those of the default rule
-MAX_DENSITIES = 2**24  # rows × draws: seconds, in chunks of little memory
+MAX_DENSITIES = 2**23  # rows × draws: seconds, in chunks of little memory
 MAX_WORK = 2**31  # rows × draws × parameters
 NUM_GROUPS = 32  # the error is then known to 13 %
 NUM_OUTCOMES, MIN_OUTCOMES, MAX_OUTCOMES = 8_192, 512, 2**22  # drawn a row for the CRPS; the last in all rows
@@ -62,11 +62,7 @@ def _scores(posterior: Posterior, predictive: Predictive, y, key) -> dict[str, f
             "brier": calibration.brier(probs, labels),
             "ece": calibration.expected_calibration_error(probs, labels),
         }
-    low, high = predictive.interval(0.9)
-    return found | {
-        "crps": crps(predictive, y, key),
-        "coverage_90": calibration.coverage(np.asarray(low), np.asarray(high), y),
-    }
+    return found | {"crps": crps(predictive, y, key), "coverage_90": coverage(predictive, y, 0.9)}
 
 
 def log_score(predictive: Predictive, y) -> tuple[float, float]:
@@ -111,3 +107,25 @@ def crps(predictive: Predictive, y, key) -> float:
 
     with double():
         return float(np.mean(predictive._sample(as_key(key), number, chunk, score, y)))
+
+
+def coverage(predictive: Predictive, y, mass: float) -> float:
+    """The share of outcomes in their central intervals, which one distribution function tells without the ends.
+
+    The ends are the smallest values with F(low) ≥ (1 − mass) / 2 and F(high) ≥ (1 + mass) / 2; so low ≤ y ≤ high just
+    where F(y) ≥ (1 − mass) / 2 and F(y − 1) < (1 + mass) / 2 for a count, F(y) ≤ (1 + mass) / 2 for a number.
+    """
+    outcome: Any = predictive._outcomes
+    if isinstance(outcome, dict) or not outcome.has_cdf:
+        low, high = predictive.interval(mass)
+        return calibration.coverage(np.asarray(low), np.asarray(high), y)
+    before = y - 1 if outcome.is_discrete else y
+    with double():
+        at, below = predictive._compute(_distribution, y, before)
+    return float(np.mean((at >= 0.5 * (1.0 - mass)) & (below < 0.5 * (1.0 + mass))))
+
+
+@jax.jit
+def _distribution(law, rows, y, before):
+    function = law.cdf(rows, None)
+    return function(y), function(before)
