@@ -144,7 +144,7 @@ def with_data(params, data):
         (lambda p: p["a"][None], (), r"of shape \(1,\)"),
         (lambda p: None, (), "returned a NoneType"),
         (lambda p: p["a"] > 0, (), "returned bool"),
-        (lambda p: -(p["b"] ** 2), (), r"asks for 'b', which is not there: the model has parameters a\[\]"),
+        (lambda p: -(p["b"] ** 2), (), r"asks for 'b', which is not there: the model has parameters a"),
         (lambda p, d: d["z"] * p["a"], {"x": np.zeros(2)}, r"asks for 'z'.*the data have columns x"),
         (with_data, (), r"takes data, and given\(\) got none"),
         (lambda p: -(p["a"] ** 2), np.zeros(2), r"the log density takes none: write it as log_density\(params, data\)"),

@@ -84,14 +84,15 @@ def explained(what: str, structure: Structure, data):
 
 
 def _explanation(what: str, error: Exception, structure: Structure, data) -> str:
-    parameters = ", ".join(f"{leaf.name}{list(leaf.shape)}" for leaf in structure.leaves[:8])
+    parameters = ", ".join(f"{leaf.name}{list(leaf.shape) if leaf.shape else ''}" for leaf in structure.leaves[:8])
     inputs = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(data)[:8]) or "none"
     seen = f"The parameters are {parameters}; the inputs' shapes are {inputs}."
     if isinstance(error, KeyError) and error.args:
         columns = (
             f", and the data have columns {', '.join(map(str, list(data)[:20]))}" if isinstance(data, Mapping) else ""
         )
-        return f"{what} asks for {error.args[0]!r}, which is not there: the model has parameters {parameters}{columns}."
+        names = ", ".join(leaf.name for leaf in structure.leaves[:20])
+        return f"{what} asks for {error.args[0]!r}, which is not there: the model has parameters {names}{columns}."
     if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
         return (
             f"{what} needs the value of a parameter in Python (an `if`, float() or a NumPy function), where only its "
