@@ -468,7 +468,8 @@ def test_what_cannot_be_repeated_is_not_promised(tmp_path, monkeypatch):
 def test_a_program_stops_at_any_moment(tmp_path):
     """The whole process: its exit code, its last words, and no crash in the compiler's threads as it ends."""
     program = (
-        "import sys, numpy as np, numpyro.distributions as dist, credo\n"
+        "import signal, sys, numpy as np, numpyro.distributions as dist, credo\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell began us in the background
         "x = np.linspace(-1, 1, 60)[:, None] ** np.arange(1, 7)\n"
         "model = credo.Model({'w': dist.Normal(0.0, 1.0).expand([6]), 'sd': dist.HalfNormal(1.0)},\n"
         "    lambda params, x: dist.Normal(x @ params['w'], params['sd']))\n"
