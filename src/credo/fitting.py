@@ -192,9 +192,10 @@ def _identity(target: Target, method: Method, key, precision: str | None, start)
 def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     """The verdict with what the data and the scales of the answer say, whatever the method."""
     remarks, verdict = [], posterior.verdict
-    if target.y is not None and target.size < target.dim:
+    num_rows = target.size if target.weights is None else np.count_nonzero(target.weights)
+    if target.y is not None and num_rows < target.dim:
         remarks.append(
-            f"There are fewer rows ({target.size}) than parameters ({target.dim}): in the directions that the data "
+            f"There are fewer rows ({num_rows}) than parameters ({target.dim}): in the directions that the data "
             "leave free, the prior decides."
         )
     if target.missing is not None:

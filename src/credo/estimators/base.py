@@ -1,6 +1,6 @@
 """What the estimators share: scaled columns, fits that compile a shape once, draws of coefficients, and pickles."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,14 +84,9 @@ def fit_padded(
         weights=np.concatenate([weights, np.zeros(extra)]),
     )
     posterior = fit(target, method, key=key, progress=False)
-    sentences = [s for s in posterior.verdict.sentences if not s.startswith("There are fewer rows")]  # with fillers
-    if len(y) < target.dim:
-        sentences.append(
-            f"There are fewer rows ({len(y)}) than parameters ({target.dim}): in the directions that the data leave "
-            "free, the prior decides."
-        )
-    verdict = replace(posterior.verdict, sentences=tuple(sentences))
-    return posterior, Fitted(recipe, x, y, weights, posterior.kind, verdict, posterior.info, posterior.log_evidence)
+    return posterior, Fitted(
+        recipe, x, y, weights, posterior.kind, posterior.verdict, posterior.info, posterior.log_evidence
+    )
 
 
 def mean_of(posterior: Posterior) -> np.ndarray:

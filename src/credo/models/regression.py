@@ -22,18 +22,6 @@ from credo.status import CredoError
 PRIOR_SD = 2.5  # of a coefficient in link units per sd of its feature (Gelman, Jakulin, Pittau & Su, 2008)
 
 
-class Standardiser:
-    """Features to mean 0 and sd 1 as seen in training; a constant feature becomes 0."""
-
-    def __init__(self, x: np.ndarray):
-        self.mean = x.mean(axis=0)
-        sd = x.std(axis=0)
-        self.sd = np.where(sd > 0, sd, 1.0)
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        return (x - self.mean) / self.sd
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A table made ready to be fitted: its model, and the inputs that the model takes.
@@ -143,15 +131,6 @@ def prepare(table: Table, rows) -> Prepared:
     return Prepared(table, rows, model, labels, priors, scaling, tuple(group_scalings))
 
 
-def regression(family: Family, num_features: int, y: np.ndarray) -> Model:
-    """The model of ``y`` given standardised features: intercept, coefficients and, for gaussian, the noise sd."""
-    if family not in LIKELIHOODS:
-        raise CredoError(f"family={family!r} is unknown.")
-    unit, centre = _unit_and_centre(family, y, None)
-    num_classes = int(np.max(y)) + 1 if family == "categorical" else None
-    return Model(linear_prior(family, num_features, unit, centre, num_classes), LIKELIHOODS[family])
-
-
 def linear_prior(
     family: Family,
     num_features: int,
@@ -237,20 +216,33 @@ def contrasts(coefficients):
     return coefficients - jnp.mean(coefficients, axis=-1, keepdims=True)
 
 
+def outcome(family: Family, eta, params):
+    """p(y | linear predictor)."""
+    match family:
+        case "gaussian":
+            return dist.Normal(eta, params["noise_sd"])
+        case "bernoulli":
+            return dist.BernoulliLogits(eta)
+        case "poisson":
+            return dist.Poisson(jnp.exp(eta))
+        case "categorical":
+            return dist.CategoricalLogits(eta)
+
+
 def gaussian(params, x):
-    return dist.Normal(linear_predictor(params, x), params["noise_sd"])
+    return outcome("gaussian", linear_predictor(params, x), params)
 
 
 def bernoulli(params, x):
-    return dist.BernoulliLogits(linear_predictor(params, x))
+    return outcome("bernoulli", linear_predictor(params, x), params)
 
 
 def poisson(params, x):
-    return dist.Poisson(jnp.exp(linear_predictor(params, x)))
+    return outcome("poisson", linear_predictor(params, x), params)
 
 
 def categorical(params, x):
-    return dist.CategoricalLogits(linear_predictor(params, x))
+    return outcome("categorical", linear_predictor(params, x), params)
 
 
 LIKELIHOODS = {"gaussian": gaussian, "bernoulli": bernoulli, "categorical": categorical, "poisson": poisson}
@@ -265,24 +257,12 @@ class Additive:
     has_offset: bool
 
     def __call__(self, params, x):
-        eta = jnp.zeros(()) + params.get("intercept", 0.0)
+        num_rows = x["features"].shape[0]
+        eta = jnp.zeros((num_rows, 1) if self.family == "categorical" else num_rows) + params.get("intercept", 0.0)
         if "coefficients" in params:
             eta = eta + x["features"] @ params["coefficients"]
         if self.has_offset:
-            offset = x["offset"][:, None] if self.family == "categorical" else x["offset"]
-            eta = eta + offset
+            eta = eta + (x["offset"][:, None] if self.family == "categorical" else x["offset"])
         for term in self.groups:
             eta = eta + term.predictor(params, x)
-        shape = (x["features"].shape[0], *eta.shape[1:]) if self.family != "categorical" or eta.ndim == 2 else (
-            x["features"].shape[0], *eta.shape
-        )  # fmt: skip
-        eta = jnp.broadcast_to(eta, shape)
-        match self.family:
-            case "gaussian":
-                return dist.Normal(eta, params["noise_sd"])
-            case "bernoulli":
-                return dist.BernoulliLogits(eta)
-            case "poisson":
-                return dist.Poisson(jnp.exp(eta))
-            case "categorical":
-                return dist.CategoricalLogits(eta)
+        return outcome(self.family, eta, params)

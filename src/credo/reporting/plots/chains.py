@@ -30,13 +30,7 @@ def traces(posterior: Posterior, scalars: Sequence[str] | None = None, *, labels
 
     ``scalars``: by default the four with the largest R-hat. Raises CredoError for a posterior without chains.
     """
-    scalars = _scalars(posterior, scalars)
-    draws = chain_draws(posterior, scalars)
-    figure, panels = grid(len(scalars), width=4.0, columns=2)
-    for panel, scalar in zip(panels, scalars, strict=True):
-        draw_trace(panel, draws[scalar])
-        panel.set_title((labels or {}).get(scalar, scalar), fontsize=9)
-    return figure
+    return _each_scalar(draw_trace, posterior, scalars, labels)
 
 
 def draw_trace(panel, draws: np.ndarray) -> None:
@@ -53,13 +47,7 @@ def ranks(posterior: Posterior, scalars: Sequence[str] | None = None, *, labels:
     Chains that agree give level lines within the grey band, which holds 95 % of the counts of independent draws
     (Vehtari et al. 2021, section 3.3). ``scalars`` as for ``traces``.
     """
-    scalars = _scalars(posterior, scalars)
-    draws = chain_draws(posterior, scalars)
-    figure, panels = grid(len(scalars), width=4.0, columns=2)
-    for panel, scalar in zip(panels, scalars, strict=True):
-        draw_ranks(panel, draws[scalar])
-        panel.set_title((labels or {}).get(scalar, scalar), fontsize=9)
-    return figure
+    return _each_scalar(draw_ranks, posterior, scalars, labels)
 
 
 def draw_ranks(panel, draws: np.ndarray) -> None:
@@ -87,6 +75,16 @@ def rank_counts(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ordered = rankdata(draws, axis=None).reshape(draws.shape)
     edges = np.linspace(0.5, draws.size + 0.5, min(NUM_BINS, draws.shape[1]) + 1)
     return np.stack([np.histogram(chain, edges)[0] for chain in ordered]), edges
+
+
+def _each_scalar(draw, posterior: Posterior, scalars: Sequence[str] | None, labels: Labels | None):
+    scalars = _scalars(posterior, scalars)
+    draws = chain_draws(posterior, scalars)
+    figure, panels = grid(len(scalars), width=4.0, columns=2)
+    for panel, scalar in zip(panels, scalars, strict=True):
+        draw(panel, draws[scalar])
+        panel.set_title((labels or {}).get(scalar, scalar), fontsize=9)
+    return figure
 
 
 def elbo_path(posteriors):
