@@ -49,10 +49,15 @@ def test_functions_with_a_rule_for_reverse_mode_alone(is_jitted):
     """As a solver of differential equations has one: forward mode does not exist there."""
 
     @jax.custom_vjp
+    def square(x):
+        return x**2
+
+    @jax.custom_vjp
     def cube(x):
         return x**3
 
-    cube.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
+    square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
+    cube.defvjp(lambda x: (x**3, x), lambda x, g: (3 * square(x) * g,))  # its gradient has no forward mode
 
     inner = jax.jit(cube) if is_jitted else cube
 
