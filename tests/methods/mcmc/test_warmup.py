@@ -29,11 +29,12 @@ def test_windows_add_up_and_grow(num_warmup):
     assert sum(growing) + last == num_warmup
     assert growing == sorted(growing)
     assert last >= min(num_warmup, 12)
-    assert [p.num_steps for p in warmup_phases(num_warmup, DiagonalMetric())] == [*growing, last]
+    phases = warmup_phases(num_warmup, DiagonalMetric(), ("position", "gradient"))
+    assert [phase.num_steps for phase in phases] == [*growing, last]
 
 
 def test_no_warmup_has_no_phases():
-    assert warmup_phases(0, DiagonalMetric()) == []
+    assert warmup_phases(0, DiagonalMetric(), ("position", "gradient")) == []
 
 
 @pytest.mark.parametrize("target", [0.6, 0.8, 0.95])

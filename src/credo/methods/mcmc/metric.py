@@ -6,6 +6,7 @@ N(0, I). The best S for a Gaussian target minimises the Fisher divergence E‖S�
     dense       S Sᵀ = A # B⁻¹, the geometric mean of A = Cov u and the inverse of B = Cov g
 On a Gaussian target both are exact as soon as the draws span the space, for g = −Σ⁻¹u makes the noise of A and B one.
 Gradients say about tight directions what draws say about wide ones, so a few dozen of each are enough to begin with.
+For a kernel without gradients it is S Sᵀ = Cov u.
 Variances are taken within chains: while chains are apart, the distance between them is not the width of the target.
 """
 
@@ -32,7 +33,7 @@ class MetricEstimator(Protocol):
 
     def initial(self, gradients: Float[np.ndarray, "chain dim"]) -> ScaleOperator: ...
 
-    def estimate(self, positions: Chains, gradients: Chains, previous: ScaleOperator) -> ScaleOperator: ...
+    def estimate(self, positions: Chains, gradients: Chains | None, previous: ScaleOperator) -> ScaleOperator: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ class DiagonalMetric:
         num_draws = positions.shape[0] * (positions.shape[1] - 1)
         before = np.log(_diagonal(previous))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found = 0.5 * np.log(_sum_of_squares(positions) / _sum_of_squares(gradients))
+            if gradients is None:
+                found = np.log(_sum_of_squares(positions) / num_draws)
+            else:
+                found = 0.5 * np.log(_sum_of_squares(positions) / _sum_of_squares(gradients))
         is_known = np.isfinite(found) & (found > np.log(SMALLEST)) & (found < np.log(LARGEST))
         share = np.where(is_known, num_draws / (num_draws + self.prior_draws), 0)
         return Diagonal(np.exp(0.5 * (share * np.where(is_known, found, 0) + (1 - share) * before)))
@@ -67,7 +71,7 @@ class DenseMetric:
         return Dense(np.diag(DiagonalMetric().initial(gradients).scale))
 
     def estimate(self, positions, gradients, previous) -> ScaleOperator:
-        """Both covariances are shrunk to the diagonal estimate by ``prior_draws``, plus one a dimension."""
+        """The covariances are shrunk to the diagonal estimate by ``prior_draws``, plus one a dimension."""
         scale = np.asarray(DiagonalMetric(self.prior_draws).estimate(positions, gradients, previous).scale)
         dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
         weight = num_draws / (num_draws + self.prior_draws + dim)
@@ -76,11 +80,13 @@ class DenseMetric:
             deviations = (x - x.mean(axis=1, keepdims=True)).reshape(-1, dim)
             return weight * (deviations.T @ deviations) / max(num_draws, 1) + (1 - weight) * np.eye(dim)
 
-        a, b = covariance(positions / scale), covariance(gradients * scale)
-        if not (np.all(np.isfinite(a)) and np.all(np.isfinite(b))):
+        a = covariance(positions / scale)
+        b = None if gradients is None else covariance(gradients * scale)
+        if not (np.all(np.isfinite(a)) and (b is None or np.all(np.isfinite(b)))):
             return previous
         try:
-            return Dense.from_covariance(scale[:, None] * geometric_mean_with_inverse(a, b) * scale)
+            white = a if b is None else geometric_mean_with_inverse(a, b)
+            return Dense.from_covariance(scale[:, None] * white * scale)
         except CredoError:  # chains trapped where gradients are astronomical: not positive definite, for rounding
             return previous
 

@@ -39,6 +39,11 @@ class State(NamedTuple):
     log_density: Float[Array, ""]
     gradient: Float[Array, " dim"]
 
+    @classmethod
+    def like(cls, position) -> "State":
+        """Right in shapes and types alone."""
+        return cls(position, position.sum(), position)
+
 
 class Info(NamedTuple):
     """``acceptance``: mean of min(1, w_i). ``num_steps``: gradients. ``energy``: H_0. ``depth``: doublings."""

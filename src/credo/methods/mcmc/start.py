@@ -1,15 +1,15 @@
 """Where chains start: at given positions, at draws of a posterior, or scattered wide; always where all is finite."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from credo.diagnose.startup import explain
-from credo.methods.mcmc.nuts import State
-from credo.native import jit, value_and_gradient
+from credo.native import jit
 from credo.run import as_key, stream
 from credo.status import CredoError
 
@@ -22,28 +22,40 @@ HOPELESS = 1e4  # nats a datum and a parameter
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 
 
-def start_chains(target, start, key, num_chains: int) -> list[State]:
+class Starter(Protocol):
+    """What gives the state of a kernel, with a ``log_density``, at a position; hashable."""
+
+    def initial(self, target, given: dict[str, Any], key, position) -> Any: ...
+
+
+def start_chains(target, start, key, num_chains: int, kernel: Starter, given: dict[str, Any]) -> list:
     """A kernel state for each chain. ``start``: None, a posterior, or positions (dim,) or (chains, dim).
 
-    CredoError, with the cause, where the log density or its gradient is not finite: at a given position, or at each
-    of 100 random ones.
+    CredoError, with the cause, where the log density or its gradient, for a kernel that uses it, is not finite: at a
+    given position, or at each of 100 random ones.
     """
-    given = _given(start, key, num_chains, target.dim)
-    if given is None:
-        return _scattered(target, key, num_chains)
-    states = [_state(target, u) for u in given]
-    for chain, state in enumerate(states):
-        if not _is_finite(state):
+
+    def state(chain: int, u):
+        place = np.asarray(u, jnp.result_type(float))
+        data = stream(key, STREAM + chain, 1)
+        return jax.tree.map(np.asarray, _evaluate(target, given, data, place, kernel=kernel))
+
+    positions = _given(start, key, num_chains, target.dim)
+    if positions is None:
+        return _scattered(target, key, num_chains, state)
+    states = [state(chain, u) for chain, u in enumerate(positions)]
+    for chain, found in enumerate(states):
+        if not _is_finite(found):
             raise CredoError(
                 f"Chain {chain} cannot start: tried the start of chain {chain}. "
-                f"{explain(target, np.asarray(state.position, float))}"
+                f"{explain(target, np.asarray(found.position, float))}"
             )
     return states
 
 
-def _scattered(target, key, num_chains: int) -> list[State]:
+def _scattered(target, key, num_chains: int, state: Callable) -> list:
     """The first of each chain's candidates that is not hopeless beside the best of the first few of all chains."""
-    candidates = [_candidates(target, key, chain) for chain in range(num_chains)]
+    candidates = [_candidates(target, key, chain, state) for chain in range(num_chains)]
     first = [list(itertools.islice(each, NUM_CANDIDATES)) for each in candidates]
     for chain, states in enumerate(first):
         if not states:
@@ -58,25 +70,21 @@ def _scattered(target, key, num_chains: int) -> list[State]:
     return found
 
 
-def _candidates(target, key, chain: int) -> Iterator[State]:
+def _candidates(target, key, chain: int, state: Callable) -> Iterator:
     """Random positions at which everything is finite, of 100."""
     random = _generator(key, chain)
     for _ in range(MAX_TRIES):
-        state = _state(target, random.uniform(-WIDTH, WIDTH, target.dim))
-        if _is_finite(state):
-            yield state
+        found = state(chain, random.uniform(-WIDTH, WIDTH, target.dim))
+        if _is_finite(found):
+            yield found
 
 
 def _generator(key, chain: int) -> np.random.Generator:
     return np.random.default_rng(stream(key, STREAM + chain))
 
 
-def _state(target, u) -> State:
-    return jax.tree.map(np.asarray, _evaluate(target, np.asarray(u, jnp.result_type(float))))
-
-
-def _is_finite(state: State) -> bool:
-    return bool(np.isfinite(state.log_density) and np.all(np.isfinite(state.gradient)))
+def _is_finite(state) -> bool:
+    return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
 
 
 def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
@@ -98,6 +106,8 @@ def _draw(kind, data):
     return kind.sample_u(as_key(data))
 
 
-@jit
-def _evaluate(target, u) -> State:
-    return State(u, *value_and_gradient(target.log_density)(u))
+def _state(target, given, data, u, *, kernel: Starter):
+    return kernel.initial(target, given, as_key(data), u)
+
+
+_evaluate = jit(_state, static_argnames=("kernel",))

@@ -9,7 +9,7 @@ and windows grow: early ones forget the way to the typical set quickly, late one
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,14 +39,15 @@ class DualAveraging(NamedTuple):
 class Tuning(NamedTuple):
     """What all chains share."""
 
-    metric: ScaleOperator
+    metric: Any  # a ScaleOperator, or None for a kernel that has none
     target_acceptance: Float[Array, ""]
     is_adapting: Bool[Array, ""]
+    given: dict[str, Any] = {}  # arguments of the kernel that no warm-up changes
 
 
 class State(NamedTuple):
     kernel: Any
-    step: DualAveraging
+    step: Any  # DualAveraging, or None for a kernel without a step size
 
     @property
     def position(self):
@@ -55,31 +56,40 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptive:
-    """A Hamiltonian kernel that adapts its step size, for the one loop; warm-up and sampling share its program.
+    """A kernel that adapts its step size, if it has one, for the one loop; warm-up and sampling share its program.
 
-    ``kernel``: ``nuts`` or ``hmc``; ``settings``: its keyword arguments that are not adapted.
+    ``kernel``: such as ``nuts``; ``settings``: its keyword arguments that are neither adapted nor arrays.
     """
 
     kernel: Callable[..., Algorithm]
     settings: tuple[tuple[str, Any], ...]
+    has_step_size: bool
+
+    def initial(self, target, given: dict[str, Any], key, position):
+        """The state of a kernel at ``position``, before anything is tuned."""
+        step = {"step_size": FIRST_STEP} if self.has_step_size else {}
+        return self.kernel(target, **dict(self.settings), **given, **step).init(key, position)
 
     def algorithm(self, target, tuning: Tuning) -> Algorithm:
-        def kernel(step: DualAveraging):
-            return self.kernel(target, step_size=jnp.exp(step.log_step), metric=tuning.metric, **dict(self.settings))
+        settings = dict(self.settings) | tuning.given | ({} if tuning.metric is None else {"metric": tuning.metric})
 
         def init(key, position):
-            step = restart(position.dtype.type(FIRST_STEP))
-            return State(kernel(step).init(key, position), step)
+            step = restart(position.dtype.type(FIRST_STEP)) if self.has_step_size else None
+            return State(self.initial(target, tuning.given, key, position), step)
 
         def step(key, state: State):
-            new, info = kernel(state.step).step(key, state.kernel)
+            if state.step is None:
+                new, info = self.kernel(target, **settings).step(key, state.kernel)
+                return State(new, None), info
+            kernel = self.kernel(target, **settings, step_size=jnp.exp(state.step.log_step))
+            new, info = kernel.step(key, state.kernel)
             adapted = update(state.step, info.acceptance, tuning.target_acceptance)
             return State(new, where(tuning.is_adapting, adapted, state.step)), info
 
         return Algorithm(init, step)
 
     def record(self, state: State):
-        return {"position": state.kernel.position, "gradient": state.kernel.gradient}
+        return {name: getattr(state.kernel, name) for name in ("position", "gradient") if hasattr(state.kernel, name)}
 
 
 def restart(step_size) -> DualAveraging:
@@ -112,23 +122,26 @@ def windows(num_warmup: int) -> list[int]:
     return [*lengths, last]
 
 
-def warmup_phases(num_warmup: int, metric: MetricEstimator) -> list[Phase]:
-    """The phases of warm-up, with their barriers."""
+def warmup_phases(num_warmup: int, metric: MetricEstimator | None, record: Iterable[str]) -> list[Phase]:
+    """The phases of warm-up, with their barriers; without a ``metric``, one window for the step size alone.
+
+    ``record``: what there is of each step, "position" and, where the kernel knows it, "gradient".
+    """
     if num_warmup == 0:
         return []
-    *growing, last = windows(num_warmup)
+    *growing, last = windows(num_warmup) if metric else [num_warmup]
 
     def end_window(records, tuning: Tuning, states: list[State]):
+        assert metric is not None
         kept, _ = records
         with _blas().limit(limits=1):
-            found = metric.estimate(kept["position"], kept["gradient"], tuning.metric)
+            found = metric.estimate(kept["position"], kept.get("gradient"), tuning.metric)
         return tuning._replace(metric=_like(found, tuning.metric)), _restart_all(states)
 
     def end_warmup(records, tuning: Tuning, states: list[State]):
         return tuning._replace(is_adapting=np.bool_(False)), _restart_all(states)
 
-    record = ("position", "gradient")
-    return [*(Phase("warmup", n, record, end_window) for n in growing), Phase("warmup", last, (), end_warmup)]
+    return [*(Phase("warmup", n, tuple(record), end_window) for n in growing), Phase("warmup", last, (), end_warmup)]
 
 
 @functools.cache
@@ -140,7 +153,9 @@ def _blas():
 
 
 def _restart_all(states: list[State]) -> list[State]:
-    """The chains go on with the geometric mean of their step sizes."""
+    """The chains go on with the geometric mean of their step sizes, where they have one."""
+    if states[0].step is None:
+        return states
     average = np.mean([state.step.log_average for state in states], dtype=np.float64)
     dtype = states[0].step.log_average.dtype
     return [state._replace(step=restart(np.exp(average).astype(dtype))) for state in states]

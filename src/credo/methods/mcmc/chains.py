@@ -1,0 +1,159 @@
+"""Any kernel as a method of ``credo.fit``: starts, warm-up, sampling, and a verdict on the draws."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
+from credo.diagnose.verdict import judge
+from credo.methods.mcmc.metric import MetricEstimator
+from credo.methods.mcmc.start import start_chains
+from credo.methods.mcmc.warmup import FIRST_STEP, Adaptive, State, Tuning, restart, warmup_phases
+from credo.posterior.kinds import Draws
+from credo.posterior.marginals import report_positions
+from credo.posterior.posterior import Posterior
+from credo.run import Algorithm, Options, Phase, Run, run
+from credo.status import CredoError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a kernel becomes a method: ``kernel(target, **settings, **given) -> Algorithm``.
+
+    ``like(position)``: a state at ``position``, right in shapes and types alone. ``target_acceptance``: what warm-up
+    tunes the kernel's ``step_size`` to; None where it has none. ``metric``: how its ``metric`` is found; None where it
+    has none. ``settings`` are hashable and ``given`` are arguments of the compiled program: pytrees of arrays.
+    """
+
+    kernel: Callable[..., Algorithm]
+    like: Callable[[Any], Any]
+    target_acceptance: float | None = None
+    metric: MetricEstimator | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check(method) -> None:
+    """CredoError where the settings that all these methods share are out of range."""
+    for name in ("chains", "num_draws"):
+        if getattr(method, name) < 1:
+            raise CredoError(f"{name} is at least 1; got {getattr(method, name)}.")
+    if method.num_warmup < 0:
+        raise CredoError(f"num_warmup is at least 0; got {method.num_warmup}.")
+    if hasattr(method, "target_acceptance") and not 0 < method.target_acceptance < 1:
+        raise CredoError(f"target_acceptance lies between 0 and 1; got {method.target_acceptance}.")
+
+
+def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options) -> Posterior:
+    """``method.chains`` × ``method.num_draws`` draws after ``method.num_warmup`` steps of warm-up each."""
+    target = target.flat()
+    dtype = jnp.result_type(float)
+    program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None)
+    given = _cast(dict(recipe.given), dtype)
+
+    def tuned(kernels: list) -> tuple[Tuning, list[State]]:
+        metric = None if recipe.metric is None else _cast(recipe.metric.initial(_gradients(kernels)), dtype)
+        acceptance: Any = np.asarray(0.5 if recipe.target_acceptance is None else recipe.target_acceptance, dtype)
+        step = None if recipe.target_acceptance is None else restart(np.asarray(FIRST_STEP, dtype))
+        is_adapting: Any = np.bool_(method.num_warmup > 0)
+        return Tuning(metric, acceptance, is_adapting, given), [State(state, step) for state in kernels]
+
+    def begin(target):
+        return tuned(start_chains(target, start, key, method.chains, program, given))
+
+    def prepare_report():
+        """Compile what gives the draws by name: hardly anybody asks a sampler for less."""
+        shape = (method.chains * method.num_draws, target.dim)
+        report_positions.lower(target, jax.ShapeDtypeStruct(shape, dtype)).compile()
+
+    tuning, (state,) = tuned([recipe.like(np.ones(target.dim, dtype))])
+    done = run(
+        program,
+        target,
+        begin=begin,
+        like=(tuning, state),
+        phases=[
+            *warmup_phases(method.num_warmup, recipe.metric, program.record(state)),
+            Phase("sampling", method.num_draws, ("position",)),
+        ],
+        key=key,
+        num_chains=method.chains,
+        options=options,
+        identity={"dtype": str(dtype)},
+        meanwhile=prepare_report if dtype == jnp.float64 else None,
+    )
+    return as_posterior(done, target, method)
+
+
+def _gradients(kernels: list) -> np.ndarray:
+    """At the starts (chain, dim); ones where a kernel knows none."""
+    return np.stack([getattr(state, "gradient", np.ones_like(state.position)) for state in kernels])
+
+
+def _cast(tree, dtype):
+    """Floating-point leaves in ``dtype``."""
+    return jax.tree.map(lambda a: a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a, tree)
+
+
+def as_posterior(done: Run, target, method) -> Posterior:
+    """The draws with their verdict."""
+    sampling, warmup = done.info["sampling"], done.info.get("warmup")
+    positions: Any = done.records["position"]
+    info = {
+        **_counts(sampling, warmup),
+        "layout": done.layout,
+        "is_complete": done.is_complete,
+        "seconds": {"warmup": 0.0} | done.seconds,
+        "sample_stats": sampling._asdict(),
+    }
+    if hasattr(sampling, "step_size"):
+        info["step_size"] = float(np.mean(sampling.step_size[:, -1]))
+    sentences = []
+    if not done.is_complete:
+        num_draws = positions.shape[1]
+        sentences.append(f"The time limit came after {num_draws} of {method.num_draws} draws in each chain.")
+    verdict = judge(figures(positions, sampling, method), sentences)
+    return Posterior(Draws(positions), target, verdict=verdict, info=info)
+
+
+def _counts(sampling, warmup) -> dict[str, int]:
+    """Evaluations: gradients (``num_steps`` of an info), or densities alone (``num_densities``)."""
+
+    def total(info, name: str) -> int:
+        return int(getattr(info, name).sum()) if hasattr(info, name) else 0
+
+    useful = total(sampling, "num_steps")
+    counts = {"num_gradients": useful + total(warmup, "num_steps"), "num_gradients_useful": useful}
+    densities = total(sampling, "num_densities") + total(warmup, "num_densities")
+    return counts | ({"num_densities": densities} if densities else {})
+
+
+def figures(positions, info, method) -> dict[str, float]:
+    """What the verdict reads, of positions (chain, draw, dim).
+
+    Ranks are those of the parameters wherever a transform is elementwise, and no coordinate is constant by
+    construction as an entry of a correlation matrix is.
+    """
+    found = convergence(positions)
+    figures = {
+        "max_r_hat": float(np.max(found.r_hat)),
+        "min_ess_bulk": float(np.min(found.ess_bulk)),
+        "min_ess_tail": float(np.min(found.ess_tail)),
+    }
+    if hasattr(info, "is_divergent"):
+        figures["num_divergences"] = int(info.is_divergent.sum())
+        figures["divergence_share"] = float(np.mean(info.is_divergent))
+    if hasattr(info, "energy"):
+        figures["e_bfmi"] = float(np.min(e_bfmi(info.energy)))
+    if hasattr(info, "depth"):
+        figures["max_depth_share"] = float(np.mean(info.depth >= method.max_depth))
+    figures["num_stuck_chains"] = int(np.sum(stuck_chains(positions)))
+    if hasattr(info, "acceptance"):
+        figures["acceptance_rate"] = float(np.mean(info.acceptance))
+    if hasattr(info, "step_size"):
+        figures["step_size"] = float(np.mean(info.step_size))
+    return {**figures, "num_chains": positions.shape[0], "num_draws": positions.shape[0] * positions.shape[1]}
