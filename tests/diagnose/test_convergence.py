@@ -149,6 +149,57 @@ def test_stuck_chains():
     assert c.stuck_chains(x[:, :20]).tolist() == [True, False, False, False, True]
 
 
+# nested R-hat ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("superchains", [(2, 2, 400), (3, 4, 30), (4, 1, 100), (2, 3, 4)], ids=str)
+def test_nested_r_hat_equals_arviz(superchains):
+    num_superchains, per_superchain, num_draws = superchains
+    x = scalars(num_superchains * per_superchain, num_draws)[..., :-1]
+    labels = np.repeat(np.arange(num_superchains), per_superchain)
+    usable = np.ptp(x, axis=(0, 1)) > 0
+    meant = np.array([array_stats.rhat_nested(x[..., i], superchain_ids=labels) for i in range(x.shape[-1])])
+    np.testing.assert_allclose(c.nested_r_hat(x, num_superchains)[usable], meant[usable], rtol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(16, 8, 1), (4, 64, 1), (8, 16, 2)], ids=str)
+def test_nested_r_hat_of_chains_that_have_forgotten_their_start(shape):
+    """E B = 1/(MN) and E W = 1 (W_k + B_k = 1 − 1/N + …) in variances of a draw, for N = 1 and 2.
+
+    With N = 1: W = 1. With N = 2: W_k = 1 and B_k = 1/2. The bulk and the folded figure are about alike; the larger of
+    two noisy ones lies above, by less than the sd of B, √(2/(K−1)) of it. 400 scalars: their median is known well.
+    """
+    num_superchains, per_superchain, num_draws = shape
+    x = np.random.default_rng(1).normal(size=(num_superchains * per_superchain, num_draws, 400))
+    found = np.median(c.nested_r_hat(x, num_superchains) ** 2 - 1)
+    expected = 1 / (per_superchain * num_draws) / (1 + (num_draws - 1) / num_draws)
+    assert 0.8 * expected < found < (1 + np.sqrt(2 / (num_superchains - 1))) * expected
+
+
+@pytest.mark.parametrize("num_draws", [1, 2, 50])
+def test_nested_r_hat_sees_superchains_that_disagree(num_draws):
+    """In place, and in spread alone; chains that disagree within their superchains are no sign of a start kept."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(8, 32, num_draws))
+    k = np.arange(8)[:, None, None]
+    moved, spread, within = x + k, x * (1 + k), x + rng.normal(size=(1, 32, 1))
+    together = np.stack([x, moved, spread, within], axis=-1).reshape(256, num_draws, 4)
+    found = c.nested_r_hat(together, 8)
+    assert np.all(found[[0, 3]] < 1.05)
+    assert np.all(found[[1, 2]] > 1.1)
+
+
+def test_nested_r_hat_of_too_little():
+    x = np.random.default_rng(0).normal(size=(6, 1, 2))
+    x[0, 0, 1] = np.nan
+    assert np.isnan(c.nested_r_hat(x, 3)).tolist() == [False, True]
+    assert np.isnan(c.nested_r_hat(x, 6)).all()
+    assert c.nested_r_hat(np.repeat(np.arange(3.0), 2).reshape(6, 1, 1), 3)[0] > 1e8
+    for number in (1, 4):
+        with pytest.raises(CredoError, match=f"6 chains cannot be {number} superchains of equal size"):
+            c.nested_r_hat(x, number)
+
+
 @pytest.mark.slow
 def test_ten_thousand_scalars():
     """40 million draws, in blocks: seconds, and memory of a block beside the draws."""

@@ -51,6 +51,41 @@ def r_hat(x: Draws) -> Figures:
     return _by_blocks(lambda b: _r_hat(_Ranks(_split(b))), x)
 
 
+def nested_r_hat(x: Draws, num_superchains: int) -> Figures:
+    """Nested R-hat of many short chains (Margossian et al. 2024, eq. 8), rank-normalised as ``r_hat`` is.
+
+    ``x``: (chain, draw, k), the chains of a superchain, which started from one point, next to each other; one draw a
+    chain is enough. With K superchains of M chains of N draws,
+        B = 1/(K−1) Σ_k (x̄_k − x̄)²,    W = 1/K Σ_k (B_k + W_k),    √(1 + B/W)
+    where B_k is the variance of the M means of chains in superchain k, and W_k the mean of their N draws' variances.
+    Chains that have forgotten where they started give about √(1 + 1/M) for N = 1, and less for longer ones: that, and
+    not 1.01, is what to hold it against. Chains of four draws or more are split. NaN where W would have no term.
+
+    Raises CredoError where ``num_superchains`` is below two or does not divide the chains.
+
+    >>> import numpy as np
+    >>> nested_r_hat(np.random.default_rng(0).normal(size=(1000, 1, 1)), num_superchains=10).round(2)
+    array([1.01])
+    """
+    x = _checked(x)
+    if x.shape[0] == num_superchains and x.shape[1] == 1:
+        return np.full(x.shape[2], np.nan)  # a draw a superchain: nothing varies within
+    if num_superchains < 2 or x.shape[0] % num_superchains:
+        raise CredoError(
+            f"{x.shape[0]} chains cannot be {num_superchains} superchains of equal size: give at least 2, and a number "
+            "that divides that of the chains."
+        )
+
+    def block(b):
+        half = b.shape[-1] // 2
+        if b.shape[-1] >= MIN_DRAWS:
+            b = np.stack([b[..., :half], b[..., -half:]], axis=2).reshape(b.shape[0], -1, half)
+        ranks = _Ranks(b)
+        return np.maximum(_nested(ranks.bulk(), num_superchains), _nested(ranks.folded(), num_superchains))
+
+    return _by_blocks(block, x, least=1)
+
+
 def ess_bulk(x: Draws) -> Figures:
     """Effective sample size of the rank-normalised draws (Vehtari et al. 2021)."""
     return _by_blocks(lambda b: _ess(_Ranks(_split(b)).bulk()), x)
@@ -164,12 +199,17 @@ def _checked(x) -> np.ndarray:
     return x
 
 
-def _by_blocks(figure: Callable[[np.ndarray], np.ndarray], x: Draws, rows: int | None = None) -> np.ndarray:
-    """Apply ``figure`` to blocks of scalars; NaN where the draws of a scalar say nothing."""
+def _by_blocks(
+    figure: Callable[[np.ndarray], np.ndarray], x: Draws, rows: int | None = None, least: int = MIN_DRAWS
+) -> np.ndarray:
+    """Apply ``figure`` to blocks of scalars; NaN where the draws of a scalar say nothing.
+
+    ``least``: draws a chain that the figure needs.
+    """
     x = _checked(x)
     num_chains, num_draws, k = x.shape
     answer = np.full((rows or 1, k), np.nan)
-    if num_draws >= MIN_DRAWS and num_chains:
+    if num_draws >= least and num_chains:
         width = max(1, BLOCK // (num_chains * num_draws))
         for start in range(0, k, width):
             block = np.ascontiguousarray(np.moveaxis(x[:, :, start : start + width], 2, 0), dtype=float)
@@ -244,6 +284,19 @@ def _potential_scale(z: np.ndarray) -> np.ndarray:
     between = n * np.var(np.mean(z, axis=-1), axis=-1, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):  # chains that do not move at all: infinite
         return np.sqrt((between / within + n - 1) / n)
+
+
+def _nested(z: np.ndarray, num_superchains: int) -> np.ndarray:
+    """√(1 + B/W) of chains (scalar, chain, draw), a superchain's next to each other."""
+    z = z.reshape(z.shape[0], num_superchains, -1, z.shape[-1])
+    mean, within = np.mean(z, axis=-1), 0.0
+    if z.shape[3] > 1:
+        within = np.mean(np.var(z, axis=-1, ddof=1), axis=(1, 2))
+    if z.shape[2] > 1:
+        within = within + np.mean(np.var(mean, axis=-1, ddof=1), axis=-1)
+    between = np.var(np.mean(mean, axis=-1), axis=-1, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # superchains that each stand still: infinite
+        return np.sqrt(1 + between / within)
 
 
 def _ess_tail(block: np.ndarray) -> np.ndarray:
