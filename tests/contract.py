@@ -37,6 +37,12 @@ def importance(known: Known):
     return credo.Importance(proposal=credo.fit(known.target, credo.Laplace(), key=1), num_draws=8_000)
 
 
+def importance_sobol(known: Known):
+    return credo.Importance(
+        proposal=credo.fit(known.target, credo.Laplace(), key=1), num_draws=8_192, points=credo.Sobol()
+    )
+
+
 METHODS: dict[str, Entry] = {
     "map": Entry(lambda known: credo.MAP(), (*GAUSSIANS, "logistic"), ()),
     "laplace": Entry(lambda known: credo.Laplace(), SMOOTH, GAUSSIANS, 1e-8),
@@ -45,6 +51,7 @@ METHODS: dict[str, Entry] = {
     ),
     "advi_full_rank": Entry(lambda known: credo.ADVI(family=credo.FullRank()), SMOOTH, ("gaussian",), 0.02),
     "importance": Entry(importance, ("gaussian", "logistic"), ("gaussian", "logistic")),
+    "importance_sobol": Entry(importance_sobol, ("gaussian", "logistic"), ("gaussian", "logistic")),
     "grid": Entry(
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6
     ),

@@ -24,7 +24,7 @@ LAYERS = (
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict", "diagnose.checks"),
     ("posterior",),
     ("predict",),
-    ("methods.optimise", "methods.particles.importance"),
+    ("methods.optimise", "methods.particles.points", "methods.particles.importance"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text

@@ -22,6 +22,7 @@ from credo.methods.laplace import ExactHessian, GaussNewton, Laplace
 from credo.methods.mcmc import HMC, NUTS
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.methods.particles.importance import Importance
+from credo.methods.particles.points import Independent, Sobol
 from credo.methods.vi import ADVI, FullRank, MeanField
 from credo.model.data import Rows
 from credo.model.model import Model
@@ -71,6 +72,8 @@ __all__ = [
     "HMC",
     "NUTS",
     "Importance",
+    "Independent",
+    "Sobol",
     # what is now believed, and how far
     "Posterior",
     "Verdict",

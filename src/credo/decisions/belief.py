@@ -192,7 +192,7 @@ class OfPosterior(Belief):
         values = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], values)
         if weights is None:
             return Outcomes(values, _equal(values), len(_equal(values)), chains)
-        return Outcomes(values, jnp.asarray(weights)[:, None], len(weights))
+        return Outcomes(values, jnp.asarray(weights)[:, None], chains if chains > 1 else len(weights))
 
 
 def average(losses: Shaped[Stored, "n m"], drawn: Outcomes) -> tuple[np.ndarray, np.ndarray]:

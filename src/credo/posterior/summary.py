@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from credo.diagnose import convergence
+from credo.diagnose.verdict import RULES
 from credo.model.structure import scalar_names
 from credo.posterior.kinds import Draws
-from credo.posterior.marginals import quantiles
+from credo.posterior.marginals import mcse_of_weighted_mean, quantiles
 from credo.precision import double
 from credo.status import CredoError
 
@@ -51,8 +52,24 @@ def summary(posterior: "Posterior", names: Sequence[str] | None = None):
             "ess_tail": convergence.ess_tail(x),
             "r_hat": convergence.r_hat(x),
         }
+    elif num_groups := independent_groups(posterior):
+        wide, weights = posterior._wide(), posterior.weights
+        is_known = posterior.verdict.figures.get("pareto_k", 0.0) <= RULES["pareto_k"].passes
+        error = _stack({n: mcse_of_weighted_mean(wide[n], weights, num_groups) for n in chosen}, chosen)
+        table["mcse_mean"] = error if is_known else np.full_like(error, np.nan)
     index = [scalar for name in chosen for scalar in scalar_names(name, np.shape(mean[name]))]
     return pd.DataFrame(table, index=index)
+
+
+def independent_groups(posterior: "Posterior") -> int:
+    """How many independent groups weighted draws fall into; 0 where they are no sample (the nodes of a grid).
+
+    Several chains are groups (scrambles of Sobol points, islands of particles); the draws of one chain are independent.
+    """
+    if not isinstance(posterior.kind, Draws) or posterior.kind.log_weights is None:
+        return 0
+    chains, size = posterior.kind.log_weights.shape
+    return chains if chains > 1 else size * ("importance_ess" in posterior.verdict.figures)
 
 
 def _stack(values, names) -> np.ndarray:

@@ -2,16 +2,17 @@
 
     u_s ~ q,  w_s = p(u_s, D) / q(u_s),  E[f | D] ≈ Σ w_s f(u_s) / Σ w_s,  p(D) ≈ mean w_s
 
-Draws are independent. Expectations use smoothed weights (Vehtari et al. 2024): a little bias for much less variance.
-The evidence uses the raw ones, for which the mean is unbiased; its standard error in log p(D) is by the delta method
-sd(w) / (mean(w) √S) = (1/ESS − 1/S)^½ (Owen 2013, section 9.2, with ESS that of the raw weights). Above k̂ = 0.7 the
-variance that the error estimates does not exist in practice, and the error is NaN: unknown.
+Expectations use smoothed weights (Vehtari et al. 2024): a little bias for much less variance. The evidence uses the raw
+ones, for which the mean is unbiased. Points fall into G independent groups (points.py): a draw each, or a scramble of a
+Sobol sequence each. With W_g = Σ_{s∈g} w_s, standard errors are those of a ratio of sums over groups (delta method;
+Cochran 1977, chapter 6; Owen 2013, section 9.2), which for groups of one is the central limit theorem's
+    error of log p(D):  sd(W_g) / (mean(W_g) √G) = (G/(G−1) (1/ESS_W − 1/G))^½,  ESS_W = (Σ W_g)² / Σ W_g²
+    error of E[f | D]:  (G/(G−1) Σ_g (Σ_{s∈g} w̄_s (f_s − μ̂))²)^½,  Σ w̄ = 1,  μ̂ = Σ w̄ f   (``mcse_mean`` of summary())
+Above k̂ = 0.7 the variance that they estimate does not exist in practice, and they are NaN: unknown.
 """
 
-import functools
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +22,12 @@ from scipy.special import logsumexp
 
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.verdict import RULES, judge
+from credo.methods.particles.points import Independent, Points
+from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
 from credo.model.target import Target
-from credo.posterior.kinds import Draws, Kind
+from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
-from credo.run import Options, as_key, stream
+from credo.run import Options
 from credo.status import CredoError, Estimate, Verdict
 
 MEMORY = 2**29  # bytes that a batch of evaluations may take where the caller sets no limit
@@ -35,8 +38,11 @@ MAX_BATCH = 256  # evaluations at once: enough for matrix products at full speed
 class Importance:
     """Importance sampling with ``proposal``, a posterior over the same parameters that has a density.
 
-    ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7. The answer holds weighted draws
-    (1, S, dim), the evidence with its Monte Carlo error, and in its verdict ``pareto_k`` and ``importance_ess``.
+    ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7. ``points``: ``Independent()`` draws, or
+    ``Sobol()``, which for a Gaussian proposal and a smooth target in few dimensions is worth many times the draws. The
+    answer holds weighted draws (1, S, dim), or (replications, S / replications, dim); the evidence with its Monte Carlo
+    error; ``mcse_mean`` in its summary; and in its verdict ``pareto_k`` and ``importance_ess`` (of the weights alone,
+    as if the points were independent).
     Raises CredoError where the proposal has no density or other parameters, or misses the target altogether.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
@@ -49,6 +55,7 @@ class Importance:
 
     proposal: Posterior | None = None
     num_draws: int = 4_000
+    points: Points = field(default_factory=Independent)
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         proposal = self.proposal if self.proposal is not None else start
@@ -56,8 +63,10 @@ class Importance:
         target = target.flat()
         deadline = options.deadline()
         batch = evaluations_at_once(target, options.max_memory)
-        u, log_weights = draw_and_weigh(proposal.kind, target, key, self.num_draws, batch, deadline)
+        u, log_weights = self.points.draw_and_weigh(proposal.kind, target, key, self.num_draws, batch, deadline)
         num_draws = len(log_weights)
+        chains, size = self.points.shape(self.num_draws)
+        num_wanted, chains = chains * size, max(1, num_draws // size)
         smoothed = smooth(log_weights)
         if np.isnan(smoothed.log_weights).any():
             raise CredoError(
@@ -70,14 +79,15 @@ class Importance:
             "importance_ess": effective_sample_size(smoothed.log_weights),
             "num_draws": num_draws,
         }
-        cut = f"The time limit came after {num_draws:,} of {self.num_draws:,} draws."
-        sentences = (cut,) if num_draws < self.num_draws else ()
+        is_complete = num_draws == num_wanted
+        cut = f"The time limit came after {num_draws:,} of {num_wanted:,} draws."
+        sentences = () if is_complete else (cut,)
         return Posterior(
-            Draws(u[None], smoothed.log_weights[None].astype(u.dtype)),
+            Draws(u.reshape(chains, -1, target.dim), smoothed.log_weights.reshape(chains, -1).astype(u.dtype)),
             target,
             verdict=_verdict(figures, k_hat, num_draws, sentences),
-            info={"num_densities": num_draws, "is_complete": num_draws == self.num_draws},
-            log_evidence=log_evidence(log_weights, k_hat) if has_evidence(target) else None,
+            info={"num_densities": num_draws, "is_complete": is_complete},
+            log_evidence=log_evidence(log_weights, k_hat, chains) if has_evidence(target) else None,
         )
 
     def _check(self, target: Target, proposal) -> None:
@@ -91,45 +101,22 @@ class Importance:
             raise CredoError(f"num_draws is {self.num_draws}: give a positive number, 1,000 or more to know k-hat.")
 
 
-def log_evidence(log_weights: Float[np.ndarray, " S"], k_hat: float) -> Estimate:
-    """log p(D) from raw log weights, with its standard error; NaN where k̂ says that no error can be known."""
-    num_draws = len(log_weights)
-    variance = 1 / effective_sample_size(log_weights) - 1 / num_draws
+def log_evidence(log_weights: Float[np.ndarray, " S"], k_hat: float, chains: int = 1) -> Estimate:
+    """log p(D) from raw log weights, with its standard error; NaN where k̂ says that no error can be known.
+
+    ``chains``: how many independent groups the points are, one after the other; 1 for independent points.
+    """
+    groups = np.asarray(logsumexp(log_weights.reshape(chains, -1), axis=1)) if chains > 1 else log_weights
+    num_groups = len(groups)
+    variance = (1 / effective_sample_size(groups) - 1 / num_groups) * num_groups / max(num_groups - 1, 1)
     error = float(np.sqrt(max(variance, 0.0))) if k_hat <= RULES["pareto_k"].passes else np.nan
-    return Estimate(float(logsumexp(log_weights) - np.log(num_draws)), error, "monte carlo")
+    return Estimate(float(logsumexp(log_weights) - np.log(len(log_weights))), error, "monte carlo")
 
 
 def has_evidence(target: Target) -> bool:
     """Whether p(D) is a number: not under an improper prior. A bare log density is taken as it stands."""
     prior = target.model.prior
     return target.model.log_factor is not None or set(prior.improper_names()) <= set(prior.factors)
-
-
-def draw_and_weigh(
-    kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf
-) -> tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]:
-    """Draws of ``kind`` and the logs of their importance weights: the same in any ``batch``.
-
-    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first.
-    """
-    num_batches = -(-num_draws // batch)
-    batch = -(-num_draws // num_batches)  # equal batches: one program, and little drawn in vain
-    parts = []
-    for first in range(0, num_draws, batch):
-        if parts and time.monotonic() > deadline:
-            break
-        parts.append(jax.tree.map(np.asarray, _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)))
-    u, log_weights = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
-    return u, log_weights
-
-
-@functools.partial(jax.jit, static_argnames=("batch",))
-def _draw_and_weigh(kind: Kind, target: Target, key, first, batch: int):
-    def one(index):
-        u = kind.sample_u(jax.random.fold_in(as_key(key), index))
-        return u, target.log_density(u) - kind.log_prob_u(u)
-
-    return jax.vmap(one)(first + jnp.arange(batch, dtype=jnp.int32))
 
 
 def evaluations_at_once(target: Target, max_memory: int | None = None) -> int:

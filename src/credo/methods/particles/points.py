@@ -1,0 +1,143 @@
+"""Where the points of importance sampling come from: independent draws, or scrambled Sobol sequences.
+
+Independent points need a proposal that can be drawn from, and are independent of one another: S groups of one.
+
+Sobol points (Sobol 1967; scrambled by random matrices and shifts: Matoušek 1998) fill the cube evenly:
+    u_ri = m + S Φ⁻¹(v_ri),  r = 1 … R,  i = 1 … n,  n a power of two
+for a Gaussian proposal N(m, S Sᵀ). Each v_ri is uniform on the cube, so that a mean over points is as unbiased as one
+over draws; for smooth integrands its error falls almost as n^−3/2 (Owen 1997) and not as n^−½. Points of one scramble
+depend on one another, scrambles do not: R groups of n, and the spread of the groups is what the error is known by.
+"""
+
+import functools
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtri
+
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind
+from credo.run import as_key, stream
+from credo.status import CredoError
+
+MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)
+BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
+
+Weighed = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
+
+
+@dataclass(frozen=True)
+class Points(ABC):
+    """A way to choose the points at which the target is weighed against the proposal."""
+
+    @abstractmethod
+    def shape(self, num_draws: int) -> tuple[int, int]:
+        """(chains, draws) of the stored points, ``num_draws`` or more; several chains are independent groups."""
+
+    @abstractmethod
+    def draw_and_weigh(
+        self, kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf
+    ) -> Weighed:
+        """Points and the logs of their importance weights, whole groups, ``batch`` at a time.
+
+        ``deadline``, by ``time.monotonic()``: nothing begins after it that the answer can do without.
+        """
+
+
+@dataclass(frozen=True)
+class Independent(Points):
+    """Independent draws, of any proposal that has a density."""
+
+    def shape(self, num_draws: int) -> tuple[int, int]:
+        return 1, num_draws
+
+    def draw_and_weigh(self, kind, target, key, num_draws, batch, deadline=np.inf) -> Weighed:
+        return draw_and_weigh(kind, target, key, num_draws, batch, deadline)
+
+
+@dataclass(frozen=True)
+class Sobol(Points):
+    """Scrambled Sobol points mapped to a Gaussian proposal, as ``Importance(proposal, points=Sobol())``.
+
+    ``replications``: R independent scrambles. Their spread gives the standard errors, which are therefore known to
+    1/√(2(R − 1)), 18 % for 16; intervals take Student's t with R − 1 degrees of freedom. Each holds a power of two of
+    points, so that ``num_draws`` is rounded up: 4,000 draws are 16 × 256.
+    Raises CredoError for a proposal that is not Gaussian, and above 21,201 coordinates.
+    """
+
+    replications: int = field(default=16, metadata={"at_least": 2})
+
+    def shape(self, num_draws: int) -> tuple[int, int]:
+        return self.replications, 2 ** int(np.ceil(np.log2(max(num_draws / self.replications, 1.0))))
+
+    def draw_and_weigh(self, kind, target, key, num_draws, batch, deadline=np.inf) -> Weighed:
+        if not isinstance(kind, Gaussian):
+            raise CredoError(
+                f"Sobol points are mapped to a Gaussian, and the proposal is a {type(kind).__name__}: use "
+                "points=Independent(), or a proposal by Laplace() or ADVI()."
+            )
+        if kind.mean.size > MAX_SOBOL_DIM:
+            raise CredoError(
+                f"The proposal has {kind.mean.size:,} coordinates and Sobol sequences {MAX_SOBOL_DIM:,} at most: use "
+                "points=Independent()."
+            )
+        _, size = self.shape(num_draws)
+        batch = min(2 ** int(np.log2(batch)), size)
+        parts = []
+        for num_done, white in enumerate(self._scrambles(key, size, kind.mean.size)):
+            if num_done >= 2 and time.monotonic() > deadline:  # two tell a spread
+                break
+            for z in white.reshape(-1, batch, kind.mean.size):
+                parts.append(jax.tree.map(np.asarray, _map_and_weigh(kind, target, z.astype(kind.mean.dtype))))
+        u, log_weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return u, log_weights
+
+    def _scrambles(self, key, size: int, dim: int) -> Iterator[Float[np.ndarray, "n dim"]]:
+        """Standard normal points, a scramble at a time."""
+        from scipy.stats import qmc
+
+        for r in range(self.replications):
+            generator = np.random.default_rng(stream(key, r).tolist())
+            engine = qmc.Sobol(dim, scramble=True, bits=BITS, rng=generator)
+            yield ndtri(engine.random_base2(int(np.log2(size))) + 2.0 ** -(BITS + 1))
+
+
+@jax.jit
+def _map_and_weigh(kind: Gaussian, target: Target, z):
+    def one(z):
+        u: Any = kind.mean + kind.scale.matvec(z)
+        return u, target.log_density(u) - kind.log_prob_u(u)
+
+    return jax.vmap(one)(z)
+
+
+def draw_and_weigh(kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf) -> Weighed:
+    """Independent draws of ``kind`` and the logs of their importance weights: the same in any ``batch``.
+
+    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first.
+    """
+    num_batches = -(-num_draws // batch)
+    batch = -(-num_draws // num_batches)  # equal batches: one program, and little drawn in vain
+    parts = []
+    for first in range(0, num_draws, batch):
+        if parts and time.monotonic() > deadline:
+            break
+        parts.append(jax.tree.map(np.asarray, _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)))
+    u, log_weights = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
+    return u, log_weights
+
+
+@functools.partial(jax.jit, static_argnames=("batch",))
+def _draw_and_weigh(kind: Kind, target: Target, key, first, batch: int):
+    def one(index):
+        u = kind.sample_u(jax.random.fold_in(as_key(key), index))
+        return u, target.log_density(u) - kind.log_prob_u(u)
+
+    return jax.vmap(one)(first + jnp.arange(batch, dtype=jnp.int32))

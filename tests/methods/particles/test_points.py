@@ -1,0 +1,140 @@
+"""Standard errors of weighted draws are their spread over keys; Sobol points are far better than draws, and say so."""
+
+import time
+
+import jax.scipy.stats as jstats
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.fitting import fit
+from credo.linalg.diagonal import Diagonal
+from credo.methods.particles.importance import Importance
+from credo.methods.particles.points import Independent, Sobol
+from credo.model.model import Model
+from credo.posterior.kinds import Draws, Gaussian, Mixture
+from credo.posterior.marginals import mcse_of_weighted_mean
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError, Verdict
+
+MEAN, SD = np.array([0.4, -1.0]), np.array([0.6, 1.7])  # of the target, whose log evidence is 0
+NUM_KEYS = 40
+
+
+def density(params):
+    return jstats.norm.logpdf(params["w"], MEAN, SD).sum()
+
+
+def target():
+    return Model.from_log_density(density, {"w": dist.constraints.real_vector}, {"w": (2,)}).given()
+
+
+def proposal(factor=1.3, kind=None):
+    return Posterior(kind or Gaussian(MEAN.copy(), Diagonal(factor * SD)), target(), verdict=Verdict("pass"))
+
+
+@pytest.fixture(scope="module", params=[Independent(), Sobol()], ids=["independent", "sobol"])
+def replicated(request):
+    """Errors (key, estimate) in units of the truth's sd, and what was said of them: the evidence and both means."""
+    found, said = [], []
+    for key in range(NUM_KEYS):
+        method = Importance(proposal(), num_draws=1_024, points=request.param)
+        posterior = fit(target(), method, key=key, progress=False)
+        table = posterior.summary()
+        found.append([posterior.log_evidence.value, *((table["mean"].to_numpy() - MEAN) / SD)])
+        said.append([posterior.log_evidence.error, *(table["mcse_mean"].to_numpy() / SD)])
+    return request.param, np.array(found), np.array(said)
+
+
+def test_standard_errors_are_the_spread_over_keys(replicated):
+    _, found, said = replicated
+    spread = np.sqrt(np.mean(found**2, axis=0))  # about the truth, so that a bias would show
+    # the sd of a root mean square of 40 is 11 %: five of them, and with 16 scrambles the 3 % of what was said beside
+    np.testing.assert_array_less(np.abs(spread / np.sqrt(np.mean(said**2, axis=0)) - 1), 0.6)
+
+
+def test_intervals_cover(replicated):
+    points, found, said = replicated
+    degrees = points.replications - 1 if isinstance(points, Sobol) else 1_000
+    misses = np.sum(np.abs(found) > stats.t.ppf(0.95, degrees) * said, axis=0)
+    # 10 % are expected: a false alarm once in 28,000 for each of three estimates
+    np.testing.assert_array_less(misses, stats.binom.isf(3.5e-5, NUM_KEYS, 0.1))
+    assert misses.sum() > 0, "as many intervals as these do not all cover: once in 300,000"
+
+
+def test_sobol_points_are_worth_many_times_the_draws():
+    method = {points: Importance(proposal(), num_draws=4_096, points=points) for points in (Independent(), Sobol())}
+    independent, sobol = (fit(target(), each, key=1, progress=False) for each in method.values())
+    assert sobol.kind.positions.shape == (16, 256, 2)
+    assert sobol.verdict.status == "pass"
+    # measured: 20 to 30 times smaller, worth 400 times the draws
+    assert sobol.log_evidence.error < independent.log_evidence.error / 10
+    assert np.all(sobol.summary()["mcse_mean"] < independent.summary()["mcse_mean"] / 10)
+    assert abs(sobol.log_evidence.value) < stats.t.isf(3e-6, 15) * sobol.log_evidence.error
+
+
+def test_equal_groups_of_one_are_the_plain_error():
+    values = np.random.default_rng(0).normal(size=(50, 3))
+    found = mcse_of_weighted_mean(values, np.full(50, 1 / 50), 50)
+    np.testing.assert_allclose(found, values.std(axis=0, ddof=1) / np.sqrt(50))
+    assert np.isnan(mcse_of_weighted_mean(values, np.full(50, 1 / 50), 1)).all()
+
+
+def test_no_error_is_named_where_none_can_be_known():
+    narrow = fit(target(), Importance(proposal(0.3), points=Sobol()), progress=False)
+    assert narrow.verdict.figures["pareto_k"] > 0.7
+    assert narrow.summary()["mcse_mean"].isna().all()
+    assert np.isnan(narrow.log_evidence.error)
+    assert "mcse_mean" not in fit(target(), credo.Grid(), progress=False).summary(), "nodes are no sample"
+
+
+def test_decisions_know_the_groups_too():
+    posterior = fit(target(), Importance(proposal(), num_draws=1_024, points=Sobol()), progress=False)
+    decision = credo.decide(posterior, lambda action, params: (action - params["w"][..., 0]) * 1.0, actions=[0.0])
+    np.testing.assert_allclose(decision.expected_loss, -posterior.mean()["w"][0], rtol=1e-9)
+    np.testing.assert_allclose(decision.error, posterior.summary()["mcse_mean"].iloc[0], rtol=1e-6)
+
+
+def test_numbers_of_draws_are_rounded_up_to_powers_of_two():
+    assert Sobol().shape(4_000) == (16, 256)
+    assert Sobol(replications=10).shape(10_240) == (10, 1_024)
+    assert Sobol().shape(3) == (16, 1)
+    posterior = fit(target(), Importance(proposal(), num_draws=900, points=Sobol(replications=4)), progress=False)
+    assert posterior.verdict.figures["num_draws"] == 1_024
+
+
+def test_a_time_limit_keeps_whole_scrambles():
+    method = Importance(proposal(), num_draws=4_096, points=Sobol())
+    whole = fit(target(), method, progress=False)
+    posterior = fit(target(), method, time_limit=1e-6, progress=False)
+    assert posterior.kind.positions.shape == (2, 256, 2)
+    np.testing.assert_array_equal(posterior.kind.positions, whole.kind.positions[:2])
+    assert np.isfinite(posterior.log_evidence.error)
+    assert any("after 512 of 4,096 draws" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_a_single_precision_fit():
+    posterior = fit(target(), Importance(proposal(), points=Sobol()), precision="float32", progress=False)
+    assert posterior.kind.positions.dtype == np.float32
+    assert abs(posterior.log_evidence.value) < 5e-3
+
+
+def test_what_sobol_points_cannot_do_has_its_sentence():
+    mixture = Mixture(np.log([0.5, 0.5]), (proposal().kind, proposal(2.0).kind))
+    for kind, message in ((mixture, "proposal is a Mixture"), (Draws(np.zeros((1, 3, 2))), "proposal is a Draws")):
+        with pytest.raises(CredoError, match=f"mapped to a Gaussian, and the {message}"):
+            fit(target(), Importance(proposal(kind=kind), points=Sobol()), progress=False)
+    with pytest.raises(CredoError, match=r"Sobol\(replications=1\): replications is 2 or more"):
+        fit(target(), Importance(proposal(), points=Sobol(replications=1)), progress=False)
+    with pytest.raises(CredoError, match="points is of the kind Points, such as Independent"):
+        fit(target(), Importance(proposal(), points="sobol"), progress=False)
+
+
+def test_more_coordinates_than_sobol_sequences_have():
+    wide = Gaussian(np.zeros(21_202), Diagonal(np.ones(21_202)))
+    begun = time.monotonic()
+    with pytest.raises(CredoError, match="21,202 coordinates and Sobol sequences 21,201 at most"):
+        Sobol().draw_and_weigh(wide, target(), None, 16, 16)
+    assert time.monotonic() - begun < 1
