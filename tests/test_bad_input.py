@@ -63,8 +63,9 @@ def test_prior_scale_not_positive(scale):
 
 
 def test_support_the_method_cannot_handle():
-    with pytest.raises(CredoError, match="'k' is discrete"):
-        Model({"k": dist.Poisson(3.0)}, lambda params, x: dist.Normal(params["k"], 1.0))
+    model = Model({"k": dist.Poisson(3.0)}, lambda params, x: dist.Normal(params["k"], 1.0))
+    with pytest.raises(CredoError, match=r"'k' is discrete, and HMC\(\) .* fit Gibbs"):
+        credo.fit(model.given(y=np.zeros(3)), credo.HMC())
 
 
 @pytest.mark.parametrize("method", [credo.Laplace(), credo.ADVI(), credo.NUTS(num_warmup=300, num_draws=300)])

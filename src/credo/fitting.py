@@ -62,6 +62,7 @@ def fit(
     if isinstance(method, type) or not hasattr(method, "fit"):
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
     check_settings(method)
+    _check_discrete(target, method)
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
     options = _options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
@@ -89,6 +90,17 @@ def resume(
     key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32))
     start = identity.get("start")
     return _fit(target, from_json(identity["settings"]), key, start, identity["precision"], options)
+
+
+def _check_discrete(target: Target, method: Method) -> None:
+    """The one place that keeps discrete parameters from methods that cannot move them."""
+    names = target.structure.discrete_names
+    if names and not getattr(method, "takes_discrete", False):
+        raise CredoError(
+            f"Parameter {names[0]!r} is discrete, and {type(method).__name__}() moves continuous parameters only: fit "
+            f"Gibbs(), such as Gibbs({{{names[0]!r}: Enumerated(), …}}), or sum it out of the likelihood "
+            "(adapters.from_numpyro does so for NumPyro programs)."
+        )
 
 
 def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
@@ -193,9 +205,10 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     """The verdict with what the data and the scales of the answer say, whatever the method."""
     remarks, verdict = [], posterior.verdict
     num_rows = target.size if target.weights is None else np.count_nonzero(target.weights)
-    if target.y is not None and num_rows < target.dim:
+    num_free = sum(leaf.size for leaf in target.structure.leaves if not leaf.is_discrete)
+    if target.y is not None and num_rows < num_free:
         remarks.append(
-            f"There are fewer rows ({num_rows}) than parameters ({target.dim}): in the directions that the data "
+            f"There are fewer rows ({num_rows}) than parameters ({num_free}): in the directions that the data "
             "leave free, the prior decides."
         )
     if target.missing is not None:

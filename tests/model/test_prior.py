@@ -125,8 +125,6 @@ def test_improper_priors_have_no_draws():
         ({"b": 3.0}, "The prior of 'b' is float"),
         ({"b": {"c": "x"}}, "The prior of 'b.c' is str"),
         ({1: dist.Normal(0.0, 1.0)}, "names must be strings"),
-        ({"k": dist.Bernoulli(0.5)}, "'k' is discrete"),
-        ({"k": dist.Poisson(2.0)}, "'k' is discrete"),
         ({"s": dist.ProjectedNormal(np.ones(2))}, "no bijection"),
         ({"w": dist.Normal(0.0, np.array([1.0, np.inf]))}, "hyperparameter that is inf"),
         ({"w": dist.Uniform(2.0, 1.0)}, "lower end 2.0 is not below its upper end 1.0"),

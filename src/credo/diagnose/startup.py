@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import is_dependent
 
-from credo.model.distributions import unwrapped
+from credo.model.distributions import transform_to, unwrapped
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
-from credo.model.visit import at_index
+from credo.model.visit import at_index, log_prob_within
 from credo.precision import double, to_numpy
 from credo.status import CredoError
 
@@ -100,14 +99,14 @@ def _parts(target: Target, u):
     parameters, position = {}, target.structure.unravel(u)
 
     def value(name, distribution, index):
-        return biject_to(distribution.support)(at_index(position[name], index))
+        return transform_to(distribution.support)(at_index(position[name], index))
 
     def see(name, distribution, value):
         parameters[name] = {
             "value": value,
             "inside": distribution.support(value),
-            "log_prob": distribution.log_prob(value),
-            "log_jacobian": biject_to(distribution.support).log_abs_det_jacobian(position[name], value),
+            "log_prob": log_prob_within(distribution, value),
+            "log_jacobian": transform_to(distribution.support).log_abs_det_jacobian(position[name], value),
             "arguments": _arguments(distribution),
         }
 
@@ -164,6 +163,11 @@ def _parameter(name: str, leaf: dict, parts: dict) -> str | None:
                     f"The prior of {where} has log density {shown}: its {argument} is {_show(given, ~allowed)} there. "
                     + _argument_remedy(argument, given)
                 )
+        if not np.all(leaf["inside"]) and np.issubdtype(np.asarray(value).dtype, np.integer):
+            return (
+                f"Parameter {where} lies outside the support of its prior ({at}), where that is 0: start inside it "
+                "(start=)."
+            )
         if not np.all(leaf["inside"]):
             return (
                 f"Parameter {where} has rounded to the boundary of its support ({at}), where its prior has log density "

@@ -3,7 +3,9 @@
 from typing import Any
 
 import jax
-from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution
+import jax.numpy as jnp
+from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution, biject_to, constraints
+from numpyro.distributions.transforms import Transform
 
 
 class Scaled(Distribution):
@@ -32,6 +34,42 @@ class Scaled(Distribution):
 
     def log_prob(self, value, intermediates=None):
         return self.scale * self.base_dist.log_prob(value)
+
+
+class Rounding(Transform):
+    """The way of a discrete parameter into the position: its value as a real number, rounded on the way back.
+
+    It is no bijection and has no Jacobian: the density of such a coordinate is a probability at the whole numbers.
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+
+    def __call__(self, x):
+        return jnp.round(x).astype(int)
+
+    def _inverse(self, y):
+        return jnp.asarray(y).astype(float)
+
+    def log_abs_det_jacobian(self, x, y, intermediates=None):
+        return jnp.zeros_like(x)
+
+    def tree_flatten(self):
+        return (), ((), {})
+
+    def __eq__(self, other):
+        return isinstance(other, Rounding)
+
+    def __hash__(self):
+        return hash(Rounding)
+
+
+def transform_to(support) -> Transform:
+    """From coordinates of the position to ``support``: a bijection, or ``Rounding`` where that is discrete.
+
+    NotImplementedError for a support from which none is known.
+    """
+    return Rounding() if support.is_discrete else biject_to(support)
 
 
 def unscaled(distributions):

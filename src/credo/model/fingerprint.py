@@ -44,6 +44,10 @@ _TEMPLATES = {
         constraints.real_vector,
         constraints.real_matrix,
         constraints.circular,
+        constraints.boolean,
+        constraints.integer_interval(0, 1),
+        constraints.nonnegative_integer,
+        constraints.positive_integer,
     )
 }
 

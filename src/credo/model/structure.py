@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution, biject_to
+from numpyro.distributions import Distribution
 from numpyro.distributions.transforms import IndependentTransform
 
+from credo.model.distributions import transform_to
 from credo.model.visit import AbstractPrior, Position
 
 
@@ -24,6 +25,7 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
     free_shape: tuple[int, ...]
     is_elementwise: bool
+    is_discrete: bool = False
 
     @property
     def size(self) -> int:
@@ -43,8 +45,9 @@ class Structure(NamedTuple):
         leaves = []
 
         def see(name, distribution, value):
-            free_shape = biject_to(distribution.support).inverse_shape(value.shape)
-            leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), _is_elementwise(distribution)))
+            free_shape = transform_to(distribution.support).inverse_shape(value.shape)
+            is_elementwise, is_discrete = _is_elementwise(distribution), bool(distribution.support.is_discrete)
+            leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), is_elementwise, is_discrete))
 
         params = prior.survey(see)
         names = {id(leaf): name for name, leaf in prior.leaves(params).items()}
@@ -58,6 +61,11 @@ class Structure(NamedTuple):
     @property
     def dim(self) -> int:
         return sum(leaf.size for leaf in self.leaves)
+
+    @property
+    def discrete_names(self) -> tuple[str, ...]:
+        """The parameters whose values are whole numbers: so they lie in the position, and only Gibbs moves them."""
+        return tuple(leaf.name for leaf in self.leaves if leaf.is_discrete)
 
     def ravel(self, u: Position) -> jax.Array:
         return jnp.concatenate([jnp.ravel(u[leaf.name]) for leaf in self.leaves])
@@ -76,7 +84,7 @@ class Structure(NamedTuple):
 
 def _is_elementwise(distribution: Distribution) -> bool:
     support = distribution.support
-    transform = biject_to(support)
+    transform = transform_to(support)
     while isinstance(transform, IndependentTransform):
         transform = transform.base_transform
     depends = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support))

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from numpyro.distributions import Distribution, biject_to
+from numpyro.distributions import Distribution
 
-from credo.model.distributions import is_improper
+from credo.model.distributions import is_improper, transform_to
 from credo.status import CredoError
 
 Params = Any
@@ -72,12 +72,12 @@ class AbstractPrior(eqx.Module):
         log_prob = log_jacobian = jnp.zeros(())
 
         def value(name, distribution, index):
-            return biject_to(distribution.support)(at_index(u[name], index))
+            return transform_to(distribution.support)(at_index(u[name], index))
 
         def see(name, distribution, value):
             nonlocal log_prob, log_jacobian
-            transform = biject_to(distribution.support)
-            log_prob = log_prob + jnp.sum(distribution.log_prob(value))
+            transform = transform_to(distribution.support)
+            log_prob = log_prob + jnp.sum(log_prob_within(distribution, value))
             log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
 
         params, log_factor, outcome = self.visit(value, see)
@@ -93,7 +93,7 @@ class AbstractPrior(eqx.Module):
 
         def see(name, distribution, value):
             nonlocal log_jacobian
-            transform = biject_to(distribution.support)
+            transform = transform_to(distribution.support)
             u[name] = transform._inverse(value)
             log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
 
@@ -118,7 +118,7 @@ class AbstractPrior(eqx.Module):
             return distribution.sample(own if index is None else jax.random.fold_in(own, index))
 
         def see(name, distribution, value):
-            u[name] = biject_to(distribution.support)._inverse(value)
+            u[name] = transform_to(distribution.support)._inverse(value)
 
         return self.visit(value, see, key).params, u
 
@@ -163,19 +163,23 @@ def leaf_name(path) -> str:
 
 def origin(name: str, distribution: Distribution):
     """The value of a parameter at the unconstrained origin, with a sentence where there is none."""
-    if distribution.is_discrete:
-        raise CredoError(
-            f"Parameter {name!r} is discrete ({type(distribution).__name__}): no gradient method can move it. "
-            "Sum it out of the likelihood, or sample it in a Gibbs block."
-        )
     try:
-        transform = biject_to(distribution.support)
+        transform = transform_to(distribution.support)
     except NotImplementedError as error:
         raise CredoError(
             f"Parameter {name!r} has support {distribution.support}, from which no bijection to unconstrained "
             "coordinates is known: write it as a function of parameters that have one."
         ) from error
     return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
+
+
+def log_prob_within(distribution: Distribution, value):
+    """log p(value), −inf where a discrete value lies outside the support.
+
+    Continuous ones cannot, by their transforms; numpyro's own answer there is that of some other value.
+    """
+    log_prob, support = distribution.log_prob(value), distribution.support
+    return jnp.where(support(value), log_prob, -jnp.inf) if support.is_discrete else log_prob
 
 
 def at_index(array, index):

@@ -7,8 +7,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import Distribution
 
 from credo.diagnose.startup import explain
+from credo.model.distributions import is_improper, transform_to
+from credo.model.visit import at_index
 from credo.native import jit
 from credo.run import as_key, stream
 from credo.status import CredoError
@@ -59,7 +62,7 @@ def _scattered(target, key, num_chains: int, state: Callable) -> list:
     first = [list(itertools.islice(each, NUM_CANDIDATES)) for each in candidates]
     for chain, states in enumerate(first):
         if not states:
-            u = _generator(key, chain).uniform(-WIDTH, WIDTH, (MAX_TRIES, target.dim))[-1]
+            u = _somewhere(target, key, chain, 0, _generator(key, chain))
             raise CredoError(f"Chain {chain} cannot start: tried {MAX_TRIES} random positions. {explain(target, u)}")
     best = max(state.log_density for states in first for state in states)
     bound = best - HOPELESS * (target.size + target.dim)
@@ -73,10 +76,18 @@ def _scattered(target, key, num_chains: int, state: Callable) -> list:
 def _candidates(target, key, chain: int, state: Callable) -> Iterator:
     """Random positions at which everything is finite, of 100."""
     random = _generator(key, chain)
-    for _ in range(MAX_TRIES):
-        found = state(chain, random.uniform(-WIDTH, WIDTH, target.dim))
+    for attempt in range(MAX_TRIES):
+        found = state(chain, _somewhere(target, key, chain, attempt, random))
         if _is_finite(found):
             yield found
+
+
+def _somewhere(target, key, chain: int, attempt: int, random: np.random.Generator) -> np.ndarray:
+    """A random position, its discrete coordinates drawn from their prior."""
+    u = random.uniform(-WIDTH, WIDTH, target.dim)
+    if not target.structure.discrete_names:
+        return u
+    return np.asarray(_with_discrete(target, u, stream(key, STREAM + chain, 2, attempt)))
 
 
 def _generator(key, chain: int) -> np.random.Generator:
@@ -104,6 +115,33 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
 @jax.jit
 def _draw(kind, data):
     return kind.sample_u(as_key(data))
+
+
+@jax.jit
+def _with_discrete(target, u, data):
+    """``u`` with its discrete coordinates drawn from their prior, given the parameters before them."""
+    position, key = target.structure.unravel(u), as_key(data)
+    names = [leaf.name for leaf in target.structure.leaves]
+
+    def value(name, distribution, index):
+        if not distribution.support.is_discrete:
+            return transform_to(distribution.support)(at_index(position[name], index))
+        own = jax.random.fold_in(key, names.index(name))
+        return _drawn(distribution, own if index is None else jax.random.fold_in(own, index))
+
+    found = target.prior.leaves(target.prior.visit(value, lambda *_: None).params)
+    drawn = {name: jnp.asarray(found[name]).astype(u.dtype) for name in target.structure.discrete_names}
+    return target.structure.ravel(position | drawn)
+
+
+def _drawn(distribution: Distribution, key):
+    """A draw; where the prior is flat, evenly from a finite support, and some value of an infinite one."""
+    if not is_improper(distribution):
+        return distribution.sample(key)
+    support, shape = getattr(distribution.support, "base_constraint", distribution.support), distribution.shape()
+    if hasattr(support, "upper_bound") and hasattr(support, "lower_bound"):
+        return jax.random.randint(key, shape, support.lower_bound, support.upper_bound + 1)
+    return support.feasible_like(jnp.zeros(shape, int))
 
 
 def _state(target, given, data, u, *, kernel: Starter):
