@@ -200,7 +200,7 @@ def stopped_before_it_began(start, folder, monkeypatch) -> str:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever runs the tests
     try:
         with monkeypatch.context() as patch:
-            patch.setattr("credo.methods.mcmc.sampling.start_chains", interrupt)
+            patch.setattr("credo.methods.mcmc.chains.start_chains", interrupt)
             with pytest.raises(KeyboardInterrupt) as caught:
                 credo.fit(TARGET, SHORT, start=start, checkpoint=folder, progress=False)
     finally:

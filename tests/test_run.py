@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from credo import run as loop
+from credo import chunk, crew
 from credo.journal import Journal, read_identity
 from credo.precision import double
 from credo.run import Algorithm, Options, Phase, run, stream, streams
@@ -121,8 +121,8 @@ def test_records_infos_and_barriers(reference):
 
 @pytest.mark.parametrize(("length", "cores"), [(1, 1), (7, 1), (64, 3), (1024, 8)])
 def test_chunks_and_threads_change_nothing(reference, monkeypatch, length, cores):
-    monkeypatch.setattr(loop, "FIRST_CHUNK", length)
-    monkeypatch.setattr(loop, "num_cores", lambda: cores)
+    monkeypatch.setattr(crew, "FIRST_CHUNK", length)
+    monkeypatch.setattr(crew, "num_cores", lambda: cores)
     same(reference, walk())
 
 
@@ -138,9 +138,9 @@ def test_streams_differ_and_are_fixed():
 
 
 def test_a_second_run_traces_and_compiles_nothing(reference):
-    traces, programs = len(TRACES), loop.compiled_chunk.native._cache_size()
+    traces, programs = len(TRACES), chunk.one_chain.native._cache_size()
     walk(phases=(Phase("sampling", 17, ("position",)),), key=5)
-    assert (len(TRACES), loop.compiled_chunk.native._cache_size()) == (traces, programs)
+    assert (len(TRACES), chunk.one_chain.native._cache_size()) == (traces, programs)
 
 
 def test_one_compilation_traces_once():
@@ -177,11 +177,6 @@ def test_time_limit_within_warmup_is_a_sentence():
         walk(Options(time_limit=0.2), phases=phases, program=Walk(work=50_000))
 
 
-def test_unknown_layout_is_a_sentence():
-    with pytest.raises(CredoError, match="layout='vectorised' does not exist"):
-        walk(Options(layout="vectorised"))
-
-
 def test_progress_is_shown_on_a_terminal(reference, monkeypatch, capsys):
     monkeypatch.setattr("credo.progress.DELAY", 0.0)
     walk(Options(progress=True))
@@ -198,13 +193,13 @@ def interrupt_after(monkeypatch, num_chunks, error=KeyboardInterrupt, before_sta
     """The process ends as chunk ``num_chunks`` is written, perhaps before the state that vouches for its draws."""
     add, seen = Journal.add, []
 
-    def stop(self, phase, chain, first, last, state, rows):
+    def stop(self, phase, chains, first, last, states, rows):
         seen.append(last)
         if len(seen) >= num_chunks:
             if before_state:
-                self.write_draws(phase, chain, first, last, rows)
+                self.write_draws(phase, chains, first, last, rows)
             raise error
-        add(self, phase, chain, first, last, state, rows)
+        add(self, phase, chains, first, last, states, rows)
 
     monkeypatch.setattr(Journal, "add", stop)
 
@@ -223,7 +218,7 @@ def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, 
         with pytest.raises(KeyboardInterrupt) as caught:
             walk(Options(checkpoint=tmp_path))
     assert "credo.resume continues it" in caught.value.__notes__[0]
-    monkeypatch.setattr(loop, "FIRST_CHUNK", 5)
+    monkeypatch.setattr(crew, "FIRST_CHUNK", 5)
     same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
 
 
@@ -507,8 +502,8 @@ def test_killed_at_random_moments(reference, tmp_path):
     """kill -9, again and again: warm-up and sampling go on where they were, bit for bit."""
     program = (
         f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
-        "import time; import test_run as t; from pathlib import Path; import credo.run as loop\n"
-        "loop.FIRST_CHUNK = loop.MAX_CHUNK = 8\n"
+        "import time; import test_run as t; from pathlib import Path; import credo.crew as crew\n"
+        "crew.FIRST_CHUNK = crew.MAX_CHUNK = 8\n"
         "add = t.Journal.add\n"
         "t.Journal.add = lambda self, *a: (add(self, *a), time.sleep(0.01))\n"
         "folder = Path(sys.argv[1])\n"

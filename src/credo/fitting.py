@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.algorithm import LAYOUTS, Options
 from credo.diagnose.scales import column_sentence, parameter_sentence
 from credo.journal import read_identity
 from credo.methods.settings import check_settings, from_json, to_json
@@ -17,7 +18,6 @@ from credo.model.target import Target
 from credo.posterior.files import load
 from credo.posterior.posterior import Posterior, as_key
 from credo.precision import double, to_numpy
-from credo.run import Options
 from credo.status import CredoError, Verdict
 from credo.timing import stopwatch
 
@@ -52,7 +52,8 @@ def fit(
     unconstrained position (dim,) or (chains, dim). ``checkpoint``: a folder from which ``resume`` continues.
     ``precision``: "float64" (default) or "float32", the precision of the work, of the approximation and of its draws;
     means, sds, quantiles, predictions, evidence and verdict are computed from those in float64, for every method.
-    ``layout``: "threads" (default by rule). ``time_limit``: seconds after which the run stops cleanly with what it
+    ``layout``: "threads" (chains on threads; the rule on a CPU) or "vectorized" (all chains in
+    one program; the rule on an accelerator). ``time_limit``: seconds after which the run stops cleanly with what it
     has. ``max_memory``: bytes. ``progress``: show a bar.
 
     Raises CredoError, a sentence with cause, value and remedy, where the request cannot be answered.
@@ -105,8 +106,8 @@ def _check_discrete(target: Target, method: Method) -> None:
 
 def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
     """What is passed on to every method, checked."""
-    if layout not in (None, "threads"):
-        raise CredoError(f"layout={layout!r} does not exist (yet): leave it out, or say 'threads'.")
+    if layout not in (None, *LAYOUTS):
+        raise CredoError(f"layout={layout!r} does not exist: leave it out, or say {' or '.join(map(repr, LAYOUTS))}.")
     for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if value is not None and not (is_number and value > 0):
@@ -139,8 +140,8 @@ def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str,
     """What every posterior's ``info`` holds, whatever the method, and what the method said beside it.
 
     ``num_gradients`` evaluated, and ``num_gradients_useful`` of them after warm-up (all, where there is none);
-    ``layout``: "single", or "threads" for chains on threads; ``is_complete``: False where a time limit ended the fit;
-    ``seconds``: total and compile, and one entry a phase of an iterative method.
+    ``layout``: "single", or "threads" or "vectorized" for chains; ``is_complete``: False where a time limit ended the
+    fit; ``seconds``: total and compile, and one entry a phase of an iterative method.
     """
     num_gradients = found.get("num_gradients", 0)
     always = {

@@ -1,8 +1,9 @@
 """The checkpoint of a run: a folder from which it continues bit for bit after a kill at any moment.
 
 ``run.safetensors``: phase, tuning and states as the phase began, replaced at every barrier. ``chain-0.safetensors``:
-where chain 0 stands now, replaced after every chunk. ``draws-1-0-000016.safetensors``: what chain 0 recorded in phase
-1 from step 16 on; such files are only ever added, and one that no chain file vouches for is written again.
+where chain 0 stands now, and the chains of its team if they share a program, replaced after every chunk.
+``draws-1-0-000016.safetensors``: what they recorded in phase 1 from step 16 on; such files are only ever added, and
+one that no chain file vouches for is written again.
 
 Before the first phase ``run.safetensors`` holds the identity alone: what was asked for, and nothing done yet.
 """
@@ -10,7 +11,7 @@ Before the first phase ``run.safetensors`` holds the identity alone: what was as
 import json
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,17 @@ class Journal:
             return f"The run had not begun; what was asked for is kept in {self.folder}: credo.resume begins it."
         return f"The run had not begun, and nothing is kept in {self.folder}: fit again."
 
-    def add(self, phase: int, chain: int, first: int, last: int, state, rows) -> None:
-        """Chain ``chain`` went from step ``first`` to ``last`` of ``phase``, recorded ``rows`` and is in ``state``."""
-        self.write_draws(phase, chain, first, last, rows)
-        write_tree(self._chain(chain), to_numpy(state), {"phase": phase, "done": last}, kind="chain")
+    def add(self, phase: int, chains: Sequence[int], first: int, last: int, states: list, rows) -> None:
+        """``chains`` went from step ``first`` to ``last`` of ``phase``, recorded ``rows`` and are in ``states``.
 
-    def write_draws(self, phase: int, chain: int, first: int, last: int, rows) -> None:
-        """Rows that count once the chain's own file says so."""
-        write_tree(self._draws(phase, chain, first), rows, {"last": last}, kind="draws")
+        One file for a team that shares a program, so that its chains never stand apart.
+        """
+        self.write_draws(phase, chains, first, last, rows)
+        write_tree(self._chain(chains[0]), to_numpy(states), {"phase": phase, "done": last}, kind="chain")
+
+    def write_draws(self, phase: int, chains: Sequence[int], first: int, last: int, rows) -> None:
+        """Rows (chain, step, …) that count once the chains' own file says so."""
+        write_tree(self._draws(phase, chains[0], first), rows, {"last": last}, kind="draws")
 
     def restore(self, like: tuple[Any, Any], num_chains: int) -> tuple[int, Any, list]:
         """(phase, tuning, states) as the phase began. ``like``: a tuning and a state of the same shapes."""
@@ -91,28 +95,35 @@ class Journal:
             )
         return header["phase"], tree["tuning"], tree["states"]
 
-    def read(self, phase: int, records: Any, states: list) -> tuple[list, list[int]]:
+    def read(self, phase: int, teams: Sequence[Sequence[int]], records: Any, states: list) -> tuple[list, list[int]]:
         """Fill ``records`` with what the folder holds of ``phase`` -> (states, steps done) of its chains."""
         states, done = list(states), [0] * len(states)
-        for chain in range(len(states)):
-            if not self._chain(chain).exists():
+        for chains in teams:
+            path = self._chain(chains[0])
+            if not path.exists():
                 continue
-            arrays, header = read_arrays(self._chain(chain), kind="chain")
+            arrays, header = read_arrays(path, kind="chain")
             if header["phase"] == phase:
-                states[chain], end = as_tree(arrays, states[chain], self._chain(chain)), header["done"]
+                here, end = as_tree(arrays, [states[chain] for chain in chains], path), header["done"]
+                for chain, state in zip(chains, here, strict=True):
+                    states[chain] = state
             else:
                 end = jax.tree.leaves(records)[0].shape[1] if header["phase"] > phase else 0
-            while done[chain] < end:
-                done[chain] = self._read_draws(phase, chain, done[chain], records)
+            first = 0
+            while first < end:
+                first = self._read_draws(phase, chains, first, records)
+            for chain in chains:
+                done[chain] = first
         return states, done
 
-    def _read_draws(self, phase: int, chain: int, first: int, records) -> int:
-        path = self._draws(phase, chain, first)
+    def _read_draws(self, phase: int, chains: Sequence[int], first: int, records) -> int:
+        path = self._draws(phase, chains[0], first)
         arrays, header = read_arrays(path, kind="draws")
         for name, kept in named_leaves(records).items():
-            if name not in arrays or arrays[name].shape[1:] != kept.shape[2:]:
+            expected = (len(chains), header["last"] - first, *kept.shape[2:])
+            if name not in arrays or arrays[name].shape != expected:
                 raise CredoError(f"{path} was written by another method or version: {name} is not in it as expected.")
-            kept[chain, first : header["last"]] = arrays[name]
+            kept[chains[0] : chains[-1] + 1, first : header["last"]] = arrays[name]
         return header["last"]
 
     def _chain(self, chain: int) -> Path:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.algorithm import Algorithm, Options, Phase
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.verdict import judge
 from credo.methods.mcmc.metric import MetricEstimator
@@ -16,7 +17,7 @@ from credo.methods.mcmc.warmup import FIRST_STEP, Adaptive, State, Tuning, resta
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import report_positions
 from credo.posterior.posterior import Posterior
-from credo.run import Algorithm, Options, Phase, Run, run
+from credo.run import Run, run
 from credo.status import CredoError
 
 
@@ -104,7 +105,7 @@ def as_posterior(done: Run, target, method) -> Posterior:
     sampling, warmup = done.info["sampling"], done.info.get("warmup")
     positions: Any = done.records["position"]
     info = {
-        **_counts(sampling, warmup),
+        **_counts(sampling, warmup, done.useful_share),
         "layout": done.layout,
         "is_complete": done.is_complete,
         "seconds": {"warmup": 0.0} | done.seconds,
@@ -120,14 +121,18 @@ def as_posterior(done: Run, target, method) -> Posterior:
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 
-def _counts(sampling, warmup) -> dict[str, int]:
-    """Evaluations: gradients (``num_steps`` of an info), or densities alone (``num_densities``)."""
+def _counts(sampling, warmup, useful_share: float) -> dict[str, int]:
+    """Evaluations: gradients (``num_steps`` of an info), or densities alone (``num_densities``).
+
+    Chains that share a loop evaluate some more, while others finish: ``num_gradients_executed``.
+    """
 
     def total(info, name: str) -> int:
         return int(getattr(info, name).sum()) if hasattr(info, name) else 0
 
     useful = total(sampling, "num_steps")
     counts = {"num_gradients": useful + total(warmup, "num_steps"), "num_gradients_useful": useful}
+    counts["num_gradients_executed"] = round(counts["num_gradients"] / useful_share)
     densities = total(sampling, "num_densities") + total(warmup, "num_densities")
     return counts | ({"num_densities": densities} if densities else {})
 

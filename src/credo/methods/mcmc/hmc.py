@@ -8,16 +8,15 @@ accept the end of L steps with probability α = min(1, exp(H_0 − H_L))
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import MAX_ENERGY_ERROR, State
 from credo.native import value_and_gradient
-from credo.run import Algorithm
 from credo.tree import where
 
 
@@ -29,6 +28,16 @@ class Info(NamedTuple):
     is_divergent: Bool[Array, ""]
     energy: Float[Array, ""]
     step_size: Float[Array, ""]
+
+
+class Trajectory(NamedTuple):
+    num_taken: Int[Array, ""]
+    point: Point  # its end
+    gradient: Float[Array, " dim"]
+    start: State
+    last: Int[Array, ""]  # L
+    uniform: Float[Array, ""]
+    energy: Float[Array, ""]
 
 
 def hmc(
@@ -49,31 +58,42 @@ def hmc(
     def init(key, position) -> State:
         return State(position, *evaluate(position))
 
-    def step(key, state: State) -> tuple[State, Info]:
+    def begin(key, state: State, previous) -> Trajectory:
         dim, dtype = state.position.size, state.position.dtype
-        scale = Diagonal(jnp.ones(dim, dtype)) if metric is None else metric
+        scale = scale_of(state)
         momentum, (length, u) = start_of_transition(key, dim, (2,), dtype)
         last = 1 + jnp.floor(length * (2 * num_steps - 1)).astype(jnp.int32)
         energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
+        point = Point(state.position, momentum, scale.transpose_matvec(state.gradient), state.log_density)
+        return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, energy)
 
-        def energy_error(point: Point):
-            return energy + point.log_density - 0.5 * jnp.sum(point.momentum * point.momentum)
+    def scale_of(state: State) -> ScaleOperator:
+        return Diagonal(jnp.ones_like(state.position)) if metric is None else metric
 
-        def is_under_way(carry):
-            i, point, _ = carry
-            return (i < last) & (energy_error(point) > -MAX_ENERGY_ERROR)  # NaN stops too
+    def advance(t: Trajectory) -> Trajectory:
+        size = jnp.asarray(step_size, t.energy.dtype)
+        point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size)
+        return t._replace(num_taken=t.num_taken + 1, point=point, gradient=gradient)
 
-        def advance(carry):
-            i, point, _ = carry
-            return i + 1, *integrator.step(evaluate, scale, point, jnp.asarray(step_size, dtype))
+    def is_divergent(t: Trajectory):
+        return ~(_log_weight(t) > -MAX_ENERGY_ERROR)  # NaN is one too
 
-        start = Point(state.position, momentum, scale.transpose_matvec(state.gradient), state.log_density)
-        num_taken, end, gradient = lax.while_loop(is_under_way, advance, (jnp.int32(0), start, state.gradient))
-        error = energy_error(end)
-        is_divergent = ~(error > -MAX_ENERGY_ERROR)
-        acceptance = jnp.where(is_divergent, 0, jnp.exp(jnp.minimum(error, 0)))
-        new = where(u < acceptance, State(end.position, end.log_density, gradient), state)
-        num_gradients = num_taken * integrator.num_gradients
-        return new, Info(acceptance, num_gradients, is_divergent, energy, jnp.asarray(step_size, dtype))
+    def end(t: Trajectory) -> tuple[State, Info]:
+        acceptance = jnp.where(is_divergent(t), 0, jnp.exp(jnp.minimum(_log_weight(t), 0)))
+        end = State(t.point.position, t.point.log_density, t.gradient)
+        info = Info(
+            acceptance,
+            t.num_taken * integrator.num_gradients,
+            is_divergent(t),
+            t.energy,
+            jnp.asarray(step_size, t.energy.dtype),
+        )
+        return where(t.uniform < acceptance, end, t.start), info
 
-    return Algorithm(init, step)
+    stages = Stages(begin, advance, lambda t: (t.num_taken >= t.last) | is_divergent(t), end)
+    return Algorithm(init, stages.step, stages)
+
+
+def _log_weight(t: Trajectory) -> Float[Array, ""]:
+    """H_0 − H of the end."""
+    return t.energy + t.point.log_density - 0.5 * jnp.sum(t.point.momentum * t.point.momentum)

@@ -23,12 +23,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point
 from credo.methods.mcmc.noise import start_of_transition
 from credo.native import value_and_gradient
-from credo.run import Algorithm
 from credo.tree import where
 
 MAX_ENERGY_ERROR = 1_000.0  # Stan's bound of a divergence. A fall is none: from a far start energies fall by millions
@@ -71,17 +71,23 @@ class Trajectory(NamedTuple):
     num_doublings: Int[Array, ""]
     sum_acceptance: Float[Array, ""]
     num_leaves: Int[Array, ""]
+    momentum_sum: Float[Array, " dim"]  # ρ of the whole
     is_turning: Bool[Array, ""]
     is_divergent: Bool[Array, ""]
     is_discarded: Bool[Array, ""]  # the doubling under way, for a turn or a divergence within
     # the doubling under way
     side: Int[Array, ""]  # the end that grows: 0 backward, 1 forward
-    leaf: Int[Array, ""]  # n
+    leaf: Int[Array, ""]  # n; −1 between two doublings
     new_proposal: State
     new_weight: Float[Array, ""]  # W'
+    new_momentum_sum: Float[Array, " dim"]
     uniform: Float[Array, ""]
     open: Open
-    momentum_sum: Float[Array, " dim"]  # ρ of the doubling
+    # what does not change
+    energy: Float[Array, ""]  # H_0
+    side_choice: Float[Array, " max_depth"]
+    leaf_choice: Float[Array, " max_depth"]
+    doubling_choice: Float[Array, " max_depth"]
 
 
 def nuts(
@@ -99,95 +105,123 @@ def nuts(
     def init(key, position) -> State:
         return State(position, *evaluate(position))
 
-    def step(key, state: State) -> tuple[State, Info]:
+    def scale_of(state: State) -> ScaleOperator:
+        return Diagonal(jnp.ones_like(state.position)) if metric is None else metric
+
+    def begin(key, state: State, previous: Trajectory | None) -> Trajectory:
+        """The trajectory of one leaf of weight one."""
         dim, dtype = state.position.size, state.position.dtype
-        scale = Diagonal(jnp.ones(dim, dtype)) if metric is None else metric
-        bounds = (-700.0, 500.0) if dtype == jnp.float64 else (-80.0, 50.0)  # no weight is 0, and no sum overflows
-        momentum, (side, leaf_choice, doubling_choice) = start_of_transition(key, dim, (3, max_depth), dtype)
-        energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
+        momentum, choices = start_of_transition(key, dim, (3, max_depth), dtype)
+        rows = jnp.zeros((max_depth + 1, dim), dtype)
+        zero, false, none = jnp.zeros((), dtype), jnp.bool_(False), jnp.int32(0)
+        point = Point(state.position, momentum, scale_of(state).transpose_matvec(state.gradient), state.log_density)
+        return Trajectory(
+            ends=jax.tree.map(lambda v: jnp.stack([v, v]), point),
+            proposal=state, weight=zero + 1, num_doublings=none, sum_acceptance=zero, num_leaves=none,
+            momentum_sum=momentum, is_turning=false, is_divergent=false, is_discarded=false,
+            side=none, leaf=none - 1, new_proposal=state, new_weight=zero, new_momentum_sum=jnp.zeros(dim, dtype),
+            uniform=zero, open=Open(rows, rows, rows) if previous is None else previous.open,
+            energy=0.5 * jnp.sum(momentum * momentum) - state.log_density,
+            side_choice=choices[0], leaf_choice=choices[1], doubling_choice=choices[2],
+        )  # fmt: skip
 
-        def grow(t: Trajectory) -> Trajectory:
-            """One leaf more."""
-            old = Point(*(_at(end, t.side) for end in t.ends))
-            signed = step_size * jnp.where(t.side == 1, 1, -1).astype(dtype)
-            new, gradient = integrator.step(evaluate, scale, old, signed)
-            log_weight = energy + new.log_density - 0.5 * jnp.sum(new.momentum * new.momentum)
-            is_divergent = ~(log_weight > -MAX_ENERGY_ERROR)  # NaN is one too
-            weight = jnp.exp(jnp.clip(log_weight, *bounds))
-            new_weight = t.new_weight + weight
-            share = t.uniform * new_weight
-            is_kept = share < weight
-            uniform = jnp.where(is_kept, share, share - weight) / jnp.where(is_kept, weight, t.new_weight)
-            candidate = State(new.position, new.log_density, gradient)
-            momentum_sum = t.momentum_sum + new.momentum
-
-            num_ones, num_rows = _trailing_ones(t.leaf), lax.population_count(t.leaf >> 1) + 1
-            is_even = num_ones == 0
-            opened = Open(new.momentum, old.momentum, t.momentum_sum)
-            row = jnp.where(is_even, num_rows, max_depth)  # the last row takes what nobody asks for
-            stretches = jax.tree.map(lambda rows, r: _put(rows, r, row), t.open, opened)
-            is_last = t.leaf + 1 == 1 << t.num_doublings
-            smallest = num_rows - is_even.astype(jnp.int32)
-            largest = jnp.where(is_last, 0, num_rows - num_ones + 1)
-            turned = _closing_turns(stretches, momentum_sum, new.momentum, smallest, largest, num_rows)
-            return t._replace(
-                ends=jax.tree.map(lambda end, v: _put(end, v, t.side), t.ends, new),
-                sum_acceptance=t.sum_acceptance + jnp.where(is_divergent, 0, jnp.minimum(1, weight)),
-                num_leaves=t.num_leaves + 1,
-                is_turning=turned == 0,
-                is_divergent=is_divergent,
-                is_discarded=is_divergent | (turned > 0),
-                leaf=t.leaf + 1,
-                new_proposal=where(is_kept, candidate, t.new_proposal),
-                new_weight=new_weight,
-                uniform=uniform,
-                open=stretches,
-                momentum_sum=momentum_sum,
-            )
-
-        def double(t: Trajectory) -> Trajectory:
-            """One doubling more: a subtree of as many leaves as there are."""
-            k = t.num_doublings
-            grown = (side[k] >= 0.5).astype(jnp.int32)
-            far = _at(t.ends.momentum, 1 - grown)
-            sum_far = t.open.sum_before[0] - t.momentum_sum
-            whole = t.open._replace(first=_put(t.open.first, far, 0), sum_before=_put(t.open.sum_before, sum_far, 0))
-            zero = jnp.zeros((), dtype)
-            t = t._replace(
-                side=grown, leaf=jnp.int32(0), new_weight=zero, uniform=leaf_choice[k], open=whole,
-                momentum_sum=jnp.zeros(dim, dtype),
-            )  # fmt: skip
-            t = lax.while_loop(lambda t: (t.leaf < 1 << k) & ~t.is_turning & ~t.is_discarded, grow, t)
-            is_taken = ~t.is_discarded & (doubling_choice[k] * t.weight < t.new_weight)
-            return t._replace(
-                proposal=where(is_taken, t.new_proposal, t.proposal),
-                weight=t.weight + t.new_weight,
-                num_doublings=k + 1,
-            )
-
-        t = _trivial(state, momentum, scale.transpose_matvec(state.gradient), max_depth)
-        t = lax.while_loop(lambda t: (t.num_doublings < max_depth) & ~t.is_turning & ~t.is_discarded, double, t)
-        num_gradients = t.num_leaves * integrator.num_gradients
-        acceptance = t.sum_acceptance / t.num_leaves.astype(dtype)
-        return t.proposal, Info(
-            acceptance, num_gradients, t.is_divergent, energy, t.num_doublings, jnp.asarray(step_size, dtype)
+    def double(t: Trajectory, is_due: bool | Bool[Array, ""] = True) -> Trajectory:
+        """Begin a doubling, a subtree of as many leaves as there are, if one ``is_due``."""
+        k = jnp.minimum(t.num_doublings, max_depth - 1)
+        side = jnp.where(is_due, (_at(t.side_choice, k) >= 0.5).astype(jnp.int32), t.side)
+        row = jnp.where(is_due, 0, max_depth)  # the last row takes what nobody asks for
+        first = _put(t.open.first, _at(t.ends.momentum, 1 - side), row)
+        sum_before = _put(t.open.sum_before, -t.momentum_sum, row)
+        zero = jnp.zeros_like(t.weight), jnp.zeros_like(t.momentum_sum)
+        new_weight, new_momentum_sum = where(jnp.asarray(is_due), zero, (t.new_weight, t.new_momentum_sum))
+        return t._replace(
+            side=side,
+            leaf=jnp.where(is_due, 0, t.leaf),
+            new_weight=new_weight,
+            new_momentum_sum=new_momentum_sum,
+            uniform=jnp.where(is_due, _at(t.leaf_choice, k), t.uniform),
+            open=t.open._replace(first=first, sum_before=sum_before),
         )
 
-    return Algorithm(init, step)
+    def grow(t: Trajectory) -> Trajectory:
+        """One leaf more."""
+        dtype = t.weight.dtype
+        bounds = (-700.0, 500.0) if dtype == jnp.float64 else (-80.0, 50.0)  # no weight is 0, and no sum overflows
+        old = Point(*(_at(end, t.side) for end in t.ends))
+        signed = step_size * jnp.where(t.side == 1, 1, -1).astype(dtype)
+        new, gradient = integrator.step(evaluate, scale_of(t.proposal), old, signed)
+        log_weight = t.energy + new.log_density - 0.5 * jnp.sum(new.momentum * new.momentum)
+        is_divergent = ~(log_weight > -MAX_ENERGY_ERROR)  # NaN is one too
+        weight = jnp.exp(jnp.clip(log_weight, *bounds))
+        new_weight = t.new_weight + weight
+        share = t.uniform * new_weight
+        is_kept = share < weight
+        uniform = jnp.where(is_kept, share, share - weight) / jnp.where(is_kept, weight, t.new_weight)
+        candidate = State(new.position, new.log_density, gradient)
+        momentum_sum = t.new_momentum_sum + new.momentum
 
+        num_ones, num_rows = _trailing_ones(t.leaf), lax.population_count(t.leaf >> 1) + 1
+        is_even = num_ones == 0
+        opened = Open(new.momentum, old.momentum, t.new_momentum_sum)
+        row = jnp.where(is_even, num_rows, max_depth)
+        stretches = jax.tree.map(lambda rows, r: _put(rows, r, row), t.open, opened)
+        is_last = t.leaf + 1 == 1 << t.num_doublings
+        smallest = num_rows - is_even.astype(jnp.int32)
+        largest = jnp.where(is_last, 0, num_rows - num_ones + 1)
+        turned = _closing_turns(stretches, momentum_sum, new.momentum, smallest, largest, num_rows)
+        return t._replace(
+            ends=jax.tree.map(lambda end, v: _put(end, v, t.side), t.ends, new),
+            sum_acceptance=t.sum_acceptance + jnp.where(is_divergent, 0, jnp.minimum(1, weight)),
+            num_leaves=t.num_leaves + 1,
+            is_turning=turned == 0,
+            is_divergent=is_divergent,
+            is_discarded=is_divergent | (turned > 0),
+            leaf=t.leaf + 1,
+            new_proposal=where(is_kept, candidate, t.new_proposal),
+            new_weight=new_weight,
+            new_momentum_sum=momentum_sum,
+            uniform=uniform,
+            open=stretches,
+        )
 
-def _trivial(state: State, momentum, force, max_depth: int) -> Trajectory:
-    """The trajectory of one leaf of weight one. ρ of the doubling so far is that of the start."""
-    zero, false, none = jnp.zeros_like(state.log_density), jnp.bool_(False), jnp.int32(0)
-    point = Point(state.position, momentum, force, state.log_density)
-    rows = jnp.zeros((max_depth + 1, momentum.size), momentum.dtype)
-    return Trajectory(
-        ends=jax.tree.map(lambda v: jnp.stack([v, v]), point),
-        proposal=state, weight=zero + 1, num_doublings=none, sum_acceptance=zero, num_leaves=none,
-        is_turning=false, is_divergent=false, is_discarded=false,
-        side=none, leaf=none, new_proposal=state, new_weight=zero, uniform=zero,
-        open=Open(rows, rows, rows), momentum_sum=momentum,
-    )  # fmt: skip
+    def is_doubled(t: Trajectory):
+        return (t.leaf >= 1 << t.num_doublings) | t.is_turning | t.is_discarded
+
+    def join(t: Trajectory, is_due: bool | Bool[Array, ""] = True) -> Trajectory:
+        """Take the doubling, or not, if it ``is_due``."""
+        k = jnp.minimum(t.num_doublings, max_depth - 1)
+        is_taken = is_due & ~t.is_discarded & (_at(t.doubling_choice, k) * t.weight < t.new_weight)
+        return t._replace(
+            proposal=where(is_taken, t.new_proposal, t.proposal),
+            weight=jnp.where(is_due, t.weight + t.new_weight, t.weight),
+            momentum_sum=jnp.where(is_due, t.momentum_sum + t.new_momentum_sum, t.momentum_sum),
+            num_doublings=jnp.where(is_due, t.num_doublings + 1, t.num_doublings),
+            leaf=jnp.where(is_due, -1, t.leaf),
+        )
+
+    def is_done(t: Trajectory):
+        return (t.leaf < 0) & ((t.num_doublings >= max_depth) | t.is_turning | t.is_discarded)
+
+    def end(t: Trajectory) -> tuple[State, Info]:
+        num_gradients = t.num_leaves * integrator.num_gradients
+        acceptance = t.sum_acceptance / t.num_leaves.astype(t.weight.dtype)
+        step = jnp.asarray(step_size, t.weight.dtype)
+        return t.proposal, Info(acceptance, num_gradients, t.is_divergent, t.energy, t.num_doublings, step)
+
+    def advance(t: Trajectory) -> Trajectory:
+        """One leaf, with the doubling that it begins or ends."""
+        t = grow(double(t, t.leaf < 0))
+        return join(t, is_doubled(t))
+
+    def step(key, state: State) -> tuple[State, Info]:
+        """The same in two loops, which leave out what ``advance`` does at each leaf in vain."""
+
+        def doubling(t: Trajectory) -> Trajectory:
+            return join(lax.while_loop(lambda t: ~is_doubled(t), grow, double(t)))
+
+        return end(lax.while_loop(lambda t: ~is_done(t), doubling, begin(key, state, None)))
+
+    return Algorithm(init, step, Stages(begin, advance, is_done, end))
 
 
 def _closing_turns(open: Open, momentum_sum, momentum, row, largest, num_rows) -> Int[Array, ""]:

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from credo.algorithm import Algorithm, Phase, Stages
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.run import Algorithm, Phase
 from credo.tree import where
 
 GAMMA, T_0, KAPPA = 0.05, 10.0, 0.75  # as in Hoffman & Gelman
@@ -77,16 +77,35 @@ class Adaptive:
             step = restart(position.dtype.type(FIRST_STEP)) if self.has_step_size else None
             return State(self.initial(target, tuning.given, key, position), step)
 
-        def step(key, state: State):
-            if state.step is None:
-                new, info = self.kernel(target, **settings).step(key, state.kernel)
-                return State(new, None), info
-            kernel = self.kernel(target, **settings, step_size=jnp.exp(state.step.log_step))
-            new, info = kernel.step(key, state.kernel)
-            adapted = update(state.step, info.acceptance, tuning.target_acceptance)
-            return State(new, where(tuning.is_adapting, adapted, state.step)), info
+        def kernel(step) -> Algorithm:
+            return self.kernel(target, **settings, **({} if step is None else {"step_size": jnp.exp(step.log_step)}))
 
-        return Algorithm(init, step)
+        def adapt(before, new, info):
+            if before is None:
+                return State(new, None), info
+            adapted = update(before, info.acceptance, tuning.target_acceptance)
+            return State(new, where(tuning.is_adapting, adapted, before)), info
+
+        def step(key, state: State):
+            return adapt(state.step, *kernel(state.step).step(key, state.kernel))
+
+        def stages_of(step) -> Stages:
+            stages = kernel(step).stages
+            assert stages is not None
+            return stages
+
+        def begin(key, state: State, previous):
+            inner = None if previous is None else previous[0]
+            return stages_of(state.step).begin(key, state.kernel, inner), state.step
+
+        stages = Stages(
+            begin,
+            advance=lambda now: (stages_of(now[1]).advance(now[0]), now[1]),
+            is_done=lambda now: stages_of(now[1]).is_done(now[0]),
+            end=lambda now: adapt(now[1], *stages_of(now[1]).end(now[0])),
+        )
+        like = None if not self.has_step_size else restart(np.float64(FIRST_STEP))
+        return Algorithm(init, step, None if kernel(like).stages is None else stages)
 
     def record(self, state: State):
         return {name: getattr(state.kernel, name) for name in ("position", "gradient") if hasattr(state.kernel, name)}

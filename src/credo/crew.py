@@ -1,0 +1,213 @@
+"""Chains at work: threads that run one compiled chunk after another, and what they record.
+
+*threads*: a chain is a task, run by as many threads as there are cores (XLA releases Python's lock). *vectorized*: all
+chains are one task, whose program the compiler spreads over whatever the device has.
+"""
+
+import contextlib
+import contextvars
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.algorithm import Key, Options, Phase, Program, Records, stream
+from credo.chunk import many_chains, one_chain
+from credo.precision import double, to_numpy
+from credo.progress import Progress
+from credo.stopping import Stopping
+
+BUFFER_BYTES = 8 << 20  # of one chunk's records: small beside any data, and holds many steps of most models
+MAX_CHUNK = 1_024  # steps
+FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
+PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
+PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files, or of waiting chains
+LISTEN = 0.1  # seconds between two looks at whether to stop
+SILENCE = 0.3  # seconds that a stop may take without a word
+
+
+class Crew:
+    """``like``: a tuning and a state of one chain, right in shapes and types."""
+
+    def __init__(
+        self, program: Program, target, like, key: Key, num_chains: int, layout: str, options: Options, journal, stop
+    ):
+        self.program, self.target, self.options, self.journal = program, target, options, journal
+        self.stop: Stopping = stop
+        self.is_vectorized = layout == "vectorized"
+        self.teams = [list(range(num_chains))] if self.is_vectorized else [[chain] for chain in range(num_chains)]
+        self.keys = np.stack([stream(key, chain) for chain in range(num_chains)])
+        self.like = jax.tree.map(np.zeros_like, (like[0], [like[1]] * len(self.teams[0])))
+        self.is_double = jnp.result_type(float) == jnp.float64
+        self.pool = ThreadPoolExecutor(min(len(self.teams), num_cores()))
+        self.compiler = ThreadPoolExecutor(1)  # so that the main thread is free to hear a signal
+        self.under_way: set[Future] = set()
+        self.work = np.zeros(2, int)  # executed and useful turns, where chains share a loop
+        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.like[1]))
+        largest = BUFFER_BYTES * len(self.teams[0])
+        budget = min(largest, (options.max_memory or largest) // 8)
+        self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), 1, MAX_CHUNK)))
+        # chains of one team wait for one another at the end of a chunk: few chunks, then
+        first = 1 if options.time_limit is not None else self.length if self.is_vectorized else FIRST_CHUNK
+        self.quota = [min(first, self.length)] * len(self.teams)
+        self.patience = PATIENCE_WITH_FILES if journal or self.is_vectorized else PATIENCE
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _type, error, _traceback):
+        """Waits for the work under way, so that files are whole and no thread is in XLA when Python ends."""
+        for pool in (self.pool, self.compiler):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, KeyboardInterrupt) and wait(list(self.under_way), timeout=SILENCE).not_done:
+            print("Stopping … the work under way cannot be interrupted and is waited for.", file=sys.stderr, flush=True)
+        while wait(list(self.under_way), timeout=LISTEN).not_done:
+            pass  # no join yet: one that a second Ctrl-C interrupts would make its thread count as ended (Python 3.11)
+        for pool in (self.pool, self.compiler):
+            pool.shutdown()
+
+    def submit(self, function: Callable, *args) -> Future:
+        """Call ``function`` on a thread, in the caller's precision."""
+        return self._submit_to(self.pool, function, *args)
+
+    def submit_compiler(self, function: Callable) -> Future:
+        """The same on the thread that compiles, beside those of the chains."""
+        return self._submit_to(self.compiler, function)
+
+    def _submit_to(self, pool: ThreadPoolExecutor, function: Callable, *args) -> Future:
+        def task():
+            with double(self.is_double):
+                return function(*args)
+
+        future = pool.submit(contextvars.copy_context().run, task)
+        self.under_way.add(future)
+        future.add_done_callback(self.under_way.discard)
+        return future
+
+    def result(self, future: Future) -> Any:
+        """What ``future`` gives, unless a signal comes first."""
+        self.stop.check()
+        while not future.done():
+            wait([future], timeout=LISTEN)
+            self.stop.check()
+        return future.result()
+
+    def submit_unless_left(self, function: Callable, before: Future) -> None:
+        """``submit`` what is not needed, once ``before`` is done; nothing where that failed or a signal came."""
+        if not before.cancelled() and before.exception() is None:
+            with contextlib.suppress(RuntimeError):
+                self.submit(function)
+
+    def lower(self) -> None:
+        """Trace the chunk."""
+        tuning, states = self.like
+        program = many_chains if self.is_vectorized else one_chain
+        program.lower(*self.arguments(tuning, 0, states, 0, 0), program=self.program, length=self.length)
+
+    def compile(self) -> None:
+        """Compile it by running no step at all."""
+        tuning, states = self.like
+        _, rows, _ = self.chunk(tuning, 0, states, 0, 0)
+        self.rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[2:], a.dtype), rows)
+
+    def arguments(self, tuning, team: int, states: list, first: int, last: int):
+        chains = self.teams[team]
+        if self.is_vectorized:
+            keys, state = self.keys, jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+        else:
+            keys, state = self.keys[chains[0]], states[0]
+        return self.target, tuning, keys, state, np.int32(first), np.int32(last)
+
+    def chunk(self, *args) -> tuple[list, Any, Any]:
+        """(states, records (chain, step, …), work) of a team."""
+        arguments = self.arguments(*args)
+        if not self.is_vectorized:
+            state, rows, work = one_chain(*arguments, program=self.program, length=self.length)
+            return [state], jax.tree.map(lambda a: np.asarray(a)[None], rows), work
+        found = many_chains(*arguments, program=self.program, length=self.length)
+        state, rows, work = jax.tree.map(np.asarray, found)
+        return [jax.tree.map(lambda leaf, c=c: leaf[c], state) for c in range(len(self.keys))], rows, work
+
+    def allocate(self, phase: Phase) -> Records:
+        """Arrays (chain, step, …) for the records of a phase."""
+        kept, info = self.rows
+        rows = ({name: kept[name] for name in phase.record}, info)
+        leading = (len(self.keys), phase.num_steps)
+        num_bytes = sum(np.dtype(r.dtype).itemsize * np.prod((*leading, *r.shape)) for r in jax.tree.leaves(rows))
+        in_memory = self.options.max_memory is None or num_bytes <= self.options.max_memory
+        make = np.zeros if in_memory else _in_temporary_file
+        return jax.tree.map(lambda r: make((*leading, *r.shape), r.dtype), rows)
+
+    def run(self, index: int, phase: Phase, tuning, states, done, records: Records, bar: Progress, deadline: float):
+        """All chains to the end of a phase -> (states, steps done), short of it if the deadline comes first.
+
+        The queue is fair: the next chunk of a team waits behind those of the others.
+        """
+        self.stop.check()
+        tuning, states, done = jax.device_put(tuning), list(states), list(done)
+
+        def advance(team: int) -> None:
+            chains = self.teams[team]
+            first = min(done[chain] for chain in chains)
+            last = min(first + self.quota[team], phase.num_steps)
+            begun = time.monotonic()
+            found, (kept, info), work = self.chunk(tuning, team, [states[c] for c in chains], first, last)
+            rows = jax.tree.map(lambda a: a[:, : last - first], ({n: kept[n] for n in phase.record}, info))
+            elapsed = time.monotonic() - begun
+            if work is not None:
+                self.work += np.array(work)
+            place = slice(chains[0], chains[-1] + 1), slice(first, last)
+            jax.tree.map(lambda a, row: a.__setitem__(place, row), records, rows)
+            if self.journal:
+                self.journal.add(index, chains, first, last, found, rows)
+            for chain, state in zip(chains, found, strict=True):
+                states[chain], done[chain] = state, last
+            if elapsed > 2 * self.patience:
+                self.quota[team] = max(1, self.quota[team] // 2)
+            elif elapsed < self.patience / 2 and last - first == self.quota[team]:
+                self.quota[team] = min(self.length, 2 * self.quota[team])
+
+        def is_left(team: int) -> bool:
+            return min(done[chain] for chain in self.teams[team]) < phase.num_steps
+
+        pending = {self.submit(advance, team): team for team in range(len(self.teams)) if is_left(team)}
+        while pending:
+            self.stop.check()
+            finished, _ = wait(pending, timeout=LISTEN, return_when=FIRST_COMPLETED)
+            for future in finished:
+                team = pending.pop(future)
+                future.result()
+                if is_left(team) and time.monotonic() < deadline:
+                    pending[self.submit(advance, team)] = team
+            bar.update(index, phase.name, done, records[1])
+        return to_numpy(states), done
+
+    def useful_share(self) -> float:
+        """Of the turns of a shared loop, those of steps that were recorded; 1 where chains have loops of their own."""
+        executed, useful = self.work
+        return float(useful / executed) if executed else 1.0
+
+
+def choose_layout(num_chains: int) -> str:
+    """Threads on a CPU, where a chain that waits for no other is cheapest; one program for all on an accelerator.
+
+    The rule reads nothing that differs between two runs on machines of one kind: same key, same draws.
+    """
+    return "threads" if jax.default_backend() == "cpu" else "vectorized"
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_temporary_file(shape: tuple[int, ...], dtype) -> np.ndarray:
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype, "w+", shape=shape)

@@ -1,0 +1,161 @@
+"""Chains that share one compiled loop: each makes the steps it would make alone, and none waits within a phase."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo import crew
+from credo.algorithm import Algorithm, Options, Phase, Stages
+from credo.journal import Journal
+from credo.precision import double
+from credo.run import run
+from targets import TARGETS
+
+NUM_CHAINS = 8
+
+
+class State(NamedTuple):
+    position: jax.Array
+
+
+class Info(NamedTuple):
+    num_pieces: jax.Array
+
+
+@dataclass(frozen=True)
+class Wander:
+    """Each step makes a random number of moves, 1 to 6; with stages, or as a step alone."""
+
+    has_stages: bool = True
+
+    def algorithm(self, target, tuning):
+        def begin(key, state, previous):
+            k_length, k_move = jax.random.split(key)
+            return k_move, jax.random.randint(k_length, (), 1, 7), jnp.int64(0), state
+
+        def advance(unfinished):
+            key, length, done, state = unfinished
+            move = tuning * jax.random.normal(jax.random.fold_in(key, done), state.position.shape)
+            return key, length, done + 1, State(0.9 * state.position + move)
+
+        stages = Stages(begin, advance, lambda u: u[2] >= u[1], lambda u: (u[3], Info(u[1])))
+        return Algorithm(lambda key, position: State(position), stages.step, stages if self.has_stages else None)
+
+    def record(self, state):
+        return {"position": state.position}
+
+
+def start(_target):
+    return np.float64(0.5), [State(np.full(2, float(c))) for c in range(NUM_CHAINS)]
+
+
+def widen(records, tuning, states):
+    return tuning + 0.1 * records[0]["position"].std(), states
+
+
+PHASES = (Phase("warmup", 40, ("position",), widen), Phase("sampling", 200, ("position",)))
+
+
+def wander(layout="vectorized", program=Wander(), **options):
+    with double():
+        return run(
+            program,
+            np.zeros(0),
+            begin=start,
+            like=(np.float64(0), State(np.zeros(2))),
+            phases=PHASES,
+            key=np.array([0, 1], np.uint32),
+            num_chains=NUM_CHAINS,
+            options=Options(layout=layout, **options),
+        )
+
+
+def same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, (a.records, a.info, a.states), (b.records, b.info, b.states))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return wander()
+
+
+@pytest.mark.parametrize("program", [Wander(), Wander(has_stages=False)])
+def test_every_chain_is_the_one_it_would_be_alone(program):
+    alone, together = wander("threads", program), wander("vectorized", program)
+    assert (alone.layout, together.layout) == ("threads", "vectorized")
+    np.testing.assert_array_equal(together.info["sampling"].num_pieces, alone.info["sampling"].num_pieces)
+    np.testing.assert_allclose(together.records["position"], alone.records["position"], rtol=1e-12, atol=1e-12)
+    assert together.records["position"].shape == (NUM_CHAINS, 200, 2)
+
+
+def test_chains_wait_for_one_another_at_barriers_only(reference):
+    """The work of the loop is what its slowest chain asks for in each phase, were it alone; not one piece more."""
+    pieces = [reference.info[name].num_pieces.sum(axis=1) for name in ("warmup", "sampling")]
+    executed = NUM_CHAINS * sum(each.max() for each in pieces)
+    assert reference.useful_share == pytest.approx(sum(each.sum() for each in pieces) / executed)
+    lockstep = NUM_CHAINS * sum(reference.info[n].num_pieces.max(axis=0).sum() for n in ("warmup", "sampling"))
+    assert executed < 0.7 * lockstep
+
+
+@pytest.mark.parametrize("length", [1, 7, 64])
+def test_chunks_change_nothing(reference, monkeypatch, length):
+    monkeypatch.setattr(crew, "MAX_CHUNK", length)
+    same(reference, wander())
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 4, 6])
+@pytest.mark.parametrize("before_state", [False, True])
+def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, num_chunks, before_state):
+    add, seen = Journal.add, []
+
+    def stop(self, phase, chains, first, last, states, rows):
+        seen.append(last)
+        if len(seen) >= num_chunks:
+            if before_state:
+                self.write_draws(phase, chains, first, last, rows)
+            raise KeyboardInterrupt
+        add(self, phase, chains, first, last, states, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(crew, "MAX_CHUNK", 32)
+        patch.setattr(Journal, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            wander(checkpoint=tmp_path)
+    same(reference, wander(checkpoint=tmp_path, resume=True))
+
+
+def test_the_layout_of_a_checkpoint_is_kept(reference, tmp_path):
+    wander(checkpoint=tmp_path)
+    with pytest.raises(credo.CredoError, match="its layout differs: vectorized there, threads here"):
+        wander("threads", checkpoint=tmp_path, resume=True)
+
+
+# samplers -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(chains=16, num_draws=250), credo.HMC(chains=16, num_draws=250)])
+def test_moments(method):
+    """Five standard errors: a false alarm once in 1.7 million scalars."""
+    known = TARGETS["skewed"]()
+    posterior = credo.fit(known.target, method, key=4, layout="vectorized", progress=False)
+    assert posterior.info["layout"] == "vectorized"
+    assert posterior.verdict.status == "pass", posterior.verdict
+    table = posterior.summary()
+    assert abs(table["mean"].iloc[0] - known.mean["x"]) < 5 * table["mcse_mean"].iloc[0]
+    info = posterior.info
+    assert info["num_gradients"] <= info["num_gradients_executed"]
+
+
+def test_first_steps_are_those_of_threads():
+    """The same keys: without warm-up, trajectories part only as rounding grows."""
+    target, method = TARGETS["gaussian"]().target, credo.NUTS(num_warmup=0, num_draws=10)
+    threads, vectorized = (
+        credo.fit(target, method, key=2, layout=layout, progress=False).kind.positions
+        for layout in ("threads", "vectorized")
+    )
+    np.testing.assert_allclose(vectorized, threads, rtol=1e-6, atol=1e-8)
