@@ -63,7 +63,7 @@ def log_density(data):
     return data["x"].shape[1], log_density, lambda w: {"w": w}
 
 
-# PyMC, for nutpie -------------------------------------------------------------------------------------------------
+# PyMC, also for nutpie --------------------------------------------------------------------------------------------
 
 
 def pymc_model(data):
@@ -73,3 +73,21 @@ def pymc_model(data):
         w = pm.Normal("w", 0.0, PRIOR_SD, shape=data["x"].shape[1])
         pm.Bernoulli("obs", logit_p=pm.math.dot(data["x"], w), observed=data["y"])
     return model
+
+
+# Stan -------------------------------------------------------------------------------------------------------------
+
+STAN = """
+data { int n; int d; matrix[n, d] x; array[n] int<lower=0, upper=1> y; real<lower=0> prior_sd; }
+parameters { vector[d] w; }
+model {
+  w ~ normal(0, prior_sd);
+  y ~ bernoulli_logit_glm(x, 0.0, w);
+}
+"""
+
+
+def stan_program(data):
+    """(program, its data)."""
+    n, d = data["x"].shape
+    return STAN, {"n": n, "d": d, "x": data["x"].tolist(), "y": data["y"].tolist(), "prior_sd": PRIOR_SD}

@@ -75,7 +75,7 @@ def log_density(data):
     return 10, log_density, constrain
 
 
-# PyMC, for nutpie -------------------------------------------------------------------------------------------------
+# PyMC, also for nutpie --------------------------------------------------------------------------------------------
 
 
 def pymc_model(data):
@@ -88,3 +88,23 @@ def pymc_model(data):
         theta = pm.Deterministic("theta", mu + tau * z)
         pm.Normal("obs", theta, data["sigma"], observed=data["y"])
     return model
+
+
+# Stan -------------------------------------------------------------------------------------------------------------
+
+STAN = """
+data { vector[8] y; vector<lower=0>[8] sigma; }
+parameters { real mu; real<lower=0> tau; vector[8] z; }
+transformed parameters { vector[8] theta = mu + tau * z; }
+model {
+  mu ~ normal(0, 5);
+  tau ~ cauchy(0, 5);
+  z ~ std_normal();
+  y ~ normal(theta, sigma);
+}
+"""
+
+
+def stan_program(data):
+    """(program, its data)."""
+    return STAN, {name: values.tolist() for name, values in data.items()}

@@ -100,7 +100,7 @@ def log_density(data):
     return 4 + NUM_COUNTIES, log_density, constrain
 
 
-# PyMC, for nutpie -------------------------------------------------------------------------------------------------
+# PyMC, also for nutpie --------------------------------------------------------------------------------------------
 
 
 def pymc_model(data):
@@ -115,3 +115,32 @@ def pymc_model(data):
         alpha = pm.Deterministic("alpha", intercept + county_sd * z)
         pm.Normal("obs", alpha[data["county"]] + floor_effect * data["floor"], sigma, observed=data["y"])
     return model
+
+
+# Stan -------------------------------------------------------------------------------------------------------------
+
+STAN = """
+data { int n; int num_counties; array[n] int county; vector[n] on_floor; vector[n] y; }
+parameters {
+  real intercept;
+  real<lower=0> county_sd;
+  real floor_effect;
+  real<lower=0> sigma;
+  vector[num_counties] z;
+}
+transformed parameters { vector[num_counties] alpha = intercept + county_sd * z; }
+model {
+  intercept ~ normal(0, 10);
+  county_sd ~ normal(0, 1);
+  floor_effect ~ normal(0, 2);
+  sigma ~ normal(0, 1.5);
+  z ~ std_normal();
+  y ~ normal(alpha[county] + floor_effect * on_floor, sigma);
+}
+"""
+
+
+def stan_program(data):
+    """(program, its data)."""
+    rows = {"county": (data["county"] + 1).tolist(), "on_floor": data["floor"].tolist(), "y": data["y"].tolist()}
+    return STAN, {"n": NUM_ROWS, "num_counties": NUM_COUNTIES, **rows}
