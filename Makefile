@@ -23,7 +23,7 @@ help:
 	@echo "make examples  run every program of examples/"
 	@echo "make gallery   the examples' pictures of docs/gallery.md, drawn again"
 	@echo "make docs      the documentation as pages (into site/)"
-	@echo "make bench     time to a trusted posterior against other libraries (into .venv-bench)"
+	@echo "make bench     hours: cost of a trusted posterior against other libraries (into .venv-bench)"
 	@echo "make lint, make unit: the two halves of make test"
 	@echo "make shapes    the core tests with every shaped type checked at run time"
 
@@ -61,7 +61,8 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(BENCH_VENV)/.bench
-	$(BENCH_VENV)/bin/python benchmarks/road.py
+	$(BENCH_VENV)/bin/python benchmarks/mcmc.py
+	$(BENCH_VENV)/bin/python benchmarks/road.py --models
 
 %/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Credo needs Python 3.11 or newer, which" \

@@ -1,5 +1,7 @@
 """Time from call to trusted posterior: Credo beside NumPyro, BlackJAX and nutpie; MAP and Laplace beside the classics.
 
+``mcmc.py`` measures the sampling half more strictly and in more respects; the search is the same code.
+
     python benchmarks/road.py              # ten keys a setting: about an hour on two quiet cores
     python benchmarks/road.py --quick      # three keys
 
@@ -9,123 +11,16 @@ disk; libraries take turns within every key, so that a busy minute of the machin
 
 import argparse
 import json
-import math
-import os
-import platform
-import subprocess
-import sys
-import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from processes import machine, run_fit, say
+from search import Store, in_turns, search, warm
 from tables import point_table, ratio_table, sampling_table
 
 MODELS = ("eight_schools", "breast_cancer", "radon")
-LIBRARIES = (
-    "credo",
-    "numpyro",
-    "numpyro-vectorized",
-    "blackjax",
-    "blackjax-sharded",
-    "nutpie",
-    "nutpie-cached",
-    "nutpie-jax",
-)
+LIBRARIES = ("credo", "numpyro", "numpyro-vectorized", "blackjax", "blackjax-sharded", "nutpie", "nutpie-jax")
 POINT_PROBLEMS = ("logistic", "ridge", "flat")
 POINT_LIBRARIES = ("credo MAP()", "credo Laplace()", "scikit-learn", "statsmodels")
-FIRST_DRAWS = 250
-HERE = Path(__file__).parent
-
-
-# processes --------------------------------------------------------------------------------------------------------
-
-
-def run_fit(kind: str, library: str, problem: str, *numbers: int, timeout: float, cache: str | None = None) -> dict:
-    """The JSON of one fit in a fresh process, or {"error": its last words}. ``cache``: a folder that outlives it."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = cache or scratch
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "NUMBA_", "PYTENSOR"))}
-        environment |= {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_ENABLE_COMPILATION_CACHE": "false",
-            "NUMBA_CACHE_DIR": folder,
-            "PYTENSOR_FLAGS": f"base_compiledir={folder}",
-        }
-        command = [sys.executable, str(HERE / "one_fit.py"), kind, library, problem, *map(str, numbers)]
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            return {"error": f"no answer in {timeout:g} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-# sampling ---------------------------------------------------------------------------------------------------------
-
-
-def is_trusted(fit: dict) -> bool:
-    return "error" not in fit and fit["max_r_hat"] <= 1.01 and fit["min_ess_bulk"] >= 400
-
-
-def search(model: str, libraries: list[str], options: argparse.Namespace) -> dict[str, dict]:
-    """For each library the fewest draws that are trusted in 8 of 10 keys, and every fit of that setting."""
-    needed = math.ceil(0.8 * options.keys)
-    result: dict[str, dict] = {name: {"tried": {}} for name in libraries}
-    searching, draws = list(libraries), FIRST_DRAWS
-    with tempfile.TemporaryDirectory() as cache:
-        if "nutpie-cached" in searching:
-            run_fit("nuts", "nutpie", model, 999, FIRST_DRAWS, timeout=options.timeout, cache=cache)
-        while searching and draws <= options.max_draws:
-            fits = in_turns(model, dict.fromkeys(searching, draws), options.keys - needed, options, cache)
-            for name in list(searching):
-                passed = sum(map(is_trusted, fits[name]))
-                result[name]["tried"][draws] = f"{passed} of {len(fits[name])}"
-                result[name]["last"] = fits[name]
-                if passed >= needed:
-                    result[name] |= {"draws": draws, "fits": fits[name]}
-                    searching.remove(name)
-                elif all("error" in f for f in fits[name]):
-                    result[name]["error"] = fits[name][0]["error"]
-                    searching.remove(name)
-            draws *= 2
-        if options.retime:
-            settings = {name: r["draws"] for name, r in result.items() if "draws" in r}
-            for name, again in in_turns(model, settings, options.keys, options, cache).items():
-                result[name]["fits"] = again
-    return result
-
-
-def in_turns(
-    model: str, settings: dict[str, int], may_fail: int, options: argparse.Namespace, cache: str
-) -> dict[str, list[dict]]:
-    """Fits at {library: draws}, libraries taking turns within each key; given up after more than ``may_fail``."""
-    fits: dict[str, list[dict]] = {name: [] for name in settings}
-    names = list(settings)
-    for key in range(options.keys):
-        turn = key % len(names) if names else 0
-        for name in names[turn:] + names[:turn]:
-            if sum(not is_trusted(f) for f in fits[name]) > may_fail:
-                continue
-            is_cached = name == "nutpie-cached"
-            fit = run_fit(
-                *("nuts", "nutpie" if is_cached else name, model, key, settings[name]),
-                timeout=options.timeout,
-                cache=cache if is_cached else None,
-            )
-            fits[name].append(fit)
-            say(f"{model} {name} draws={settings[name]} key={key}: {line(fit)}")
-    return fits
-
-
-def line(fit: dict) -> str:
-    if "error" in fit:
-        return f"FAILED: {fit['error']}"
-    return f"{fit['total']:.2f} s, R-hat {fit['max_r_hat']:.4f}, bulk ESS {fit['min_ess_bulk']:.0f}"
 
 
 # MAP and Laplace --------------------------------------------------------------------------------------------------
@@ -146,21 +41,10 @@ def point_fits(problem: str, options: argparse.Namespace) -> dict[str, list[dict
 
 
 def header(options: argparse.Namespace) -> str:
-    def of(name: str) -> str:
-        try:
-            return f"{name} {version(name)}"
-        except PackageNotFoundError:
-            return f"{name} absent"
-
-    names = ("credo", "jax", "numpyro", "blackjax", "nutpie", "pymc", "scikit-learn", "statsmodels", "arviz-stats")
-    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
     return (
-        f"# From call to trusted posterior\n\nPython {platform.python_version()}; {'; '.join(map(of, names))}.\n"
-        f"{os.cpu_count()} cores; load before the run {load}. Four chains, library defaults, {options.keys} keys; "
-        f"trusted: R-hat ≤ 1.01 and bulk ESS ≥ 400 for every parameter.\n"
-        f"Times are medians over keys. A fit starts from an empty disk cache, except that of nutpie-cached, which an "
-        f"earlier process filled.\nfloat32 is NumPyro's and BlackJAX's default precision; Credo and nutpie compute in "
-        f"float64."
+        f"# From call to trusted posterior\n\n{machine()} Four chains, library defaults, {options.keys} keys; trusted: "
+        f"R-hat ≤ 1.01 and bulk ESS ≥ 400 for every parameter.\nTimes are medians over keys. A fit starts from an "
+        f"empty disk cache.\nfloat32 is NumPyro's and BlackJAX's default; Credo and nutpie compute in float64."
     )
 
 
@@ -178,6 +62,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write every fit here")
     options = parser.parse_args()
+    options.min_ess_tail, options.halve_warmup = 0, False
     options.keys = options.keys or (3 if options.quick else 10)
     return options
 
@@ -193,7 +78,14 @@ def main() -> None:
 
     show(header(options))
     for model in options.models:
-        sampling[model] = search(model, list(options.libraries), options)
+        sampling[model] = search(model, list(options.libraries), options, Store())
+        if options.retime:
+            found = {name: r["setting"] for name, r in sampling[model].items() if "fits" in r}
+            for name, fits in in_turns("nuts", model, found, options, Store(), may_fail=options.keys).items():
+                sampling[model][name]["fits"] = fits
+        # a user of nutpie comes back to the disk cache that numba keeps of itself
+        own_cache = {name: r for name, r in sampling[model].items() if name == "nutpie"}
+        warm(model, own_cache, options, Store(), options.keys)
         show(sampling_table(model, sampling[model]))
     if sampling:
         show(ratio_table(sampling))

@@ -1,0 +1,38 @@
+"""Credo's NUTS at its defaults."""
+
+from time import perf_counter
+
+
+class Credo:
+    layout = None  # a chain a thread, on a CPU
+
+    def __init__(self, problem, num_draws: int, num_warmup: int | None = None, num_chains: int = 4):
+        import credo
+
+        warmup = {} if num_warmup is None else {"num_warmup": num_warmup}
+        self.method = credo.NUTS(chains=num_chains, num_draws=num_draws, **warmup)
+        self.num_warmup = self.method.num_warmup
+        self.fit_target = credo.fit
+        self.problem, self.data, self.target = problem, problem.data(), None
+        self.parts: dict[str, float] = {}
+
+    def fit(self, key: int):
+        if self.target is None:
+            start = perf_counter()
+            self.target = self.problem.credo_target(self.data)
+            self.parts["model"] = perf_counter() - start
+        posterior = self.fit_target(self.target, self.method, key=key, layout=self.layout, progress=False)
+        info = posterior.info
+        for name in ("compile", "warmup", "sampling"):
+            self.parts.setdefault(name, info["seconds"][name])
+        after_warmup = info["num_gradients_useful"]
+        self.gradients = {
+            "sampling": after_warmup,
+            "warmup": info["num_gradients"] - after_warmup,
+            "executed": info["num_gradients_executed"],
+        }
+        return posterior.draws
+
+
+class CredoVectorized(Credo):
+    layout = "vectorized"
