@@ -43,6 +43,10 @@ def importance_sobol(known: Known):
     )
 
 
+def independence(known: Known):
+    return credo.IndependenceMH(proposal=credo.fit(known.target, credo.Laplace(), key=1))
+
+
 METHODS: dict[str, Entry] = {
     "map": Entry(lambda known: credo.MAP(), (*GAUSSIANS, "logistic"), ()),
     "laplace": Entry(lambda known: credo.Laplace(), SMOOTH, GAUSSIANS, 1e-8),
@@ -57,6 +61,13 @@ METHODS: dict[str, Entry] = {
     ),
     "exact": Entry(lambda known: credo.Exact(), GAUSSIANS, GAUSSIANS, 1e-8),
     "hmc": Entry(lambda known: credo.HMC(), ("gaussian", "skewed"), ("gaussian", "skewed")),
+    "mala": Entry(lambda known: credo.MALA(), SMOOTH, SMOOTH),
+    "random_walk": Entry(lambda known: credo.RandomWalkMetropolis(), SMOOTH, SMOOTH),
+    "slice": Entry(lambda known: credo.Slice(), SMOOTH, SMOOTH),
+    "elliptical_slice": Entry(
+        lambda known: credo.EllipticalSlice(), (*GAUSSIANS, "logistic"), (*GAUSSIANS, "logistic")
+    ),
+    "independence": Entry(independence, ("gaussian", "constrained", "logistic"), ("gaussian", "logistic")),
     "nuts": Entry(lambda known: credo.NUTS(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
 }
 
@@ -81,7 +92,7 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
     assert all(0 <= each <= info["seconds"]["total"] for each in info["seconds"].values())
     if "warmup" in info["seconds"] or info["layout"] == "threads":
         assert {"warmup", "sampling"} <= set(info["seconds"])
-        assert info["num_gradients_useful"] < info["num_gradients"]
+        assert info["num_gradients_useful"] < info["num_gradients"] or info["num_densities"]
 
     draws = posterior.sample(3, 5)
     again = posterior.sample(3, 5)

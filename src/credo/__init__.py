@@ -19,7 +19,7 @@ from credo.fitting import fit, load, resume
 from credo.methods import exact, vi
 from credo.methods.exact import Exact, Grid
 from credo.methods.laplace import ExactHessian, GaussNewton, Laplace
-from credo.methods.mcmc import HMC, NUTS
+from credo.methods.mcmc import HMC, MALA, NUTS, EllipticalSlice, IndependenceMH, RandomWalkMetropolis, Slice
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.methods.particles.importance import Importance
 from credo.methods.particles.points import Independent, Sobol
@@ -71,6 +71,11 @@ __all__ = [
     "FullRank",
     "HMC",
     "NUTS",
+    "MALA",
+    "RandomWalkMetropolis",
+    "Slice",
+    "EllipticalSlice",
+    "IndependenceMH",
     "Importance",
     "Independent",
     "Sobol",

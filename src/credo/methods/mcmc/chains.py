@@ -10,6 +10,7 @@ import numpy as np
 
 from credo.algorithm import Algorithm, Options, Phase
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
+from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.verdict import judge
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.methods.mcmc.start import start_chains
@@ -45,7 +46,7 @@ def check(method) -> None:
             raise CredoError(f"{name} is at least 1; got {getattr(method, name)}.")
     if method.num_warmup < 0:
         raise CredoError(f"num_warmup is at least 0; got {method.num_warmup}.")
-    if hasattr(method, "target_acceptance") and not 0 < method.target_acceptance < 1:
+    if getattr(method, "target_acceptance", None) is not None and not 0 < method.target_acceptance < 1:
         raise CredoError(f"target_acceptance lies between 0 and 1; got {method.target_acceptance}.")
 
 
@@ -161,4 +162,7 @@ def figures(positions, info, method) -> dict[str, float]:
         figures["acceptance_rate"] = float(np.mean(info.acceptance))
     if hasattr(info, "step_size"):
         figures["step_size"] = float(np.mean(info.step_size))
+    if hasattr(info, "log_weight"):  # of independent draws of a proposal: how thin its tails are
+        log_weights = np.ravel(info.log_weight)
+        figures["pareto_k"] = judged_shape(log_weights, smooth(log_weights).k_hat)
     return {**figures, "num_chains": positions.shape[0], "num_draws": positions.shape[0] * positions.shape[1]}

@@ -1,0 +1,177 @@
+"""The samplers that move by single proposals, as methods of ``credo.fit``; all but ``MALA`` need no gradient.
+
+One proposal is worth much less than a trajectory, so that a draw is several of them (``num_steps``): chains are as long
+as those of ``NUTS``, in memory and for R-hat.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from credo.algorithm import Options, stream
+from credo.methods.mcmc import elliptical_slice as ellipse
+from credo.methods.mcmc import independence as independent
+from credo.methods.mcmc.chains import Recipe, check, sample
+from credo.methods.mcmc.gaussian_prior import gaussian_prior
+from credo.methods.mcmc.mala import mala
+from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
+from credo.methods.mcmc.nuts import State as WithGradient
+from credo.methods.mcmc.random_walk import State, random_walk
+from credo.methods.mcmc.slice import slice_sampling
+from credo.posterior.kinds import Draws, Point
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+AUTOMATIC = AutomaticMetric()
+STREAM = 1 << 21  # keys of starts lie apart from those of chains
+
+
+@dataclass(frozen=True)
+class RandomWalkMetropolis:
+    """Random-walk Metropolis: any density, up to a few dozen parameters; ``num_steps`` proposals a draw.
+
+    ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. ``target_acceptance``: None is 0.234,
+    or 0.44 of a single parameter. ``metric``: the shape of the proposals, from the covariance of draws.
+    """
+
+    chains: int = 4
+    num_warmup: int = 600  # twice that of NUTS: without gradients, a covariance takes many draws
+    num_draws: int = 1_000
+    num_steps: int = field(default=20, metadata={"at_least": 1})  # 4 × 1,000 draws: ESS 1,200 of 10 parameters
+    target_acceptance: float | None = None
+    metric: MetricEstimator = AUTOMATIC
+
+    def __post_init__(self):
+        check(self)
+
+    def recipe(self, dim: int) -> Recipe:
+        best = 0.44 if dim == 1 else 0.234
+        acceptance = best if self.target_acceptance is None else self.target_acceptance
+        return Recipe(random_walk, State.like, acceptance, self.metric, (("num_steps", self.num_steps),))
+
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
+        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)
+
+
+@dataclass(frozen=True)
+class MALA:
+    """The Metropolis-adjusted Langevin algorithm, ``num_steps`` proposals a draw; the rest are settings of ``NUTS``."""
+
+    chains: int = 4
+    num_warmup: int = 300
+    num_draws: int = 1_000
+    num_steps: int = field(default=5, metadata={"at_least": 1})  # gradients a draw, as few as those of NUTS
+    target_acceptance: float = 0.574
+    metric: MetricEstimator = AUTOMATIC
+
+    def __post_init__(self):
+        check(self)
+
+    def recipe(self, dim: int) -> Recipe:
+        return Recipe(mala, WithGradient.like, self.target_acceptance, self.metric, (("num_steps", self.num_steps),))
+
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
+        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Slice sampling: any density, nothing to tune; a draw is a sweep through the directions of the ``metric``.
+
+    ``chains`` × ``num_draws`` draws after ``num_warmup`` sweeps of warm-up each. With ``DiagonalMetric()`` a direction
+    is a coordinate. ``width``: of the first interval, in sds. ``max_widths``: an interval is at most as many wide.
+    """
+
+    chains: int = 4
+    num_warmup: int = 200
+    num_draws: int = 1_000
+    width: float = 3.0
+    max_widths: int = 16
+    metric: MetricEstimator = AUTOMATIC
+
+    def __post_init__(self):
+        check(self)
+        if not self.width > 0:
+            raise CredoError(f"width is a number of standard deviations above 0; got {self.width}.")
+        if self.max_widths < 1:
+            raise CredoError(f"max_widths is at least 1; got {self.max_widths}.")
+
+    def recipe(self, dim: int) -> Recipe:
+        settings = ("width", float(self.width)), ("max_widths", self.max_widths)
+        return Recipe(slice_sampling, State.like, metric=self.metric, settings=settings)
+
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
+        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)
+
+
+@dataclass(frozen=True)
+class EllipticalSlice:
+    """Elliptical slice sampling: for priors that are jointly Gaussian in the unconstrained space, nothing to tune.
+
+    ``chains`` × ``num_draws`` draws, each of ``num_steps`` transitions, after ``num_warmup`` of them each; chains start
+    at draws from the prior. The prior may be correlated, as that of a Gaussian process. CredoError, naming the
+    parameter, where it is not Gaussian.
+    """
+
+    chains: int = 4
+    num_warmup: int = 200
+    num_draws: int = 1_000
+    num_steps: int = field(default=10, metadata={"at_least": 1})
+
+    def __post_init__(self):
+        check(self)
+
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
+        prior = gaussian_prior(target)
+        if start is None:
+            z = np.random.default_rng(stream(key, STREAM)).normal(size=(self.chains, target.dim))
+            start = prior.mean + np.stack([np.asarray(prior.scale.matvec(row)) for row in z])
+        recipe = Recipe(
+            ellipse.elliptical_slice,
+            ellipse.State.like,
+            settings=(("num_steps", self.num_steps),),
+            given={"prior": prior},
+        )
+        return sample(self, recipe, target, key=key, start=start, options=options)
+
+
+@dataclass(frozen=True)
+class IndependenceMH:
+    """Metropolis-Hastings with ``proposal``, a posterior over the same parameters that has a density.
+
+    ``chains`` × ``num_draws`` draws, each of ``num_steps`` proposals, after ``num_warmup`` of them each; chains start
+    at draws of the proposal. The figure ``pareto_k`` of its verdict, from the weights of the proposals, says whether
+    chains can get stuck where the proposal is too thin. CredoError where the proposal has no density.
+    """
+
+    proposal: Posterior | None = None
+    chains: int = 4
+    num_warmup: int = 100
+    num_draws: int = 1_000
+    num_steps: int = field(default=5, metadata={"at_least": 1})
+
+    def __post_init__(self):
+        check(self)
+
+    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
+        proposal = self.proposal if self.proposal is not None else start
+        if not isinstance(proposal, Posterior):
+            raise CredoError(
+                "IndependenceMH needs a posterior to propose from: IndependenceMH(proposal=credo.fit(target, "
+                "Laplace()))."
+            )
+        if proposal.target.structure != target.structure:
+            raise CredoError("The proposal has other parameters than this target: fit it on the same model.")
+        if isinstance(proposal.kind, Point | Draws):
+            raise CredoError(
+                f"IndependenceMH needs a proposal that has a density, and a posterior of kind "
+                f"{type(proposal.kind).__name__} has none: propose from Laplace() or ADVI()."
+            )
+        recipe = Recipe(
+            independent.independence,
+            independent.State.like,
+            settings=(("num_steps", self.num_steps),),
+            given={"proposal": proposal.kind},
+        )
+        return sample(self, recipe, target, key=key, start=proposal if start is None else start, options=options)

@@ -1,0 +1,75 @@
+"""The independence sampler: exact proposals are always taken, thin ones are found out, others are refused."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.linalg.diagonal import Diagonal
+from credo.posterior.kinds import Gaussian, Mixture
+from credo.posterior.posterior import Posterior
+from targets import TARGETS
+
+MODEL = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(30, 2))
+TARGET = MODEL.given(X, X @ [1.0, -1.0] + 0.5 * RANDOM.normal(size=30))
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return credo.fit(TARGET, credo.Exact())
+
+
+def proposing(kind, like: Posterior) -> Posterior:
+    return Posterior(kind, like.target, verdict=like.verdict)
+
+
+def test_an_exact_proposal_is_always_taken(exact):
+    posterior = credo.fit(TARGET, credo.IndependenceMH(proposal=exact), key=1, progress=False)
+    figures = posterior.verdict.figures
+    assert posterior.verdict.status == "pass"
+    assert figures["acceptance_rate"] == pytest.approx(1, abs=1e-9)
+    assert figures["pareto_k"] == 0
+    assert figures["min_ess_bulk"] > 0.8 * figures["num_draws"]
+    assert posterior.info["num_densities"] == 4 * 1_100 * 5
+
+
+def test_a_proposal_given_as_the_start_serves_too(exact):
+    posterior = credo.fit(TARGET, credo.IndependenceMH(num_draws=50), key=1, start=exact, progress=False)
+    assert posterior.verdict.figures["acceptance_rate"] == pytest.approx(1, abs=1e-9)
+
+
+def test_a_wide_proposal_is_corrected(exact):
+    """Twice too wide and off its place; a mixture, which has a density as well."""
+    mean, sd = exact.kind.mean, np.sqrt(exact.kind.scale.diagonal())
+    wide = Gaussian(mean + 0.5 * sd, Diagonal(2 * sd))
+    kind = Mixture(np.log([0.3, 0.7]), (wide, exact.kind))
+    method = credo.IndependenceMH(proposal=proposing(kind, exact))
+    posterior = credo.fit(TARGET, method, key=2, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    ess = posterior.verdict.figures["min_ess_bulk"]
+    np.testing.assert_array_less(np.abs(posterior.mean()["w"] - mean) / sd, 5 / np.sqrt(ess))
+
+
+def test_a_thin_proposal_is_found_out(exact):
+    """Half as wide as the posterior: the weights have no variance, and chains stick where they are large."""
+    thin = Gaussian(exact.kind.mean, Diagonal(0.5 * np.sqrt(exact.kind.scale.diagonal())))
+    posterior = credo.fit(TARGET, credo.IndependenceMH(proposal=proposing(thin, exact)), key=1, progress=False)
+    assert posterior.verdict.figures["pareto_k"] > 0.7
+    assert any("Pareto k-hat" in sentence for sentence in posterior.verdict.sentences)
+
+
+def refuse(target, method, sentence, **settings):
+    with pytest.raises(credo.CredoError, match=sentence):
+        credo.fit(target, method, progress=False, **settings)
+
+
+def test_what_cannot_be_proposed_from_is_refused(exact, tmp_path):
+    draws = credo.fit(TARGET, credo.NUTS(num_warmup=20, num_draws=10), progress=False)
+    point = credo.fit(TARGET, credo.MAP())
+    refuse(TARGET, credo.IndependenceMH(), "needs a posterior to propose from")
+    refuse(TARGET, credo.IndependenceMH(proposal=draws), "of kind Draws has none: propose from Laplace")
+    refuse(TARGET, credo.IndependenceMH(proposal=point), "of kind Point has none")
+    refuse(TARGETS["gaussian"]().target, credo.IndependenceMH(proposal=exact), "other parameters than this target")
+    refuse(TARGET, credo.IndependenceMH(proposal=exact), "a Posterior among the method's settings", checkpoint=tmp_path)

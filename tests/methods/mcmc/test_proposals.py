@@ -1,0 +1,214 @@
+"""Random-walk Metropolis, MALA and slice sampling: their programs, their precision, and what they are tuned to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import credo
+from credo.equations import equations
+from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
+from credo.methods.mcmc.independence import independence
+from credo.methods.mcmc.mala import mala
+from credo.methods.mcmc.noise import start_of_transition
+from credo.methods.mcmc.random_walk import metropolis, random_walk
+from credo.methods.mcmc.slice import MAX_SHRINKS, slice_sampling
+from credo.native import suits
+from credo.posterior.kinds import Gaussian
+from credo.precision import double, to_numpy
+from densities import LOWER, Density, elliptical, gaussian, gumbel
+from targets import TARGETS
+
+PROPOSAL = Gaussian(np.zeros(3, np.float32), Diagonal(np.ones(3, np.float32)))
+KERNELS = {
+    "random walk": (random_walk, {"step_size": 0.5, "num_steps": 4}),
+    "mala": (mala, {"step_size": 0.5, "num_steps": 4}),
+    "slice": (slice_sampling, {}),
+    "elliptical": (elliptical, {"prior": PROPOSAL, "num_steps": 4}),
+    "independence": (independence, {"proposal": PROPOSAL, "num_steps": 4}),
+}
+
+
+def marked(u):
+    """A density whose one tangent shows where it is evaluated."""
+    return -0.5 * jnp.sum(u * u) + jnp.tan(0.0 * u[0])
+
+
+def standard(u):
+    return -0.5 * jnp.sum(u * u)
+
+
+# programs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_one_place_evaluates_the_density_and_the_program_is_native(name):
+    kernel, settings = KERNELS[name]
+    algorithm, key = kernel(Density(marked), **settings), jax.random.key(0)
+    state = algorithm.init(key, jnp.zeros(3))
+    program = jax.make_jaxpr(algorithm.step)(key, state)
+    assert sum(equation.primitive.name == "tan" for equation in equations(program.jaxpr)) == 1
+    assert suits(program)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_single_precision_stays(name):
+    kernel, settings = KERNELS[name]
+    key = jax.random.key(0)
+    with double():  # the wider context must not widen anything
+        position = np.zeros(3, np.float32)
+        algorithm = kernel(Density(standard), **settings)
+        state = jax.eval_shape(algorithm.init, key, position)
+        new, info = jax.eval_shape(algorithm.step, key, state)
+    for leaf in jax.tree.leaves((state, new, info)):
+        assert leaf.dtype in (np.float32, np.int32)
+    assert jax.tree.map(lambda a: a.shape, new) == jax.tree.map(lambda a: a.shape, state)
+
+
+# moves ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", ["random walk", "mala", "slice"])
+def test_a_metric_is_a_change_of_coordinates(name):
+    """On N(0, S Sᵀ) with metric S a kernel moves S z where on N(0, I) it moves z."""
+    kernel, settings = KERNELS[name]
+    key, z = jax.random.key(3), np.array([0.3, -1.0, 2.0])
+    with double():
+        white = kernel(Density(standard), **settings)
+        shaped = kernel(Density(gaussian), **settings, metric=Dense(LOWER))
+        z, info = to_numpy(jax.jit(lambda: white.step(key, white.init(key, jnp.asarray(z))))())
+        u, shaped_info = to_numpy(
+            jax.jit(lambda: shaped.step(key, shaped.init(key, jnp.asarray(LOWER @ [0.3, -1, 2]))))()
+        )
+    np.testing.assert_allclose(u.position, LOWER @ z.position, rtol=1e-10)
+    assert not np.any(z.position == [0.3, -1.0, 2.0])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), info, shaped_info)
+
+
+@pytest.mark.usefixtures("strict")
+def test_langevin_acceptance_is_that_of_metropolis_and_hastings():
+    """α from the densities of the two proposals, N(u + ½ε²Σ∇log p(u), ε²Σ), by SciPy."""
+    epsilon, covariance, position = 1.5, LOWER @ LOWER.T, np.array([0.1, -0.2, 0.3])
+
+    def gradient(u):
+        return np.exp(-u) - 1
+
+    def proposal_density(to, at):
+        mean = at + 0.5 * epsilon**2 * covariance @ gradient(at)
+        return scipy.stats.multivariate_normal.logpdf(to, mean, epsilon**2 * covariance)
+
+    seen = []
+    with double():
+        algorithm = mala(Density(gumbel), step_size=epsilon, metric=Dense(LOWER))
+        step = jax.jit(lambda key: algorithm.step(key, algorithm.init(key, jnp.asarray(position))))
+        for key in jax.random.split(jax.random.key(1), 12):
+            z, _ = start_of_transition(jax.random.fold_in(key, 0), 3, (), np.float64)
+            to = position + 0.5 * epsilon**2 * covariance @ gradient(position) + epsilon * LOWER @ np.asarray(z)
+            log_ratio = np.sum(-to - np.exp(-to)) - np.sum(-position - np.exp(-position))
+            log_ratio += proposal_density(position, to) - proposal_density(to, position)
+            _, info = step(key)
+            np.testing.assert_allclose(info.acceptance, min(1, np.exp(log_ratio)), rtol=1e-8)
+            seen.append(float(info.acceptance))
+    assert sum(acceptance < 0.9 for acceptance in seen) > 3
+
+
+def test_what_is_not_finite_is_never_accepted():
+    ratios = np.array([0.0, 3.0, np.log(0.25), -np.inf, np.nan, np.inf])
+    np.testing.assert_allclose(metropolis(ratios), [1, 1, 0.25, 0, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("outside", [-np.inf, np.nan, np.inf])
+def test_a_slice_of_one_point_ends_where_it_began(outside):
+    """As does one whose shrinkage meets a density that is infinite: never an acceptance, never an endless loop."""
+    with double():
+        algorithm = slice_sampling(Density(lambda u: jnp.where(jnp.all(u == 0.0), 0.0, outside)), max_widths=4)
+        state, info = algorithm.step(jax.random.key(0), algorithm.init(jax.random.key(0), jnp.zeros(2)))
+    np.testing.assert_array_equal(state.position, 0)
+    assert state.log_density == 0
+    assert info.num_densities <= 2 * (MAX_SHRINKS + 4)
+
+
+@pytest.mark.usefixtures("strict")
+def test_an_interval_is_as_wide_as_it_may_be():
+    """Where the density is flat each column's interval takes all of its max_widths, and the first point in it."""
+    with double():
+        algorithm = slice_sampling(Density(lambda u: 0.0 * jnp.sum(u)), width=1.5, max_widths=6)
+        step = jax.jit(jax.vmap(lambda key: algorithm.step(key, algorithm.init(key, jnp.zeros(3)))))
+        state, info = to_numpy(step(jax.random.split(jax.random.key(0), 2_000)))
+    assert np.all(info.num_densities == 3 * (5 + 1))
+    # L = −w (V + J), and t is uniform on the 6 w from there on: |t| ≤ 6 w, and t is as often below 0 as above
+    reach = np.abs(state.position) / 1.5
+    assert 5 < reach.max() <= 6
+    share = np.mean(state.position < 0)
+    assert abs(share - 0.5) < 5 * np.sqrt(0.25 / state.position.size)
+    # the fraction of the way from L: u = L + 6 w v. Its density is that of a difference of two uniforms on (0, 6)
+    np.testing.assert_allclose(np.mean(state.position**2) / 1.5**2, 6.0, rtol=5 * np.sqrt(1.4 / state.position.size))
+
+
+# through fit ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "acceptance"),
+    [
+        ("gaussian", credo.RandomWalkMetropolis(), 0.234),
+        ("gaussian", credo.RandomWalkMetropolis(target_acceptance=0.4), 0.4),
+        ("skewed", credo.RandomWalkMetropolis(), 0.44),
+    ],
+)
+def test_step_size_meets_the_best_acceptance(target, method, acceptance):
+    posterior = credo.fit(TARGETS[target]().target, method, key=1, progress=False)
+    assert posterior.verdict.figures["acceptance_rate"] == pytest.approx(acceptance, abs=0.06)
+    assert posterior.info["num_densities"] == 4 * 1_600 * 20
+    assert posterior.info["num_gradients"] == 0
+
+
+def test_shape_of_the_proposals_is_found():
+    """Condition number 1,000 in ten rotated dimensions: without a dense metric it takes 20 times the proposals."""
+    target = TARGETS["ill_conditioned"]().target
+    found, lacking = (
+        credo.fit(target, credo.RandomWalkMetropolis(metric=metric), key=2, progress=False).verdict.figures
+        for metric in (credo.methods.mcmc.AutomaticMetric(), credo.methods.mcmc.DiagonalMetric())
+    )
+    assert found["min_ess_bulk"] > 10 * lacking["min_ess_bulk"]
+
+
+@pytest.mark.parametrize("method", [credo.RandomWalkMetropolis(), credo.MALA(), credo.Slice()])
+def test_a_funnel_does_not_pass(method):
+    assert credo.fit(TARGETS["funnel"]().target, method, key=1, progress=False).verdict.status != "pass"
+
+
+def test_chains_in_one_loop_draw_what_they_draw_alone():
+    """But for the rounding of two programs."""
+    target = TARGETS["gaussian"]().target
+    method = credo.Slice(num_warmup=0, num_draws=20)
+    alone = credo.fit(target, method, key=1, layout="threads", progress=False)
+    together = credo.fit(target, method, key=1, layout="vectorized", progress=False)
+    np.testing.assert_allclose(together.kind.positions, alone.kind.positions, rtol=1e-8)
+    assert together.info["num_densities"] == alone.info["num_densities"]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: credo.Slice(width=0.0), "width is a number of standard deviations above 0; got 0.0"),
+        (lambda: credo.Slice(max_widths=0), "max_widths is at least 1; got 0"),
+        (lambda: credo.RandomWalkMetropolis(target_acceptance=1.5), "target_acceptance lies between 0 and 1; got 1.5"),
+        (lambda: credo.RandomWalkMetropolis(chains=0), "chains is at least 1; got 0"),
+    ],
+)
+def test_bad_settings(make, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize("method", [credo.RandomWalkMetropolis(num_steps=0), credo.MALA(num_steps=0)])
+def test_no_proposals_are_no_draws(method):
+    with pytest.raises(credo.CredoError, match="num_steps is 1 or more"):
+        credo.fit(TARGETS["gaussian"]().target, method, progress=False)
