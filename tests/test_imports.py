@@ -13,7 +13,7 @@ ROOT = Path(credo.__file__).parent
 
 # From the ground up; a module may import its own layer and those above it in this list. The longest prefix decides.
 LAYERS = (
-    ("_version", "status", "precision", "timing", "tree", "equations"),
+    ("_version", "status", "precision", "timing", "tree", "equations", "storage"),
     ("linalg",),
     ("checkpoint",),
     ("model",),
@@ -22,7 +22,8 @@ LAYERS = (
     ("journal", "chunk"),
     ("crew",),
     ("run",),
-    ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict", "diagnose.checks"),
+    ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.verdict", "diagnose.checks",
+     "diagnose.geometry"),
     ("posterior",),
     ("predict",),
     ("methods.optimise", "methods.particles.points", "methods.particles.importance"),

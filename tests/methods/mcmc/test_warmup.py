@@ -4,12 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions import constraints
 from scipy import stats
 
+import credo
+from credo.diagnose.convergence import ess_bulk
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric, DiagonalMetric, geometric_mean_with_inverse
-from credo.methods.mcmc.warmup import restart, update, warmup_phases, windows
+from credo.methods.mcmc.metric import (
+    AutomaticMetric,
+    DenseMetric,
+    DiagonalMetric,
+    LowRankMetric,
+    geometric_mean_with_inverse,
+)
+from credo.methods.mcmc.warmup import depth_limit, is_behind, restart, update, warmup_phases, windows
 from credo.precision import double, to_numpy
 
 RNG = np.random.default_rng(3)
@@ -59,9 +68,102 @@ def test_dual_averaging_finds_the_step_size(target):
 
 def test_diagonal_is_the_ratio_of_spreads():
     u, g = draws(5_000)
-    found = DiagonalMetric().estimate(u, g, Diagonal(np.ones(6)))
+    found = DiagonalMetric(enough=np.inf).estimate(u, g, Diagonal(np.ones(6)))
     exact = (np.diag(COVARIANCE) / np.diag(np.linalg.inv(COVARIANCE))) ** 0.25
     np.testing.assert_allclose(found.scale, exact, rtol=0.03)  # 20,000 draws: sd of log s below 0.5 %
+
+
+def test_of_many_draws_the_variance_counts():
+    u, g = draws(5_000)
+    found = DiagonalMetric().estimate(u, g, Diagonal(np.ones(6)))
+    np.testing.assert_allclose(found.scale, np.sqrt(np.diag(COVARIANCE)), rtol=0.03)
+    without = DiagonalMetric().estimate(u, None, Diagonal(np.ones(6)))
+    np.testing.assert_allclose(without.scale, np.sqrt(np.diag(COVARIANCE)), rtol=0.03)
+
+
+def test_dense_is_nearly_exact_long_before_the_covariance_is():
+    """156 draws of 6 dimensions: gradients cancel the noise of the draws; what is left is the shrinkage, (16/172)³."""
+    u, g = draws(40)
+    conditions = []
+    for gradients in (g, None):
+        found = DenseMetric(prior_draws=0.0).estimate(u, gradients, Dense(np.eye(6)))
+        whitened = np.linalg.solve(ROOT, np.asarray(found.lower))
+        conditions.append(np.linalg.cond(whitened @ whitened.T))
+    assert conditions[0] < 1.2
+    assert conditions[1] > 1.5
+
+
+# few directions of many -----------------------------------------------------------------------------------------------
+
+DIM = 300
+
+
+def spiked(num_draws, variances, rng):
+    """Draws and gradients of a Gaussian that is independent but for a few random directions of these variances."""
+    directions = np.linalg.qr(rng.normal(size=(DIM, len(variances))))[0]
+    z = rng.normal(size=(4, num_draws, DIM))
+    scale = np.logspace(-2, 2, DIM)
+    w = z + (z @ directions) * (np.sqrt(variances) - 1) @ directions.T
+    precision = w + (w @ directions) * (1 / np.asarray(variances) - 1) @ directions.T
+    return w * scale, -precision / scale, scale, directions
+
+
+@pytest.mark.parametrize("variances", [[400.0, 0.01], [1e4], [1e-3, 1e-3, 50.0]])
+def test_low_rank_finds_the_directions(variances):
+    u, g, scale, directions = spiked(150, variances, np.random.default_rng(1))
+    metric = LowRankMetric().estimate(u, g, LowRankMetric().initial(np.ones((4, DIM))))
+    covariance = np.eye(DIM) + (directions * (np.asarray(variances) - 1)) @ directions.T
+    covariance = scale[:, None] * covariance * scale
+    S = np.asarray(metric.dense())
+    values = np.linalg.eigvals(np.linalg.solve(S, covariance)).real
+    found, before = values.max() / values.min(), np.linalg.cond(covariance / np.outer(scale, scale))
+    assert found < 30  # 600 draws of 300 scales and of the directions
+    assert found < before / 100
+
+
+def test_automatic_metric_is_rich_only_where_it_pays():
+    rng = np.random.default_rng(2)
+    for variances, is_rich in (([1.0], False), ([5.0], False), ([400.0, 0.01], True)):
+        u, g, _, _ = spiked(150, variances, rng)
+        metric = AutomaticMetric().estimate(u, g, AutomaticMetric().initial(np.ones((4, DIM))))
+        assert bool(metric.is_rich) == is_rich
+
+
+def test_low_rank_metric_pays_on_a_large_correlated_target():
+    """Along the wide direction the chains mix several times faster at the same number of gradients."""
+    density = credo.Model.from_log_density(one_direction, {"w": constraints.real_vector}, {"w": (DIM,)})
+    sizes = []
+    for metric in (DiagonalMetric(), AutomaticMetric()):
+        posterior = credo.fit(density.given(), credo.NUTS(num_draws=150, metric=metric), key=1, progress=False)
+        size = ess_bulk(posterior.draws["w"].sum(axis=-1)[..., None])[0]
+        sizes.append(size / posterior.info["num_gradients_useful"])
+    assert sizes[1] > 3 * sizes[0]
+
+
+def one_direction(params):
+    """N(0, I + 399 v vᵀ)."""
+    w = params["w"]
+    along = jnp.sum(w) / np.sqrt(DIM)
+    return -0.5 * (jnp.sum(w * w) - (1 - 1 / 400) * along**2)
+
+
+# chains on their way --------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_on_its_way_does_not_count():
+    rng = np.random.default_rng(0)
+    energy = 1_000 + 10 * rng.normal(size=(4, 50))  # 100 dimensions
+    assert not is_behind(energy, 100).any()
+    energy[2] += 500
+    energy[3, :10] = np.inf
+    np.testing.assert_array_equal(is_behind(energy, 100), [False, False, True, False])
+
+
+def test_early_trees_are_short():
+    assert [depth_limit(w, 7, 10)["depth_limit"] for w in range(5)] == [6, 7, 8, 10, 10]
+    assert [depth_limit(w, 2, 10)["depth_limit"] for w in range(3)] == [6, 7, 10]
+    assert depth_limit(0, 0, 10)["depth_limit"] == 10
+    assert depth_limit(1, 7, 5)["depth_limit"] == 5
 
 
 def test_dense_is_the_covariance_of_a_gaussian():
@@ -77,7 +179,7 @@ def test_geometric_mean_solves_its_equation():
     np.testing.assert_allclose(x @ b @ x, a, rtol=1e-8)
 
 
-@pytest.mark.parametrize("estimator", [DiagonalMetric(), DenseMetric()], ids=["diagonal", "dense"])
+@pytest.mark.parametrize("estimator", [DiagonalMetric(), DenseMetric(), LowRankMetric()])
 def test_few_draws_and_bad_draws_keep_a_usable_metric(estimator):
     initial = estimator.initial(np.array([[1e8, 0.0, 1.0, 2.0, 3.0, np.pi]]))
     u, g = draws(3)

@@ -8,6 +8,7 @@ One place in the program evaluates the gradient, however many stages there are.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -26,7 +27,8 @@ class Point(NamedTuple):
     log_density: Float[Array, ""]
 
 
-class Integrator(NamedTuple):
+@dataclass(frozen=True)
+class Integrator:
     """``kicks`` b_0 … b_k and ``drifts`` a_1 … a_k, each summing to one; palindromes, so that it is reversible."""
 
     kicks: tuple[float, ...]
@@ -57,5 +59,5 @@ class Integrator(NamedTuple):
 
 
 LEAPFROG = Integrator((0.5, 0.5), (1.0,))  # second order
-# Second order with the smallest error of its two-stage kind at half the gradients' cost: McLachlan (1995), λ = 0.1932.
+# Second order with the smallest error of its kind of two gradients a step: McLachlan (1995), λ = 0.1932.
 MINIMUM_ERROR = Integrator((0.1931833275037836, 0.6136333449924328, 0.1931833275037836), (0.5, 0.5))

@@ -4,23 +4,25 @@ A metric is a scale operator S; the sampler moves in the coordinates S⁻¹u, in
 N(0, I). The best S for a Gaussian target minimises the Fisher divergence E‖S⁻¹u + Sᵀg‖² (Seyboldt et al. 2025):
     diagonal    s² = (Var u / Var g)^½
     dense       S Sᵀ = A # B⁻¹, the geometric mean of A = Cov u and the inverse of B = Cov g
-On a Gaussian target both are exact as soon as the draws span the space, for g = −Σ⁻¹u makes the noise of A and B one.
-Gradients say about tight directions what draws say about wide ones, so a few dozen of each are enough to begin with.
-For a kernel without gradients it is S Sᵀ = Cov u.
+    low rank    diag(s) (I + V diag(λ − 1) Vᵀ) diag(s): that mean in the directions in which draws or gradients,
+                both over s, vary most
+On a Gaussian target the dense one is exact as soon as the draws span the space, for g = −Σ⁻¹u makes the noise of A and
+B one. Gradients say about tight directions what draws say about wide ones, so a few dozen of each are enough to begin
+with. For a kernel without gradients it is S Sᵀ = Cov u.
 Variances are taken within chains: while chains are apart, the distance between them is not the width of the target.
 """
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Float
 
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.linalg.operator import ScaleOperator, Stored
+from credo.linalg.lowrank import LowRank
+from credo.linalg.operator import ScaleOperator
+from credo.methods.mcmc.switched import Switched
 from credo.status import CredoError
 
 Chains = Float[np.ndarray, "chain draw dim"]
@@ -38,9 +40,14 @@ class MetricEstimator(Protocol):
 
 @dataclass(frozen=True)
 class DiagonalMetric:
-    """A scale a coordinate. ``prior_draws``: how many draws the previous metric counts for."""
+    """A scale a coordinate: s² = (Var u / Var g)^½ of few draws, Var u of many.
+
+    ``prior_draws``: how many draws the previous metric counts for. ``enough``: of how many draws Var u has half the
+    say. Gradients have heavier tails than draws; those of a log scale may have no variance at all.
+    """
 
     prior_draws: float = 10.0
+    enough: float = 50.0
 
     def initial(self, gradients) -> Diagonal:
         """From the gradients at the starts, for draws of variance one: s² = 1/|g|."""
@@ -52,10 +59,11 @@ class DiagonalMetric:
         num_draws = positions.shape[0] * (positions.shape[1] - 1)
         before = np.log(_diagonal(previous))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            if gradients is None:
-                found = np.log(_sum_of_squares(positions) / num_draws)
-            else:
-                found = 0.5 * np.log(_sum_of_squares(positions) / _sum_of_squares(gradients))
+            found = log_variance = np.log(_sum_of_squares(positions) / num_draws)
+            if gradients is not None:
+                share = num_draws / (num_draws + self.enough)
+                fisher = 0.5 * np.log(_sum_of_squares(positions) / _sum_of_squares(gradients))
+                found = share * log_variance + (1 - share) * fisher
         is_known = np.isfinite(found) & (found > np.log(SMALLEST)) & (found < np.log(LARGEST))
         share = np.where(is_known, num_draws / (num_draws + self.prior_draws), 0)
         return Diagonal(np.exp(0.5 * (share * np.where(is_known, found, 0) + (1 - share) * before)))
@@ -71,10 +79,11 @@ class DenseMetric:
         return Dense(np.diag(DiagonalMetric().initial(gradients).scale))
 
     def estimate(self, positions, gradients, previous) -> ScaleOperator:
-        """The covariances are shrunk to the diagonal estimate by ``prior_draws``, plus one a dimension."""
-        scale = np.asarray(DiagonalMetric(self.prior_draws).estimate(positions, gradients, previous).scale)
+        """The covariances are shrunk to the diagonal estimate while draws are few."""
+        # a scale that balances draws and gradients, so that shrinking either to it means the same
+        scale = np.asarray(DiagonalMetric(self.prior_draws, np.inf).estimate(positions, gradients, previous).scale)
         dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
-        weight = num_draws / (num_draws + self.prior_draws + dim)
+        weight = _weight(num_draws, self.prior_draws + dim)
 
         def covariance(x):
             deviations = (x - x.mean(axis=1, keepdims=True)).reshape(-1, dim)
@@ -91,66 +100,88 @@ class DenseMetric:
             return previous
 
 
-class DiagonalOrDense(ScaleOperator):
-    """S = ``lower`` where ``is_dense``, else diag(``scale``): one compiled program for both, at the cost of either."""
+@dataclass(frozen=True)
+class LowRankMetric:
+    """Scales and at most ``max_rank`` directions, at the cost of dim × max_rank: for large correlated targets.
 
-    scale: Float[Stored, " dim"]
-    lower: Float[Stored, "dim dim"]
-    is_dense: Bool[Stored | np.bool, ""]
+    Directions whose variance is within a factor of ``cutoff`` of what the scales say are left out.
+    ``prior_draws``: as above.
+    """
 
-    @property
-    def dim(self) -> int:
-        return self.scale.shape[0]
+    prior_draws: float = 10.0
+    max_rank: int = 20
+    cutoff: float = 2.0
 
-    def matvec(self, z) -> Float[Array, " dim"]:
-        return self._either(lambda s: s.matvec(z))
+    def initial(self, gradients) -> LowRank:
+        scale = DiagonalMetric().initial(gradients).scale
+        return self._from_eigen(np.asarray(scale), np.zeros((len(scale), 0)), np.zeros(0))
 
-    def transpose_matvec(self, v) -> Float[Array, " dim"]:
-        return self._either(lambda s: s.transpose_matvec(v))
+    def estimate(self, positions, gradients, previous) -> ScaleOperator:
+        # a scale that balances draws and gradients, so that shrinking either to it means the same
+        scale = np.asarray(DiagonalMetric(self.prior_draws, np.inf).estimate(positions, gradients, previous).scale)
+        dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
+        sides = [positions / scale] if gradients is None else [positions / scale, gradients * scale]
+        sides = [(x - x.mean(axis=1, keepdims=True)).reshape(-1, dim) for x in sides]
+        if num_draws == 0 or not all(np.all(np.isfinite(x)) for x in sides):
+            return previous
+        # no more directions than draws can tell from noise
+        rank = min(self.max_rank, dim, max(1, num_draws // 4))
+        basis = np.linalg.qr(np.concatenate([_leading(x, rank) for x in sides], axis=1))[0]
+        weight = _weight(num_draws, self.prior_draws + basis.shape[1])
+        a, *b = (weight * _gram(x @ basis) / num_draws + (1 - weight) * np.eye(basis.shape[1]) for x in sides)
+        values, vectors = np.linalg.eigh(geometric_mean_with_inverse(a, *b) if b else a)
+        values = np.clip(values, SMALLEST, LARGEST)
+        chosen = np.argsort(-np.abs(np.log(values)))[: self.max_rank]
+        chosen = chosen[np.abs(np.log(values[chosen])) > np.log(self.cutoff)]
+        return self._from_eigen(scale, basis @ vectors[:, chosen], values[chosen])
 
-    def solve(self, v) -> Float[Array, " dim"]:
-        return self._either(lambda s: s.solve(v))
-
-    def log_det(self) -> Float[Array, ""]:
-        return self._either(lambda s: s.log_det())
-
-    def diagonal(self) -> Float[Array, " dim"]:
-        return self._either(lambda s: s.diagonal())
-
-    def dense(self) -> Float[Array, "dim dim"]:
-        return self._either(lambda s: s.dense())
-
-    def _either(self, use):
-        return lax.cond(jnp.asarray(self.is_dense), lambda: use(Dense(self.lower)), lambda: use(Diagonal(self.scale)))
+    def _from_eigen(self, scale, vectors, values) -> LowRank:
+        """Always of ``max_rank``: one compiled program for any number of directions."""
+        dim, rank = vectors.shape
+        padded = np.zeros((dim, self.max_rank))
+        padded[:, :rank] = vectors
+        root = np.ones(self.max_rank)
+        root[:rank] = np.sqrt(values)
+        # the fields of LowRank.from_eigen, on the host: JAX would compile for it
+        return LowRank(scale, padded, np.diag(root - 1), np.diag(1 - 1 / root), np.sum(np.log(root)))
 
 
 @dataclass(frozen=True)
 class AutomaticMetric:
-    """Diagonal, until the draws show correlations for which a dense metric pays; above ``max_dense`` always diagonal.
+    """Diagonal, until the draws show correlations for which more pays: dense, or low rank above ``max_dense``.
 
     In the coordinates of the diagonal metric, a Gaussian of condition number κ takes √κ times the gradients that it
-    takes in those of the dense one, whose products cost about dim/64 cheap gradients. It is used if √κ > 1 + dim/64.
+    takes in those of the rich one, whose products cost as much as some cheap gradients: about dim/64 for the dense
+    metric, about three for the other. It is used if √κ exceeds one more than that.
     """
 
     prior_draws: float = 10.0
     max_dense: int = 200
 
-    def initial(self, gradients) -> ScaleOperator:
-        diagonal = DiagonalMetric(self.prior_draws).initial(gradients)
-        if diagonal.dim > self.max_dense:
-            return diagonal
-        return DiagonalOrDense(diagonal.scale, np.diag(diagonal.scale), np.bool_(False))
+    def initial(self, gradients) -> Switched:
+        plain = DiagonalMetric(self.prior_draws).initial(gradients)
+        return Switched(plain, self._rich(plain.dim).initial(gradients), np.bool_(False))
 
-    def estimate(self, positions, gradients, previous) -> ScaleOperator:
-        diagonal = DiagonalMetric(self.prior_draws).estimate(positions, gradients, previous)
-        if not isinstance(previous, DiagonalOrDense):
-            return diagonal
-        scale = np.asarray(diagonal.scale)
-        dense = DenseMetric(self.prior_draws).estimate(positions, gradients, previous)
-        lower = np.asarray(dense.lower) if isinstance(dense, Dense) else np.diag(scale)
-        singular = np.linalg.svd(lower / scale[:, None], compute_uv=False)
-        is_dense = singular[0] > (1 + scale.size / 64) * singular[-1]
-        return DiagonalOrDense(scale, lower, np.bool_(is_dense))
+    def estimate(self, positions, gradients, previous) -> Switched:
+        plain = DiagonalMetric(self.prior_draws).estimate(positions, gradients, previous)
+        rich = self._rich(plain.dim).estimate(positions, gradients, previous)
+        if isinstance(rich, Switched):  # nothing could be told
+            return Switched(plain, rich.rich, np.bool_(False))
+        condition, cost = _condition(rich, np.asarray(plain.scale))
+        return Switched(plain, rich, np.bool_(np.sqrt(condition) > 1 + cost))
+
+    def _rich(self, dim: int) -> MetricEstimator:
+        return DenseMetric(self.prior_draws) if dim <= self.max_dense else LowRankMetric(self.prior_draws)
+
+
+def _condition(rich: ScaleOperator, scale) -> tuple[float, float]:
+    """(condition number of the target in the coordinates of ``scale``, cost of ``rich`` in cheap gradients)."""
+    if isinstance(rich, Dense):
+        singular = np.linalg.svd(np.asarray(rich.lower) / scale[:, None], compute_uv=False)
+        return float(np.square(singular[0] / singular[-1])), scale.size / 64
+    assert isinstance(rich, LowRank)
+    values = np.square(np.diagonal(rich.root) + 1)
+    return float(max(values.max(), 1) / min(values.min(), 1)), 3.0
 
 
 def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
@@ -161,11 +192,33 @@ def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
 
 def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
     """diag S Sᵀ, on the host: JAX would compile for it."""
-    if isinstance(metric, Dense) or (isinstance(metric, DiagonalOrDense) and metric.is_dense):
+    if isinstance(metric, Switched):
+        return _diagonal(metric.rich if metric.is_rich else metric.plain)
+    if isinstance(metric, Dense):
         return np.sum(np.square(metric.lower, dtype=np.float64), axis=1)
-    if isinstance(metric, Diagonal | DiagonalOrDense):
+    if isinstance(metric, Diagonal):
         return np.square(metric.scale, dtype=np.float64)
+    if isinstance(metric, LowRank):
+        values = np.square(np.diagonal(metric.root) + 1.0)
+        return np.square(metric.scale, dtype=np.float64) * (1 + np.square(metric.factor) @ (values - 1))
     raise TypeError(f"no metric that warm-up adapts: {type(metric).__name__}")
+
+
+def _weight(num_draws: int, prior_draws: float) -> float:
+    """Of a covariance beside the identity: nearly one as soon as draws span the space, where the estimate is exact for
+    a Gaussian, and what is added to its smallest eigenvalues would be the largest error left."""
+    return 1 - (prior_draws / (num_draws + prior_draws)) ** 3
+
+
+def _leading(x: Float[np.ndarray, "draw dim"], rank: int) -> Float[np.ndarray, "dim rank"]:
+    """The directions in which x varies most: its right singular vectors, by the smaller of its Gram matrices."""
+    if x.shape[0] >= x.shape[1]:
+        return np.linalg.eigh(_gram(x))[1][:, -rank:]
+    return x.T @ np.linalg.eigh(x @ x.T)[1][:, -rank:]
+
+
+def _gram(x):
+    return x.T @ x
 
 
 def _power(matrix, exponent: float):

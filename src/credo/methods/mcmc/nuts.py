@@ -96,9 +96,14 @@ def nuts(
     step_size: float | Float[Array, ""],
     metric: ScaleOperator | None = None,
     max_depth: int = 10,
+    depth_limit: Int[Array, ""] | None = None,
     integrator: Integrator = LEAPFROG,
 ) -> Algorithm:
-    """NUTS on ``target`` (positions in R^dim). ``metric``: S, whose S Sᵀ resembles the covariance; identity if None."""
+    """NUTS on ``target`` (positions in R^dim). ``metric``: S, whose S Sᵀ resembles the covariance; identity if None.
+
+    ``max_depth``: at most 2^max_depth leaves; ``depth_limit``: the same as an argument of the compiled program, where
+    it is smaller for a while.
+    """
     target = target.flat()
     evaluate = value_and_gradient(target.log_density)
 
@@ -200,7 +205,8 @@ def nuts(
         )
 
     def is_done(t: Trajectory):
-        return (t.leaf < 0) & ((t.num_doublings >= max_depth) | t.is_turning | t.is_discarded)
+        limit = max_depth if depth_limit is None else depth_limit
+        return (t.leaf < 0) & ((t.num_doublings >= limit) | t.is_turning | t.is_discarded)
 
     def end(t: Trajectory) -> tuple[State, Info]:
         num_gradients = t.num_leaves * integrator.num_gradients

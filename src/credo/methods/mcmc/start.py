@@ -22,6 +22,7 @@ MAX_TRIES = 100
 # −10⁵⁰ there, and no step leads out. Starts so far below another one are drawn again; others never are.
 NUM_CANDIDATES = 5
 HOPELESS = 1e4  # nats a datum and a parameter
+NUM_WIDTHS = 2_000  # draws that tell widths to 2 %
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 
 
@@ -110,6 +111,18 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
             f"start has shape {positions.shape}: give one position, ({dim},), or one a chain, ({num_chains}, {dim})."
         )
     return np.broadcast_to(positions, (num_chains, dim))
+
+
+def draws_of(start, key) -> np.ndarray | None:
+    """Draws (1, draw, dim) that tell the widths of a starting posterior; None where there is none."""
+    if not hasattr(start, "kind"):
+        return None
+    return np.asarray(_draws(start.kind, stream(key, STREAM, 2)))[None]
+
+
+@jax.jit
+def _draws(kind, data):
+    return jax.lax.map(kind.sample_u, jax.random.split(as_key(data), NUM_WIDTHS), batch_size=256)
 
 
 @jax.jit

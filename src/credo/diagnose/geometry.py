@@ -1,0 +1,141 @@
+"""Where chains struggle, and in which shape of posterior: the place of divergences, and funnels.
+
+*Place*: the ranks of the draws whose transitions diverged, among all draws, coordinate by coordinate; under no
+preference their mean is ½ with variance 1/(12 n).
+
+*Funnel* (Neal 2003; Betancourt & Girolami 2015): the spread of one parameter grows with another, so that no metric and
+no step size fit both ends. The rank correlation of a scalar coordinate with that spread shows it: positive where the
+centred form is tried without much data, negative where the non-centred one is tried although the data speak. The
+spread of a vector within one draw is the sd of its scalars; that of fewer than three is their distance to the median.
+For n scalars N(0, e^{2v}), v ~ N(0, s²), the correlation of v and the log of their sd is s / (s² + 1/2(n−1))^½, nearly.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from credo.model.structure import Structure, scalar_names
+
+MAX_DRAWS = 4_000  # ranks of more would say the same
+MAX_DIM = 2_000
+CERTAIN = 4.0  # standard errors, of a mean rank over dozens of coordinates
+STRONG = 0.7  # rank correlation: that of s = 0.26 for eight scalars, a scale known to a quarter
+
+
+class Place(NamedTuple):
+    """Divergences gather where the coordinate ``name`` is low (or high): nine in ten lie in this ``share`` of draws."""
+
+    name: str
+    is_low: bool
+    share: float
+
+
+def sentences(positions, is_divergent, structure: Structure) -> list[str]:
+    """What a person can do about draws that do not pass: one sentence a finding, none where there is none."""
+    found = []
+    place = None if is_divergent is None else place_of_divergences(positions, is_divergent, structure)
+    if place:
+        end = "lowest" if place.is_low else "highest"
+        found.append(
+            f"Nine in ten of the divergences lie in the {place.share:.0%} of the draws with the {end} {place.name}."
+        )
+    shape = funnel(positions, structure)
+    if shape:
+        found.append(funnel_sentence(shape))
+    return found
+
+
+def place_of_divergences(
+    positions: Float[np.ndarray, "chain draw dim"], is_divergent: Bool[np.ndarray, "chain draw"], structure: Structure
+) -> Place | None:
+    """Where they gather, or None where they are too few or anywhere."""
+    divergent = np.ravel(is_divergent)
+    count, dim = int(divergent.sum()), positions.shape[-1]
+    if count < 3 or count == divergent.size or dim > MAX_DIM:
+        return None
+    flat = positions.reshape(-1, dim)
+    keep = np.unique(np.concatenate([_every(len(flat)), np.flatnonzero(divergent)]))
+    ranks = (_ranks(flat[keep]) - 0.5) / len(keep)
+    there = ranks[divergent[keep]]
+    z = (there.mean(axis=0) - 0.5) * np.sqrt(12 * count)
+    worst = int(np.argmax(np.abs(z)))
+    if abs(z[worst]) < CERTAIN:
+        return None
+    is_low = bool(z[worst] < 0)
+    # nine in ten of them lie beyond this quantile
+    share = float(np.quantile(there[:, worst], 0.9) if is_low else 1 - np.quantile(there[:, worst], 0.1))
+    return Place(_name_of(worst, structure), is_low, share)
+
+
+def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure) -> tuple[str, str, float] | None:
+    """(scale, parameter, rank correlation) of the strongest funnel, or None where none is strong."""
+    dim = positions.shape[-1]
+    if not 2 <= dim <= MAX_DIM:
+        return None
+    flat = positions.reshape(-1, dim)
+    flat = flat[_every(len(flat))]
+    if not np.all(np.isfinite(flat)):
+        return None
+    found, start, columns, spreads = None, 0, {}, {}
+    for leaf in structure.leaves:
+        block = flat[:, start : start + leaf.size]
+        start += leaf.size
+        if leaf.size == 1:
+            columns[leaf.name] = _standardised(block[:, 0])
+        if leaf.size:
+            distance = np.abs(block - np.median(block, axis=0)).mean(axis=1)
+            spreads[leaf.name] = _standardised(block.std(axis=1) if leaf.size > 2 else distance)
+    for scale, column in columns.items():
+        for name, spread in spreads.items():
+            correlation = float(np.mean(column * spread))
+            if name != scale and abs(correlation) > max(STRONG, abs(found[2]) if found else 0):
+                found = scale, name, correlation
+    return found
+
+
+def funnel_sentence(found: tuple[str, str, float]) -> str:
+    """What to write in place of it."""
+    scale, other, correlation = found
+    if correlation > 0:
+        return (
+            f"{other} spreads as {scale} grows: a funnel, which no step size fits at both ends. Write {other} as its "
+            f"mean plus its scale times a parameter z with the prior Normal(0, 1) (the non-centred form)."
+        )
+    return (
+        f"{other} narrows as {scale} grows: an inverted funnel, in which the data speak of a product and not of "
+        f"{other}. Make that product a parameter with its own prior (the centred form)."
+    )
+
+
+def _every(num_draws: int) -> np.ndarray:
+    return np.arange(0, num_draws, max(1, num_draws // MAX_DRAWS))
+
+
+def _ranks(x):
+    """Along the first axis, from 1; ties (draws that stayed) in the order they came."""
+    order = np.argsort(x, axis=0, kind="stable")
+    ranks = np.empty(x.shape)
+    np.put_along_axis(ranks, order, np.broadcast_to(_column(np.arange(1.0, len(x) + 1), x.ndim), x.shape), axis=0)
+    return ranks
+
+
+def _column(values, ndim: int):
+    return values.reshape(-1, *(1,) * (ndim - 1))
+
+
+def _standardised(x):
+    """Ranks of each column, of mean zero and variance one; zero where a column is constant."""
+    ranks = _ranks(x)
+    ranks -= ranks.mean(axis=0)
+    spread = ranks.std(axis=0)
+    return ranks / np.where(spread > 0, spread, 1)
+
+
+def _name_of(coordinate: int, structure: Structure) -> str:
+    """The scalar of this coordinate; where a transform mixes them, the parameter that it belongs to."""
+    for leaf in structure.leaves:
+        if coordinate < leaf.size:
+            return scalar_names(leaf.name, leaf.shape)[coordinate] if leaf.is_elementwise else leaf.name
+        coordinate -= leaf.size
+    raise IndexError(f"no coordinate {coordinate}")

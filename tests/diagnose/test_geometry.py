@@ -1,0 +1,86 @@
+"""Divergences have a place, and funnels a name and a remedy."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.diagnose.geometry import MAX_DRAWS, funnel, funnel_sentence, place_of_divergences, sentences
+from targets import TARGETS
+
+SCHOOLS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+TOP = {"mu": dist.Normal(0.0, 5.0), "tau": dist.HalfCauchy(5.0)}
+CENTRED = credo.Model(
+    {**TOP, "theta": lambda mu, tau: dist.Normal(mu, tau).expand([8])}, lambda p, x: dist.Normal(p["theta"], x)
+)
+NON_CENTRED = credo.Model(
+    {**TOP, "z": dist.Normal(0.0, 1.0).expand([8])}, lambda p, x: dist.Normal(p["mu"] + p["tau"] * p["z"], x)
+)
+STRUCTURE = CENTRED.given(ERRORS, SCHOOLS).structure  # mu, tau, theta[0] … theta[7]
+
+
+def positions(rng, num_draws=1_000):
+    return rng.normal(size=(4, num_draws, 10))
+
+
+def test_divergences_are_found_where_they_gather():
+    rng = np.random.default_rng(1)
+    u = positions(rng)
+    place = place_of_divergences(u, u[..., 1] < -1.5, STRUCTURE)
+    assert (place.name, place.is_low) == ("tau", True)
+    assert place.share == pytest.approx(0.067, abs=0.02)
+    place = place_of_divergences(u, (u[..., 4] > 1) & (rng.uniform(size=u.shape[:2]) < 0.1), STRUCTURE)
+    assert (place.name, place.is_low) == ("theta[2]", False)
+
+
+def test_divergences_anywhere_have_no_place():
+    """Ten coordinates and four errors: a false alarm once in 1,600."""
+    rng = np.random.default_rng(2)
+    for share in (0.001, 0.01, 0.3):
+        u = positions(rng)
+        assert place_of_divergences(u, rng.uniform(size=u.shape[:2]) < share, STRUCTURE) is None
+    assert place_of_divergences(u, np.zeros(u.shape[:2], bool), STRUCTURE) is None
+    assert place_of_divergences(u, np.ones(u.shape[:2], bool), STRUCTURE) is None
+
+
+@pytest.mark.parametrize("num_draws", [500, 3 * MAX_DRAWS])
+def test_a_funnel_is_named_whichever_way_it_opens(num_draws):
+    u = positions(np.random.default_rng(3), num_draws)
+    assert funnel(u, STRUCTURE) is None
+    open_up = u.copy()
+    open_up[..., 2:] = u[..., :1] + np.exp(0.7 * u[..., 1:2]) * u[..., 2:]
+    scale, name, correlation = funnel(open_up, STRUCTURE)
+    assert (scale, name) == ("tau", "theta")
+    assert correlation > 0.7
+    assert "non-centred" in funnel_sentence((scale, name, correlation))
+    close = u.copy()
+    close[..., 2:] = np.exp(-u[..., 1:2]) * u[..., 2:]
+    scale, name, correlation = funnel(close, STRUCTURE)
+    assert (scale, name) == ("tau", "theta")
+    assert "inverted funnel" in funnel_sentence((scale, name, correlation))
+
+
+def test_draws_that_say_nothing_are_no_funnel():
+    u = positions(np.random.default_rng(4), 50)
+    u[..., 1] = 0.0
+    assert funnel(u, STRUCTURE) is None
+    u[0, 0, 5] = np.nan
+    assert funnel(u, STRUCTURE) is None
+    assert sentences(u[:, :2], None, STRUCTURE) == []
+
+
+def test_the_verdict_of_a_funnel_names_the_form_to_try():
+    said = {
+        name: " ".join(credo.fit(target, credo.NUTS(num_draws=500), key=1, progress=False).verdict.sentences)
+        for name, target in {
+            "centred": CENTRED.given(ERRORS, SCHOOLS),
+            "funnel": TARGETS["funnel"]().target,
+            "too much data": NON_CENTRED.given(ERRORS / 100, SCHOOLS),
+            "right": NON_CENTRED.given(ERRORS, SCHOOLS),
+        }.items()
+    }
+    assert "theta spreads as tau grows: a funnel" in said["centred"]
+    assert "x spreads as v grows: a funnel" in said["funnel"]
+    assert "z narrows as tau grows: an inverted funnel" in said["too much data"]
+    assert "funnel" not in said["right"]
