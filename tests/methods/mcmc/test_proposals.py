@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from numpyro.distributions import constraints
 
 import credo
 from credo.equations import equations
@@ -177,6 +178,30 @@ def test_shape_of_the_proposals_is_found():
         for metric in (credo.methods.mcmc.AutomaticMetric(), credo.methods.mcmc.DiagonalMetric())
     )
     assert found["min_ess_bulk"] > 10 * lacking["min_ess_bulk"]
+
+
+def cube_and_root(params):
+    """x = r³ + r with r ~ N(0, 1), which is found by a loop that has no reverse mode."""
+
+    def newton(carry):
+        r, _ = carry
+        change = (r**3 + r - params["x"]) / (3 * r**2 + 1)
+        return r - change, change
+
+    r, _ = jax.lax.while_loop(lambda carry: jnp.abs(carry[1]) > 1e-9, newton, (params["x"], jnp.ones(())))
+    return -0.5 * r**2 - jnp.log(3 * r**2 + 1)
+
+
+@pytest.mark.parametrize("method", [credo.RandomWalkMetropolis(), credo.Slice()])
+def test_no_gradient_is_asked_for(method):
+    target = credo.Model.from_log_density(cube_and_root, {"x": constraints.real}).given()
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        credo.fit(target, credo.NUTS(num_warmup=1, num_draws=1), progress=False)
+    posterior = credo.fit(target, method, key=1, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    r = scipy.stats.norm.ppf(0.9)
+    share = np.mean(posterior.draws["x"] < r**3 + r)
+    assert abs(share - 0.9) < 5 * np.sqrt(0.9 * 0.1 / posterior.verdict.figures["min_ess_tail"])
 
 
 @pytest.mark.parametrize("method", [credo.RandomWalkMetropolis(), credo.MALA(), credo.Slice()])

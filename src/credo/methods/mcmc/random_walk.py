@@ -4,7 +4,8 @@ u' = u + ε S z,  z ~ N(0, I)                      ε: step_size; S: metric
 accept u' with probability α = min(1, p(u') / p(u))
 
 The best ε of many dimensions accepts 0.234 of the proposals (Roberts, Gelman & Gilks 1997), that of one dimension 0.44,
-and then an independent draw takes 3 d proposals in d dimensions, however well S fits: a draw is num_steps of them.
+and then an independent draw takes 3 d proposals in d dimensions or more, however well S fits: a draw is num_steps of
+them.
 """
 
 from typing import NamedTuple
