@@ -5,6 +5,7 @@ from credo.reporting.plots.joint import pairs
 from credo.reporting.plots.parameters import marginals, prior_posterior
 from credo.reporting.plots.predictions import decision_boundary, predictive_bands
 from credo.reporting.plots.scores import calibration, decision_curve, predictive_check
+from credo.reporting.plots.simulated import rank_ecdf
 
 __all__ = [
     "calibration",
@@ -16,6 +17,7 @@ __all__ = [
     "predictive_bands",
     "predictive_check",
     "prior_posterior",
+    "rank_ecdf",
     "ranks",
     "traces",
 ]

@@ -1,0 +1,1 @@
+"""Simulation-based calibration: fits to data of known parameters, and the ranks of those among the draws."""
