@@ -93,8 +93,10 @@ def test_every_chain_is_the_one_it_would_be_alone(program):
     assert together.records["position"].shape == (NUM_CHAINS, 200, 2)
 
 
-def test_chains_wait_for_one_another_at_barriers_only(reference):
+def test_chains_wait_for_one_another_at_the_end_of_a_chunk_only(monkeypatch):
     """The work of the loop is what its slowest chain asks for in each phase, were it alone; not one piece more."""
+    monkeypatch.setattr(crew, "FIRST_CHUNK", 1_024)
+    reference = wander()
     pieces = [reference.info[name].num_pieces.sum(axis=1) for name in ("warmup", "sampling")]
     executed = NUM_CHAINS * sum(each.max() for each in pieces)
     assert reference.useful_share == pytest.approx(sum(each.sum() for each in pieces) / executed)
@@ -138,9 +140,12 @@ def test_the_layout_of_a_checkpoint_is_kept(reference, tmp_path):
 # samplers -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [credo.NUTS(chains=16, num_draws=250), credo.HMC(chains=16, num_draws=250)])
+@pytest.mark.parametrize("method", [credo.NUTS(chains=16), credo.HMC(chains=16)])
 def test_moments(method):
-    """Five standard errors: a false alarm once in 1.7 million scalars."""
+    """Five standard errors: a false alarm once in 1.7 million scalars.
+
+    A half chain is worth about 120 draws, which makes R-hat 1.004 where all is well; of 250 draws, 1.015.
+    """
     known = TARGETS["skewed"]()
     posterior = credo.fit(known.target, method, key=4, layout="vectorized", progress=False)
     assert posterior.info["layout"] == "vectorized"

@@ -18,9 +18,11 @@ import pytest
 from credo import chunk, crew
 from credo.journal import Journal, read_identity
 from credo.precision import double
+from credo.progress import Progress
 from credo.run import Algorithm, Options, Phase, run, stream, streams
 from credo.status import CredoError
 from credo.stopping import Stopping
+from credo.storage import is_stored
 
 
 class State(NamedTuple):
@@ -137,6 +139,47 @@ def test_streams_differ_and_are_fixed():
     np.testing.assert_array_equal(stream(key, 3), stream(jax.random.key(1), 3))
 
 
+def test_phases_share_no_random_numbers():
+    """Without barriers that change anything, two phases are one."""
+    two = walk(phases=(Phase("warmup", 40, ("position",)), Phase("sampling", 60, ("position",))))
+    one = walk(phases=(Phase("sampling", 100, ("position",)),))
+    np.testing.assert_array_equal(two.records["position"], one.records["position"][:, 40:])
+
+
+def stopping_after(number, asked):
+    """A phase that may end at each of its pauses, and does at ``number``."""
+
+    def is_enough(records):
+        num_steps = records[0]["position"].shape[1]
+        asked.append(num_steps)
+        return num_steps >= number
+
+    return (PHASES[0], Phase("sampling", 500, ("position",), pauses=(30, 60, 90, 200), is_enough=is_enough))
+
+
+@pytest.mark.parametrize("number", [30, 90, 1_000])
+@pytest.mark.parametrize("max_memory", [None, 1_000])
+def test_a_phase_ends_where_it_is_enough(number, max_memory):
+    asked = []
+    result = walk(Options(max_memory=max_memory), phases=stopping_after(number, asked))
+    assert asked == [n for n in (30, 60, 90, 200) if n <= number]
+    num_steps = 500 if number == 1_000 else number
+    assert result.is_complete
+    assert result.info["sampling"].size.shape == (NUM_CHAINS, num_steps)
+    whole = walk(phases=(PHASES[0], Phase("sampling", num_steps, ("position",))))
+    same(whole, result)
+
+
+@pytest.mark.parametrize("num_chunks", [5, 11, 14, 17, 23])
+def test_resumed_within_a_pause(tmp_path, monkeypatch, num_chunks):
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, num_chunks)
+        with pytest.raises(KeyboardInterrupt):
+            walk(Options(checkpoint=tmp_path), phases=stopping_after(200, []))
+    resumed = walk(Options(checkpoint=tmp_path, resume=True), phases=stopping_after(200, []))
+    same(walk(phases=stopping_after(200, [])), resumed)
+
+
 def test_a_second_run_traces_and_compiles_nothing(reference):
     traces, programs = len(TRACES), chunk.one_chain.native._cache_size()
     walk(phases=(Phase("sampling", 17, ("position",)),), key=5)
@@ -151,7 +194,8 @@ def test_one_compilation_traces_once():
 
 def test_a_short_memory_draws_on_disk(reference):
     result = walk(Options(max_memory=1_000))
-    assert isinstance(result.records["position"].base, np.memmap)
+    assert is_stored(result.records["position"])
+    assert not is_stored(reference.records["position"])
     same(reference, result)
 
 
@@ -184,6 +228,14 @@ def test_progress_is_shown_on_a_terminal(reference, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     same(reference, walk(Options(progress=True)))
     assert "sampling" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("layout", ["threads", "vectorized"])
+def test_progress_moves_within_a_long_phase(monkeypatch, layout):
+    seen = []
+    monkeypatch.setattr(Progress, "update", lambda self, phase, name, done, info: seen.append(sum(done)))
+    walk(Options(layout=layout), phases=(Phase("warmup", 4_000, ("position",)),), program=Walk(work=500))
+    assert len(set(seen)) > 4
 
 
 # checkpoints ----------------------------------------------------------------------------------------------------------

@@ -64,20 +64,24 @@ class Phase(NamedTuple):
     """A stretch of the run that ends at a barrier.
 
     ``record``: names (of ``Program.record``) to keep of each step; infos are always kept. ``at_end(records, tuning,
-    states) -> (tuning, states)`` runs once all chains are there, on NumPy arrays in chain order.
+    states) -> (tuning, states)`` runs once all chains are there, on NumPy arrays in chain order. At each of the steps
+    ``pauses`` of the last phase, in rising order and below ``num_steps``, ``is_enough(records)`` may end it.
     """
 
     name: str
     num_steps: int
     record: tuple[str, ...] = ()
     at_end: Callable[[Records, Tuning, list[State]], tuple[Tuning, list[State]]] | None = None
+    pauses: tuple[int, ...] = ()
+    is_enough: Callable[[Records], bool] | None = None
 
 
 class Options(NamedTuple):
     """What ``credo.fit`` passes on to every method.
 
     ``checkpoint``: a folder. ``layout``: None, "threads" or "vectorized". ``time_limit``: seconds of the whole run.
-    ``max_memory``: bytes of draws kept in memory; above it they lie in a temporary file. ``progress``: show a bar.
+    ``max_memory``: bytes of draws kept in memory, a share of what is free if None; above it they lie in a temporary
+    file. ``progress``: show a bar.
     ``identity``: what a checkpoint is of, JSON-able facts that a resumed run must share. ``is_repeatable``: nothing
     else is needed to begin the run. ``resume``: continue the checkpoint.
     """

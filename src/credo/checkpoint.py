@@ -6,7 +6,7 @@ one, so that at any moment, kill -9 included, there stands either the old file o
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import jax
 import numpy as np
 
 from credo.status import CredoError
+from credo.storage import contiguous_parts
 
 FORMAT = "credo-1"
+TYPES = {f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+TYPES |= {"bool": "BOOL", "float16": "F16", "float32": "F32", "float64": "F64"}  # NumPy's names -> those of the file
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], *, kind: str) -> None:
@@ -23,12 +26,25 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Map
 
     CredoError where the disk refuses.
     """
-    from safetensors.numpy import save
-
     text = json.dumps({"format": FORMAT, "kind": kind, **header})
-    write_bytes(
-        path, save({n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in arrays.items()}, {"credo": text})
-    )
+    write_parts(path, _as_safetensors({name: np.asarray(array) for name, array in arrays.items()}, {"credo": text}))
+
+
+def _as_safetensors(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The file of ``arrays`` in parts: the length of a head of JSON, the head, the arrays' bytes in C order.
+
+    The library's own writer holds everything in memory twice.
+    """
+    head: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        head[name] = {"dtype": TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
+    yield len(text).to_bytes(8, "little") + text
+    for array in arrays.values():
+        yield from contiguous_parts(array)
 
 
 def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -94,11 +110,17 @@ def write_text_atomically(path: str | Path, text: str) -> None:
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Replace ``path`` in one step that survives a crash. CredoError where the disk refuses."""
+    write_parts(path, (content,))
+
+
+def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> None:
+    """The same of content that need not be in memory all at once."""
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with open(beside, "wb") as file:
-            file.write(content)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)

@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,9 +22,14 @@ from credo.chunk import many_chains, one_chain
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.stopping import Stopping
+from credo.storage import available_memory, copy_draws, release, stored
 
-BUFFER_BYTES = 8 << 20  # of one chunk's records: small beside any data, and holds many steps of most models
-MAX_CHUNK = 1_024  # steps
+BUFFER_BYTES = 8 << 20  # of one chunk's records of a chain: small beside any data, and many steps of most models
+TEAM_BUFFERS = 32  # of them at most, where many chains share a program
+BUFFER_SHARE = 16  # of the memory for draws, since a chunk's records are held more than once while they are written
+MEMORY_SHARE = 4  # of the memory there is: draws, draws by name, and what is computed of them
+MIN_CHUNK = 2  # steps: a loop of one is no loop to the compiler, which then rounds otherwise
+MAX_CHUNK = 1_024
 FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
 PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
 PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files, or of waiting chains
@@ -50,12 +54,11 @@ class Crew:
         self.compiler = ThreadPoolExecutor(1)  # so that the main thread is free to hear a signal
         self.under_way: set[Future] = set()
         self.work = np.zeros(2, int)  # executed and useful turns, where chains share a loop
-        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.like[1]))
-        largest = BUFFER_BYTES * len(self.teams[0])
-        budget = min(largest, (options.max_memory or largest) // 8)
-        self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), 1, MAX_CHUNK)))
-        # chains of one team wait for one another at the end of a chunk: few chunks, then
-        first = 1 if options.time_limit is not None else self.length if self.is_vectorized else FIRST_CHUNK
+        budget = BUFFER_BYTES * min(len(self.teams[0]), TEAM_BUFFERS)
+        budget = min(budget, (options.max_memory or available_memory() // MEMORY_SHARE) // BUFFER_SHARE)
+        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.like[1]))  # of one step of a team
+        self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), MIN_CHUNK, MAX_CHUNK)))
+        first = 1 if options.time_limit is not None else FIRST_CHUNK
         self.quota = [min(first, self.length)] * len(self.teams)
         self.patience = PATIENCE_WITH_FILES if journal or self.is_vectorized else PATIENCE
 
@@ -135,20 +138,53 @@ class Crew:
         state, rows, work = jax.tree.map(np.asarray, found)
         return [jax.tree.map(lambda leaf, c=c: leaf[c], state) for c in range(len(self.keys))], rows, work
 
-    def allocate(self, phase: Phase) -> Records:
-        """Arrays (chain, step, …) for the records of a phase."""
+    def allocate(self, phase: Phase, num_steps: int) -> Records:
+        """Arrays (chain, step, …) for records of a phase; the largest lie in files where memory is short."""
         kept, info = self.rows
-        rows = ({name: kept[name] for name in phase.record}, info)
-        leading = (len(self.keys), phase.num_steps)
-        num_bytes = sum(np.dtype(r.dtype).itemsize * np.prod((*leading, *r.shape)) for r in jax.tree.leaves(rows))
-        in_memory = self.options.max_memory is None or num_bytes <= self.options.max_memory
-        make = np.zeros if in_memory else _in_temporary_file
-        return jax.tree.map(lambda r: make((*leading, *r.shape), r.dtype), rows)
+        rows = {name: kept[name] for name in phase.record}, info
+        leading = (len(self.keys), num_steps)
+        leaves, structure = jax.tree.flatten(rows)
+        sizes = [np.dtype(leaf.dtype).itemsize * int(np.prod((*leading, *leaf.shape))) for leaf in leaves]
+        limit, left = self.options.max_memory, sum(sizes)
+        limit = available_memory() // MEMORY_SHARE if limit is None else limit
+        arrays: list[Any] = [None] * len(leaves)
+        for size, place in sorted(((size, place) for place, size in enumerate(sizes)), reverse=True):
+            shape = *leading, *leaves[place].shape
+            if left > limit and size:
+                by_columns = phase.at_end is None  # else what a barrier makes of draws would depend on where they lie
+                arrays[place] = stored(shape, leaves[place].dtype, self.options.checkpoint, by_columns=by_columns)
+                left -= size
+            else:
+                arrays[place] = np.zeros(shape, leaves[place].dtype)
+        return jax.tree.unflatten(structure, arrays)
 
-    def run(self, index: int, phase: Phase, tuning, states, done, records: Records, bar: Progress, deadline: float):
-        """All chains to the end of a phase -> (states, steps done), short of it if the deadline comes first.
+    def lengthen(self, records: Records, phase: Phase, num_steps: int) -> Records:
+        """The same with room for ``num_steps`` steps a chain, or for more."""
+        present = jax.tree.leaves(records)[0].shape[1]
+        if num_steps <= present:
+            return records
+        longer = self.allocate(phase, min(max(num_steps, 2 * present), phase.num_steps))
+        jax.tree.map(lambda old, new: copy_draws(old, new, present), records, longer)
+        return longer
 
-        The queue is fair: the next chunk of a team waits behind those of the others.
+    def run(
+        self,
+        index: int,
+        phase: Phase,
+        end: int,
+        tuning,
+        states,
+        done,
+        records: Records,
+        bar: Progress,
+        *,
+        before: int,
+        deadline: float,
+    ):
+        """All chains to step ``end`` of a phase -> (states, steps done), short of it if the deadline comes first.
+
+        ``before``: steps of the phases before it, so that no two steps of a run draw the same numbers. The queue is
+        fair: the next chunk of a team waits behind those of the others.
         """
         self.stop.check()
         tuning, states, done = jax.device_put(tuning), list(states), list(done)
@@ -156,15 +192,18 @@ class Crew:
         def advance(team: int) -> None:
             chains = self.teams[team]
             first = min(done[chain] for chain in chains)
-            last = min(first + self.quota[team], phase.num_steps)
+            last = min(first + self.quota[team], end)
             begun = time.monotonic()
-            found, (kept, info), work = self.chunk(tuning, team, [states[c] for c in chains], first, last)
+            found, (kept, info), work = self.chunk(
+                tuning, team, [states[c] for c in chains], before + first, before + last
+            )
             rows = jax.tree.map(lambda a: a[:, : last - first], ({n: kept[n] for n in phase.record}, info))
             elapsed = time.monotonic() - begun
             if work is not None:
                 self.work += np.array(work)
             place = slice(chains[0], chains[-1] + 1), slice(first, last)
             jax.tree.map(lambda a, row: a.__setitem__(place, row), records, rows)
+            release(*jax.tree.leaves(records))
             if self.journal:
                 self.journal.add(index, chains, first, last, found, rows)
             for chain, state in zip(chains, found, strict=True):
@@ -175,7 +214,7 @@ class Crew:
                 self.quota[team] = min(self.length, 2 * self.quota[team])
 
         def is_left(team: int) -> bool:
-            return min(done[chain] for chain in self.teams[team]) < phase.num_steps
+            return min(done[chain] for chain in self.teams[team]) < end
 
         pending = {self.submit(advance, team): team for team in range(len(self.teams)) if is_left(team)}
         while pending:
@@ -206,8 +245,3 @@ def choose_layout(num_chains: int) -> str:
 def num_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _in_temporary_file(shape: tuple[int, ...], dtype) -> np.ndarray:
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, dtype, "w+", shape=shape)

@@ -95,6 +95,15 @@ class Journal:
             )
         return header["phase"], tree["tuning"], tree["states"]
 
+    def num_steps(self, phase: int, teams: Sequence[Sequence[int]]) -> int:
+        """How many steps of ``phase`` the chain that got furthest has in the folder; 0 where it stands elsewhere."""
+        found = 0
+        for chains in teams:
+            if self._chain(chains[0]).exists():
+                header = read_arrays(self._chain(chains[0]), kind="chain")[1]
+                found = max(found, header["done"] if header["phase"] == phase else 0)
+        return found
+
     def read(self, phase: int, teams: Sequence[Sequence[int]], records: Any, states: list) -> tuple[list, list[int]]:
         """Fill ``records`` with what the folder holds of ``phase`` -> (states, steps done) of its chains."""
         states, done = list(states), [0] * len(states)

@@ -6,6 +6,7 @@ checkpoints (journal.py).
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 
 from credo.algorithm import Algorithm as Algorithm
-from credo.algorithm import Info, Key, Options, Phase, Program, State, Tuning
+from credo.algorithm import Info, Key, Options, Phase, Program, Records, State, Tuning
 from credo.algorithm import as_key as as_key
 from credo.algorithm import stream as stream
 from credo.algorithm import streams as streams
@@ -23,6 +24,7 @@ from credo.journal import Journal
 from credo.progress import Progress
 from credo.status import CredoError
 from credo.stopping import Stopping
+from credo.storage import cut
 
 
 class Run(NamedTuple):
@@ -90,30 +92,48 @@ def run(
         seconds = dict.fromkeys((phase.name for phase in phases), 0.0)
         info: dict[str, list[Info]] = {phase.name: [] for phase in phases}
         bar = stack.enter_context(Progress([p.num_steps for p in phases], num_chains, options.progress))
+        of_last = crew.allocate(phases[last], _ends(phases[last])[0])  # before all work: a disk may be too small
+        before, is_complete = 0, True
         for index, phase in enumerate(phases):
-            records, done = crew.allocate(phase), [0] * num_chains
+            ends = _ends(phase)
+            records, done = of_last if index == last else crew.allocate(phase, ends[0]), [0] * num_chains
             if journal and is_resumed and index <= first:
+                records = crew.lengthen(records, phase, journal.num_steps(index, crew.teams))
                 here, done = journal.read(index, crew.teams, records, states)
                 states = here if index == first else states  # barriers since have changed those of earlier phases
-            if index >= first:
-                begun = time.monotonic()
-                states, done = crew.run(index, phase, tuning, states, done, records, bar, deadline)
+            for end in ends if index >= first else ():
+                if end < max(done):
+                    continue  # before the checkpoint was written, the draws up to there were not enough
+                begun, records = time.monotonic(), crew.lengthen(records, phase, end)
+                states, done = crew.run(
+                    index, phase, end, tuning, states, done, records, bar, before=before, deadline=deadline
+                )
                 seconds[phase.name] += time.monotonic() - begun
-            num_steps = min(done)
-            records = jax.tree.map(lambda a, n=num_steps: a[:, :n], records)
+                is_complete = min(done) == end
+                if not is_complete or _is_enough(phase, records, end):
+                    break
+            num_steps, before = min(done), before + phase.num_steps
+            if not is_complete and (index < last or not num_steps):
+                raise CredoError(_too_early(phase, num_steps, options))
+            records = jax.tree.map(functools.partial(cut, num_draws=num_steps, folder=options.checkpoint), records)
             info[phase.name].append(records[1])
-            if num_steps < phase.num_steps:
-                if index < last or not num_steps:
-                    raise CredoError(_too_early(phase, num_steps, options))
-                break
-            if phase.at_end and index >= first:
+            if phase.at_end and index >= first and is_complete:
                 tuning, states = phase.at_end(records, tuning, states)
             if journal and first <= index < last:
                 journal.enter(index + 1, tuning, states)
     joined = {name: jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts) for name, parts in info.items() if parts}
-    return Run(
-        tuning, states, records[0], joined, seconds, layout, crew.useful_share(), num_steps == phases[-1].num_steps
-    )
+    return Run(tuning, states, records[0], joined, seconds, layout, crew.useful_share(), is_complete)
+
+
+def _ends(phase: Phase) -> tuple[int, ...]:
+    return *phase.pauses, phase.num_steps
+
+
+def _is_enough(phase: Phase, records: Records, num_steps: int) -> bool:
+    """Whether ``phase``, paused after ``num_steps``, ends there."""
+    if num_steps not in phase.pauses or phase.is_enough is None:
+        return False
+    return phase.is_enough(jax.tree.map(lambda a: a[:, :num_steps], records))
 
 
 def _too_early(phase: Phase, num_steps: int, options: Options) -> str:

@@ -8,6 +8,7 @@ about its mixing, and NaN never passes a verdict. (ArviZ calls constant draws pe
 would pass.) Compute these on unconstrained positions, where no scalar is constant by construction.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from scipy.fft import next_fast_len
 from scipy.special import betaincinv, ndtri
 
 from credo.status import CredoError
+from credo.storage import column_blocks, release
 
 Draws = Float[np.ndarray, "chain draw k"]
 Figures = Float[np.ndarray, " k"]
@@ -38,7 +40,7 @@ def convergence(x: Draws) -> Convergence:
 
     def block(b):
         ranks = _Ranks(_split(b))
-        return np.stack([_r_hat(ranks), _ess(ranks.bulk()), _ess_tail(b)])
+        return np.stack([_r_hat(ranks), _ess(ranks.bulk), _ess_tail(b)])
 
     return Convergence(*_by_blocks(block, x, rows=3))
 
@@ -81,14 +83,14 @@ def nested_r_hat(x: Draws, num_superchains: int) -> Figures:
         if b.shape[-1] >= MIN_DRAWS:
             b = np.stack([b[..., :half], b[..., -half:]], axis=2).reshape(b.shape[0], -1, half)
         ranks = _Ranks(b)
-        return np.maximum(_nested(ranks.bulk(), num_superchains), _nested(ranks.folded(), num_superchains))
+        return np.maximum(_nested(ranks.bulk, num_superchains), _nested(ranks.folded(), num_superchains))
 
     return _by_blocks(block, x, least=1)
 
 
 def ess_bulk(x: Draws) -> Figures:
     """Effective sample size of the rank-normalised draws (Vehtari et al. 2021)."""
-    return _by_blocks(lambda b: _ess(_Ranks(_split(b)).bulk()), x)
+    return _by_blocks(lambda b: _ess(_Ranks(_split(b)).bulk), x)
 
 
 def ess_tail(x: Draws) -> Figures:
@@ -171,7 +173,14 @@ def e_bfmi(energy: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, " chain
 def longest_stay(x: Draws) -> np.ndarray:
     """The largest number of successive draws each chain spent at one position, shape (chain,): 1 if it always moved."""
     x = _checked(x)
-    still = np.all((x[:, 1:] == x[:, :-1]) | (np.isnan(x[:, 1:]) & np.isnan(x[:, :-1])), axis=-1)
+    still = np.ones((x.shape[0], max(x.shape[1] - 1, 0)), bool)
+    for columns in column_blocks(x.shape[0] * x.shape[1], x.shape[2], BLOCK):
+        block = x[..., columns]
+        is_same = (block[:, 1:] == block[:, :-1]) | (np.isnan(block[:, 1:]) & np.isnan(block[:, :-1]))
+        still &= np.all(is_same, axis=-1)
+        release(x)
+        if not still.any():
+            break
     longest = np.zeros(x.shape[0], int)
     run = np.zeros(x.shape[0], int)
     for stayed in still.T:
@@ -210,14 +219,14 @@ def _by_blocks(
     num_chains, num_draws, k = x.shape
     answer = np.full((rows or 1, k), np.nan)
     if num_draws >= least and num_chains:
-        width = max(1, BLOCK // (num_chains * num_draws))
-        for start in range(0, k, width):
-            block = np.ascontiguousarray(np.moveaxis(x[:, :, start : start + width], 2, 0), dtype=float)
+        for columns in column_blocks(num_chains * num_draws, k, BLOCK):
+            block = np.ascontiguousarray(np.moveaxis(x[:, :, columns], 2, 0), dtype=float)
+            release(x)
             pooled = _pool(block)
             usable = np.all(np.isfinite(pooled), axis=-1) & np.any(pooled != pooled[:, :1], axis=-1)
             if usable.any():
                 block = block if usable.all() else block[usable]
-                answer[:, start : start + width][:, usable] = figure(block)
+                answer[:, columns][:, usable] = figure(block)
     return answer if rows else answer[0]
 
 
@@ -243,9 +252,9 @@ class _Ranks:
         self.shape, self.size = block.shape, pooled.shape[-1]
         self.order = np.argsort(pooled, axis=-1)
         self.ordered = np.take_along_axis(pooled, self.order, axis=-1)
-        # A rank is an average over ties, hence a half integer: all scores there can be lie in one small table.
-        self.scores = ndtri((np.arange(2, 2 * self.size + 1) / 2 - 3 / 8) / (self.size + 1 / 4))
+        self.scores = _scores(self.size)
 
+    @functools.cached_property
     def bulk(self) -> np.ndarray:
         return self._scatter(self.order, self.ordered)
 
@@ -271,10 +280,16 @@ class _Ranks:
         return z.reshape(self.shape)
 
 
+@functools.lru_cache(maxsize=1)
+def _scores(size: int) -> np.ndarray:
+    """A rank is an average over ties, hence a half integer: all scores there can be lie in one small table."""
+    return ndtri((np.arange(2, 2 * size + 1) / 2 - 3 / 8) / (size + 1 / 4))
+
+
 def _r_hat(ranks: _Ranks) -> np.ndarray:
     if ranks.shape[1] < 4:  # halves of one chain
         return np.full(ranks.shape[0], np.nan)
-    return np.maximum(_potential_scale(ranks.bulk()), _potential_scale(ranks.folded()))
+    return np.maximum(_potential_scale(ranks.bulk), _potential_scale(ranks.folded()))
 
 
 def _potential_scale(z: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from credo.model.structure import Structure
 from credo.posterior.kinds import Draws, Gaussian, Kind
 from credo.precision import double
+from credo.storage import gather
 
 LIMIT = 1e4  # between the largest and the smallest scale
 MAX_ROWS, MAX_DRAWS = 100_000, 400  # that are looked at
@@ -53,7 +54,8 @@ def _sd(kind: Kind) -> np.ndarray | None:
             return np.sqrt(np.asarray(kind.scale.diagonal(), np.float64))
     if isinstance(kind, Draws) and kind.log_weights is None:
         chains, draws, dim = kind.positions.shape
-        few = kind.positions[:, :: max(1, chains * draws // MAX_DRAWS)]  # the order of magnitude is asked
+        every = slice(None, None, max(1, chains * draws // MAX_DRAWS))  # the order of magnitude is asked
+        few = gather(np.asarray(kind.positions), (slice(None), every))
         return np.std(np.asarray(few, np.float64).reshape(-1, dim), axis=0)
     return None
 

@@ -24,6 +24,7 @@ from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture, Point
 from credo.posterior.marginals import sample_positions
 from credo.precision import double, to_numpy
 from credo.status import CredoError, Estimate, Verdict
+from credo.storage import contiguous_parts
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
@@ -155,7 +156,8 @@ def _digest(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name}{arrays[name].dtype.str}{arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
+        for part in contiguous_parts(arrays[name]):
+            digest.update(part)
     return digest.hexdigest()
 
 

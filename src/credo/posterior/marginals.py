@@ -16,6 +16,7 @@ from credo.model.missing import impute
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.product import Product
+from credo.storage import by_columns, gather, is_stored, release, row_blocks, stored
 
 NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127, and for exp(u) with sd up to about 4
 NUM_DRAWS = 8_192  # where no formula is: the mean's Monte Carlo error is then 1.1 % of an sd
@@ -31,15 +32,39 @@ def report_positions(target: Target, positions):
     return _each(lambda u: target.model.report(target.constrain(u)), positions)
 
 
+def report_stored(report: Callable[[Any, Any], Report], positions: np.ndarray, keys) -> Report:
+    """``report(positions (n, dim), keys (n,))`` of all draws (chain, draw, dim): arrays on disk, as the draws are."""
+    chains, draws, dim = positions.shape
+    answer: Report = {}
+    for chain in range(chains):
+        for rows in row_blocks(draws, dim):
+            own = None if keys is None else keys[chain * draws : (chain + 1) * draws][rows]
+            found = report(np.ascontiguousarray(positions[chain, rows]), own)
+            for name, values in found.items():
+                if name not in answer:
+                    answer[name] = stored((chains, draws, *values.shape[1:]), values.dtype)
+                answer[name][chain, rows] = values
+            release(positions, *answer.values())
+    return {name: values.reshape(-1, *values.shape[2:]) for name, values in answer.items()}
+
+
 @jax.jit
-def impute_positions(target: Target, positions, key):
-    """The missing outcomes drawn at positions (n, dim), by keys of their own: (n, K, …)."""
-    keys = jax.random.split(key, len(positions))
+def impute_positions(target: Target, positions, keys):
+    """The missing outcomes drawn at positions (n, dim), by keys (n,) of their own: (n, K, …)."""
     return jax.lax.map(lambda pair: impute(target, *pair), (positions, keys), batch_size=256)
 
 
-@functools.partial(jax.jit, static_argnames=("n",))
 def sample_positions(kind: Kind, key, n: int):
+    """``n`` draws (n, dim) of a kind."""
+    if isinstance(kind, Draws) and is_stored(kind.positions):  # the same rows, without all the others in memory
+        chains, draws, dim = kind.positions.shape
+        rows = Draws(np.arange(chains * draws).reshape(chains, draws, 1), kind.log_weights)
+        return gather(np.asarray(kind.positions).reshape(-1, dim), np.asarray(_sample_positions(rows, key, n))[:, 0])
+    return _sample_positions(kind, key, n)
+
+
+@functools.partial(jax.jit, static_argnames=("n",))
+def _sample_positions(kind: Kind, key, n: int):
     return _each(kind.sample_u, jax.random.split(key, n), kind)
 
 
@@ -56,8 +81,8 @@ def moments(kind: Kind, target: Target, drawn: Callable[[], Report]) -> tuple[Re
         return {n: m for n, (m, _) in exact.items()}, {n: s for n, (_, s) in exact.items()}
     rest = {n: v for n, v in drawn().items() if n not in exact}
     weights = draw_weights(kind)
-    mean = {n: np.average(v, axis=0, weights=weights) for n, v in rest.items()}
-    sd = {n: _sd(v, mean[n], weights) for n, v in rest.items()}
+    both = {n: by_columns(lambda v: np.stack(_mean_and_sd(v, weights)), v) for n, v in rest.items()}
+    mean, sd = ({n: v[i] for n, v in both.items()} for i in (0, 1))
     return {**mean, **{n: m for n, (m, _) in exact.items()}}, {**sd, **{n: s for n, (_, s) in exact.items()}}
 
 
@@ -68,7 +93,7 @@ def quantiles(kind: Kind, target: Target, drawn: Callable[[], Report], p: np.nda
         return exact
     weights = draw_weights(kind)
     rest = {n: v for n, v in drawn().items() if n not in exact}
-    return {**{n: weighted_quantile(v, p, weights) for n, v in rest.items()}, **exact}
+    return {**{n: by_columns(lambda v: weighted_quantile(v, p, weights), v) for n, v in rest.items()}, **exact}
 
 
 def draw_weights(kind: Kind) -> np.ndarray | None:
@@ -112,8 +137,9 @@ def _covers(exact: Report, target: Target) -> bool:
     return {*(leaf.name for leaf in target.structure.leaves), *target.derived_names} <= set(exact)
 
 
-def _sd(values, mean, weights):
-    return np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+def _mean_and_sd(values, weights):
+    mean = np.average(values, axis=0, weights=weights)
+    return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
 
 
 def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -18,10 +18,12 @@ from credo.posterior.marginals import (
     moments,
     quantiles,
     report_positions,
+    report_stored,
     sample_positions,
 )
 from credo.precision import double, in_double, to_numpy
 from credo.status import CredoError, Estimate, Verdict
+from credo.storage import is_stored
 
 
 class Posterior:
@@ -76,10 +78,18 @@ class Posterior:
 
     def _report(self, positions, key) -> dict[str, Any]:
         """Parameters and derived quantities at positions (n, dim), by name; ``key`` imputes missing outcomes."""
+        return self._report_with(positions, self._imputing_keys(key, len(positions)))
+
+    def _imputing_keys(self, key, n: int):
+        return jax.random.split(jax.random.fold_in(key, 1), n) if self._is_imputed else None
+
+    def _report_with(self, positions, keys) -> dict[str, Any]:
         values = report_positions(self.target, positions)
-        if self.target.missing is None or not self.target.missing.is_imputed:
-            return values
-        return {**values, NAME: impute_positions(self.target, positions, jax.random.fold_in(key, 1))}
+        return {**values, NAME: impute_positions(self.target, positions, keys)} if self._is_imputed else values
+
+    @property
+    def _is_imputed(self) -> bool:
+        return self.target.missing is not None and self.target.missing.is_imputed
 
     @in_double
     def log_prob(self, params) -> float | np.ndarray:
@@ -111,13 +121,19 @@ class Posterior:
         with double():
             if isinstance(self.kind, Draws):
                 positions = self.kind.positions.reshape(-1, self.kind.positions.shape[-1])
+                if is_stored(positions):
+                    keys = self._imputing_keys(jax.random.key(0), len(positions))
+                    return {**report_stored(self._report_with, np.asarray(self.kind.positions), keys), **self._kept}
             else:
                 positions = sample_positions(self.kind, jax.random.key(0), NUM_DRAWS)
             return {**to_numpy(self._report(positions, jax.random.key(0))), **self._kept}
 
     def _wide(self) -> dict[str, np.ndarray]:
-        """``_drawn`` in float64: the sum of many draws of a single-precision fit is none of single precision."""
-        return _as_double(self._drawn)
+        """``_drawn`` in float64: the sum of many draws of a single-precision fit is none of single precision.
+
+        Draws on disk stay as they are: what sums them takes a few at a time, in float64.
+        """
+        return {name: v if is_stored(v) else np.asarray(v, np.float64) for name, v in self._drawn.items()}
 
     # summaries --------------------------------------------------------------------------------------------------
 
@@ -211,10 +227,10 @@ def _as_double(tree):
 
 
 def as_key(key):
-    """An int or a JAX key -> a JAX key."""
+    """An int or a JAX key -> a JAX key: that of jax.random.key in 64 bits, without compiling for it."""
     if isinstance(key, int | np.integer):
-        with double():  # so that large and negative ints mean the same whatever the user's JAX setting
-            return jax.random.key(int(key))
+        halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
+        return jax.random.wrap_key_data(np.array(halves, np.uint32), impl="threefry2x32")
     if not isinstance(key, jax.Array | np.ndarray):
         raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
     return key

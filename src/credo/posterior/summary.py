@@ -36,8 +36,12 @@ def summary(posterior: "Posterior", names: Sequence[str] | None = None):
         raise CredoError(
             f"The posterior has {num_scalars} scalars: name the ones to show, as summary(names=[{order[0]!r}])."
         )
+
+    def drawn():
+        return {name: values for name, values in posterior._wide().items() if name in chosen}
+
     with double():
-        quantile = quantiles(posterior.kind, posterior.target, posterior._wide, np.asarray(QUANTILES))
+        quantile = quantiles(posterior.kind, posterior.target, drawn, np.asarray(QUANTILES))
     table = {
         "mean": _stack(mean, chosen),
         "sd": _stack(sd, chosen),
@@ -45,13 +49,9 @@ def summary(posterior: "Posterior", names: Sequence[str] | None = None):
     }
     if isinstance(posterior.kind, Draws) and posterior.kind.log_weights is None:
         draws = posterior.draws
-        x = np.concatenate([draws[n].reshape(*draws[n].shape[:2], -1) for n in chosen], axis=-1)
-        table |= {
-            "mcse_mean": convergence.mcse_mean(x),
-            "ess_bulk": convergence.ess_bulk(x),
-            "ess_tail": convergence.ess_tail(x),
-            "r_hat": convergence.r_hat(x),
-        }
+        columns = [draws[name].reshape(*draws[name].shape[:2], -1) for name in chosen]
+        for figure in (convergence.mcse_mean, convergence.ess_bulk, convergence.ess_tail, convergence.r_hat):
+            table[figure.__name__] = np.concatenate([figure(x) for x in columns])
     elif num_groups := independent_groups(posterior):
         wide, weights = posterior._wide(), posterior.weights
         is_known = posterior.verdict.figures.get("pareto_k", 0.0) <= RULES["pareto_k"].passes

@@ -20,6 +20,7 @@ from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
 from credo.predict.stratified import stratified_positions
 from credo.run import as_key, stream, streams
 from credo.status import CredoError
+from credo.storage import gather
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
@@ -87,9 +88,9 @@ def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
         return positions, weights
     middles = (np.arange(number) + 0.5) / number
     if weights is None:
-        return positions[(middles * size).astype(int)], None
+        return gather(positions, (middles * size).astype(int)), None
     index = np.searchsorted(np.cumsum(weights), middles)
-    return positions[np.minimum(index, size - 1)], None
+    return gather(positions, np.minimum(index, size - 1)), None
 
 
 def without_data(target: Target) -> Target:
