@@ -47,6 +47,12 @@ def independence(known: Known):
     return credo.IndependenceMH(proposal=credo.fit(known.target, credo.Laplace(), key=1))
 
 
+def smc(known: Known):
+    """From the prior where there is a likelihood apart from it, else from a Gaussian."""
+    has_likelihood = known.target.model.likelihood is not None
+    return credo.SMC(reference=None if has_likelihood else credo.fit(known.target, credo.Laplace(), key=1))
+
+
 METHODS: dict[str, Entry] = {
     "map": Entry(lambda known: credo.MAP(), (*GAUSSIANS, "logistic"), ()),
     "laplace": Entry(lambda known: credo.Laplace(), SMOOTH, GAUSSIANS, 1e-8),
@@ -56,6 +62,7 @@ METHODS: dict[str, Entry] = {
     "advi_full_rank": Entry(lambda known: credo.ADVI(family=credo.FullRank()), SMOOTH, ("gaussian",), 0.02),
     "importance": Entry(importance, ("gaussian", "logistic"), ("gaussian", "logistic")),
     "importance_sobol": Entry(importance_sobol, ("gaussian", "logistic"), ("gaussian", "logistic")),
+    "smc": Entry(smc, ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic")),
     "grid": Entry(
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6
     ),
@@ -136,4 +143,4 @@ def effective_draws(posterior: Posterior) -> float | None:
     figures = posterior.verdict.figures
     if "min_ess_bulk" in figures:
         return min(figures["min_ess_bulk"], figures["min_ess_tail"])
-    return figures.get("importance_ess")
+    return figures.get("importance_ess", figures.get("island_ess"))

@@ -23,6 +23,7 @@ from credo.methods.mcmc import HMC, MALA, NUTS, EllipticalSlice, IndependenceMH,
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.methods.particles.importance import Importance
 from credo.methods.particles.points import Independent, Sobol
+from credo.methods.particles.smc import SMC
 from credo.methods.vi import ADVI, FullRank, MeanField
 from credo.model.data import Rows
 from credo.model.model import Model
@@ -79,6 +80,7 @@ __all__ = [
     "Importance",
     "Independent",
     "Sobol",
+    "SMC",
     # what is now believed, and how far
     "Posterior",
     "Verdict",

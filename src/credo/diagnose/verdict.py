@@ -174,6 +174,62 @@ RULES: dict[str, Rule] = {
         "to the target.",
         "look for draws at which the log density is not finite",
     ),
+    # Particles
+    "island_ess": Rule(
+        "smallest number of independent draws that the means of the parameters are worth, by the spread of the islands",
+        "at least",
+        400.0,
+        100.0,
+        "this library; bounds as for ESS",
+        "The spread of the islands makes the worst mean worth {value:.0f} independent draws (400 passes): they "
+        "disagree, about the weights of separated modes perhaps. Raise num_particles, or ess_share.",
+        "look for parameters that are constant or not finite",
+    ),
+    "evidence_error": Rule(
+        "standard error of the log evidence by the spread of the islands, nats",
+        "at most",
+        0.2,
+        1.0,
+        "this library",
+        "The log evidence is known to ± {value:.2g} nats (0.2 passes). Raise num_particles, or ess_share.",
+    ),
+    "mutation_correlation": Rule(
+        "largest correlation of particles with where they were before their moves at one temperature",
+        "at most",
+        0.25,
+        0.6,
+        "this library; Buchholz, Chopin & Jacob (2021)",
+        "At one temperature the moves left a correlation of {value:.2f} with where the particles were (0.25 passes). "
+        "Raise max_moves, or reparameterise the model.",
+        "look for a log density whose gradient is not finite",
+    ),
+    "mutation_acceptance": Rule(
+        "smallest mean acceptance of the moves at one temperature",
+        "at least",
+        0.3,
+        0.1,
+        "this library",
+        "At one temperature the moves were accepted {value:.0%} of the time (30 % passes): many particles stand still. "
+        "Raise max_moves, or look for a likelihood that is zero or not smooth over part of the prior.",
+    ),
+    "num_ancestors": Rule(
+        "first draws that the last particles descend from",
+        "at least",
+        32.0,
+        16.0,
+        "this library; Lee & Whiteley (2018)",
+        "All particles descend from {value:.0f} draws of the prior (32 pass): the weights of separated modes rest on "
+        "so few. Raise num_particles, or ess_share.",
+    ),
+    "undefined_share": Rule(
+        "share of the first draws at which the log density is no number, or infinite",
+        "at most",
+        0.0,
+        ANY,
+        "this library",
+        "The log density is no number at {value:.2%} of the draws of the prior, which counted as impossible. Guard the "
+        "term of the likelihood that overflows, divides by zero or takes the log of a negative number.",
+    ),
     # Optimisation and Laplace
     "gradient_norm": Rule(
         "distance to the mode in posterior sds, by the gradient there",
@@ -291,6 +347,7 @@ RULES: dict[str, Rule] = {
     "elbo": Rule("evidence lower bound, nats", "information"),
     "num_chains": Rule("chains run", "information"),
     "num_draws": Rule("draws taken, over all chains", "information"),
+    "num_temperatures": Rule("temperatures between prior and posterior", "information"),
     "num_iterations": Rule("iterations of the optimiser", "information"),
     "num_simulations": Rule("simulated data sets that were fitted", "information"),
     "position_norm": Rule("largest absolute coordinate of the unconstrained position", "information"),

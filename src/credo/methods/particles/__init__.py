@@ -1,6 +1,7 @@
-"""Weighted draws: importance sampling."""
+"""Weighted draws: importance sampling and sequential Monte Carlo."""
 
 from credo.methods.particles.importance import Importance
 from credo.methods.particles.points import Independent, Sobol
+from credo.methods.particles.smc import SMC
 
-__all__ = ["Importance", "Independent", "Sobol"]
+__all__ = ["SMC", "Importance", "Independent", "Sobol"]

@@ -1,0 +1,125 @@
+"""Moves of particles that leave one member of a path invariant: Hamiltonian Monte Carlo, for all particles at once.
+
+H(u, r) = −log γ_β(u) + ½ rᵀr,  u = S x         r ~ N(0, I), in coordinates x in which the particles are white
+ε_i ~ ε · Uniform(0.8, 1.2)                     each particle's own step, so that no orbit closes for all of them
+L leapfrog steps, the end accepted with probability min(1, exp(H_0 − H_L))        (Neal 2011, section 5.3)
+
+All particles take the same number of steps, and so none waits for another. Where ℓ is −inf or not a number γ_β is 0,
+at β = 0 too, and no particle goes there.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from credo.linalg.operator import ScaleOperator, Stored
+from credo.methods.particles.path import Path
+from credo.run import as_key
+from credo.tree import where
+
+JITTER = 0.2  # of the step size: a quarter of a period of a Gaussian keeps a correlation of 0.2 at most
+
+
+class Particles(NamedTuple):
+    """``log_base``: log π_0; ``gain``: ℓ. −inf gain: γ is 0 there."""
+
+    position: Float[Stored, "n dim"]
+    log_base: Float[Stored, " n"]
+    gain: Float[Stored, " n"]
+
+
+class Kernel(NamedTuple):
+    """``num_steps``: L of a move. ``num_moves``: one after the other."""
+
+    beta: Float[Stored, ""]
+    scale: ScaleOperator
+    step_size: Float[Stored, ""]
+    num_steps: Int[Stored, ""]
+    num_moves: Int[Stored, ""]
+
+
+class Moving(NamedTuple):
+    position: Float[Array, " dim"]
+    log_base: Float[Array, ""]
+    gain: Float[Array, ""]
+    log_density: Float[Array, ""]
+    gradient: Float[Array, " dim"]
+
+
+@functools.partial(jax.jit, static_argnames=("num", "at_once"))
+def begin(path: Path, key, *, num: int, at_once: int) -> Particles:
+    """``num`` draws from π_0; ℓ as it comes, undefined or not. ``at_once``: evaluated together."""
+
+    def one(index):
+        u = path.draw(jax.random.fold_in(as_key(key), index))
+        return Particles(u, *path.parts(u))
+
+    return _each(one, jnp.arange(num, dtype=jnp.int32), at_once)
+
+
+@functools.partial(jax.jit, static_argnames=("at_once",))
+def mutate(
+    path: Path, particles: Particles, kernel: Kernel, key, *, at_once: int
+) -> tuple[Particles, Float[Array, ""]]:
+    """The particles after ``kernel.num_moves`` moves each, and their mean acceptance."""
+    num = particles.gain.shape[0]
+
+    def one(args):
+        index, particle = args
+        return _moves(path, particle, kernel, lambda i: jax.random.fold_in(as_key(key), (i + 1) * num + index))
+
+    indices = jnp.arange(num, dtype=jnp.int32)
+    moved, acceptance = _each(one, (indices, particles), at_once)
+    return moved, jnp.mean(acceptance)
+
+
+def _each(function, rows, at_once: int):
+    num = jax.tree.leaves(rows)[0].shape[0]
+    return jax.vmap(function)(rows) if num <= at_once else lax.map(function, rows, batch_size=at_once)
+
+
+def _moves(path: Path, particle: Particles, kernel: Kernel, key_of):
+    """One particle. Its arrays are those of ``Particles`` less the leading axis. ``key_of(i)``: of move i."""
+    dtype, scale, num_moves = particle.position.dtype, kernel.scale, kernel.num_moves
+
+    def log_density(u):
+        log_base, gain = path.parts(u)
+        is_inside = gain > -jnp.inf  # nor NaN
+        value = jnp.where(is_inside, log_base + kernel.beta * gain, -jnp.inf)
+        return value, (log_base, jnp.where(is_inside, gain, -jnp.inf))
+
+    def evaluate(u) -> Moving:
+        (value, (log_base, gain)), gradient = jax.value_and_grad(log_density, has_aux=True)(u)
+        return Moving(u, log_base, gain, value, gradient)
+
+    def move(i, carry):
+        """Move ``i``; number −1 stands still and evaluates where the particle is: the density is compiled once."""
+        start, acceptance = carry
+        is_first = i < 0
+        # one call for all random numbers: each would compile a generator of its own
+        v = jax.random.uniform(key_of(i), (start.position.size + 2,), dtype, np.nextafter(-1, 0, dtype=dtype), 1)
+        momentum = np.sqrt(2).astype(dtype) * lax.erf_inv(v[:-2])
+        jitter, choice = v[-2], 0.5 * (v[-1] + 1)
+        step_size = jnp.where(is_first, 0, kernel.step_size * (1 + JITTER * jitter))
+
+        def leap(_, carry):
+            state, r = carry
+            r = r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
+            state = evaluate(state.position + step_size * scale.matvec(r))
+            return state, r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
+
+        end, last = lax.fori_loop(0, jnp.where(is_first, 1, kernel.num_steps), leap, (start, momentum))
+        fall = end.log_density - start.log_density + 0.5 * (jnp.sum(momentum**2) - jnp.sum(last**2))
+        probability = jnp.where(fall > -jnp.inf, jnp.exp(jnp.minimum(fall, 0)), 0)  # NaN: 0
+        is_taken = is_first | (choice < probability)
+        return where(is_taken, end, start), acceptance + jnp.where(is_first, 0, probability)
+
+    zero = jnp.zeros((), dtype)
+    unknown = Moving(jnp.asarray(particle.position), zero, zero, zero, jnp.zeros_like(particle.position))
+    end, total = lax.fori_loop(-1, num_moves, move, (unknown, zero))
+    return Particles(end.position, end.log_base, end.gain), total / num_moves.astype(dtype)

@@ -1,0 +1,61 @@
+"""From a distribution that can be drawn from to the posterior: the path that tempered samplers walk.
+
+    log γ_β(u) = log π_0(u) + β ℓ(u),  0 ≤ β ≤ 1
+
+π_0 is the prior (log_base) and ℓ the log likelihood (gain); or π_0 is a posterior that has a density, and ℓ the log
+density of the target less that of π_0. Z_1/Z_0, the ratio of the normalising constants at both ends, is p(D).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from credo.methods.particles.importance import has_evidence
+from credo.model.target import Target
+from credo.posterior.kinds import Draws, Kind, Point
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+
+class Path(eqx.Module):
+    """``reference``: π_0; None for the prior. The target is flat."""
+
+    target: Target
+    reference: Kind | None
+
+    def draw(self, key) -> Float[Array, " dim"]:
+        """A draw from π_0."""
+        return self.target.sample_prior(key) if self.reference is None else self.reference.sample_u(key)
+
+    def parts(self, u) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """(log π_0, ℓ) at ``u``, whatever they are."""
+        if self.reference is None:
+            return self.target.log_prior(u), jnp.sum(self.target.log_likelihood(u))
+        log_base = self.reference.log_prob_u(u)
+        return log_base, self.target.log_density(u) - log_base
+
+
+def path_to(target: Target, reference: Posterior | None) -> Path:
+    """CredoError where there is nothing to draw from at its beginning, or nothing to add on the way."""
+    if reference is not None:
+        if isinstance(reference.kind, Point | Draws):
+            raise CredoError(
+                f"The reference is a {type(reference.kind).__name__} posterior, which has no density: use one by "
+                "Laplace() or ADVI()."
+            )
+        if reference.target.structure != target.structure:
+            raise CredoError("The reference has other parameters than this target: fit it on the same model.")
+        return Path(target, reference.kind)
+    remedy = "or give a distribution to begin at, SMC(reference=credo.fit(target, credo.Laplace()))"
+    if target.model.log_factor is not None or not has_evidence(target) or target.prior.factors:
+        names = ", ".join(map(repr, target.prior.improper_names())) or "its log factor"
+        raise CredoError(
+            f"SMC begins with draws from the prior, which is improper or a bare log density ({names}): give each "
+            f"parameter a proper prior, {remedy}."
+        )
+    if target.model.likelihood is None or target.y is None:
+        raise CredoError(
+            "SMC goes from the prior to the posterior, and this target has no likelihood apart from its prior: write "
+            f"the model as prior and likelihood, {remedy}."
+        )
+    return Path(target, None)

@@ -1,0 +1,207 @@
+"""Tempered sequential Monte Carlo as a method of ``credo.fit``: islands on threads, a verdict, the evidence."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+from scipy.special import logsumexp
+
+from credo.crew import num_cores
+from credo.diagnose.verdict import judge
+from credo.methods.particles.importance import evaluations_at_once, has_evidence
+from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
+from credo.methods.particles.path import Path, path_to
+from credo.methods.particles.tempering import Population, Tempered, temper
+from credo.model.target import Target
+from credo.posterior.kinds import Draws
+from credo.posterior.marginals import mcse_of_weighted_mean
+from credo.posterior.posterior import Posterior
+from credo.precision import double
+from credo.run import Options, stream
+from credo.status import CredoError, Estimate, Verdict
+from credo.stopping import Stopping
+
+GRADIENT = 4  # times the memory of a density: what its value passed through is kept
+BEGIN, RESAMPLE, MOVE = 0, 1, 2  # streams of the key
+
+
+@dataclass(frozen=True)
+class SMC:
+    """Adaptive tempered sequential Monte Carlo: particles go from the prior to the posterior, with the evidence.
+
+    ``num_particles`` in all, ``islands`` independent parts of one size each (rounded up), by whose spread every error
+    is known. ``ess_share``: what a step of the temperature leaves of the particles' effective number; more is slower
+    and steadier. ``max_moves``: of a particle at one temperature; they double up to it. ``reference``: a posterior with
+    a density to begin at in place of the prior, for priors that cannot be drawn from; a posterior given as ``start``
+    serves too. It should be wider than the target.
+
+    The answer holds weighted draws (islands, particles, dim), equal within an island; ``log_evidence`` with its Monte
+    Carlo error (None under an improper prior); ``mcse_mean`` in its summary. ``info``: ``temperatures`` (beta),
+    ``acceptance``, ``num_moves`` and ``correlation`` at each, and ``log_evidence_islands``. Modes that no draw of the
+    prior comes near stay unseen, here as everywhere.
+    Raises CredoError where the prior is improper, the likelihood nowhere finite, or the time limit comes before the
+    end: what there is then is no posterior.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    >>> target = model.given(y=np.array([3, 5, 1, 4]))
+    >>> posterior, exact = credo.fit(target, credo.SMC()), credo.fit(target, credo.Exact())
+    >>> abs(posterior.log_evidence.value - exact.log_evidence.value) < 4 * posterior.log_evidence.error
+    True
+    """
+
+    num_particles: int = field(default=4_096, metadata={"at_least": 64})
+    islands: int = field(default=16, metadata={"at_least": 2})
+    ess_share: float = 0.5
+    max_moves: int = field(default=64, metadata={"at_least": 1})
+    reference: Posterior | None = None
+
+    def __post_init__(self):
+        if not 0.01 <= self.ess_share <= 0.99:
+            raise CredoError(f"ess_share lies between 0.01 and 0.99; got {self.ess_share}.")
+
+    def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
+        if options.checkpoint is not None:
+            raise CredoError("SMC() keeps no checkpoint, as no part of its run is a posterior: leave checkpoint= out.")
+        size = -(-self.num_particles // self.islands)
+        if size < 4:
+            raise CredoError(
+                f"{self.num_particles} particles on {self.islands} islands are {size} each: take fewer islands, or "
+                "more particles."
+            )
+        target = target.flat()
+        given = self.reference if self.reference is not None else start
+        path = jax.device_put(path_to(target, given if isinstance(given, Posterior) else None))
+        begun = time.monotonic()
+        with _Islands(path, self.islands, key, options, evaluations_at_once(target, options.max_memory)) as islands:
+            population = islands.begin(size)
+            share = _undefined_share(population)
+            population = _inside(population)
+            generator = np.random.default_rng(stream(key, RESAMPLE).tolist())
+            done = temper(population, islands.move, generator, ess_share=self.ess_share, max_moves=self.max_moves)
+        log_weights = np.repeat((done.log_z - logsumexp(done.log_z))[:, None] - np.log(size), size, axis=1)
+        evidence = log_evidence(done.log_z)
+        info = {
+            "num_gradients": int(done.each("num_gradients").sum()),
+            "num_densities": self.islands * size,
+            "temperatures": done.each("beta"),
+            "acceptance": done.each("acceptance"),
+            "correlation": done.each("correlation"),
+            "num_moves": done.each("num_moves"),
+            "log_evidence_islands": done.log_z,
+            "seconds": {"tempering": time.monotonic() - begun},
+        }
+        return Posterior(
+            Draws(done.population.position, log_weights.astype(done.population.position.dtype)),
+            target,
+            verdict=_verdict(done, log_weights, evidence, share),
+            info=info,
+            log_evidence=evidence if has_evidence(target) else None,
+        )
+
+
+def log_evidence(log_z) -> Estimate:
+    """log p(D) from log Ẑ_k of independent islands: the mean of Ẑ_k, and its standard error in the log."""
+    share = np.exp(log_z - logsumexp(log_z)) * len(log_z)
+    error = float(np.std(share, ddof=1) / np.sqrt(len(log_z)))
+    return Estimate(float(logsumexp(log_z) - np.log(len(log_z))), error, "monte carlo")
+
+
+class _Islands:
+    """Threads on which the islands move, one thread a core. An island's keys are its own: no timing changes a draw."""
+
+    def __init__(self, path: Path, number: int, key, options: Options, at_once: int):
+        self.path, self.number, self.key, self.options = path, number, key, options
+        self.deadline, self.beta = options.deadline(), 0.0
+        self.num_threads = min(number, num_cores())
+        self.at_once = max(1, at_once // GRADIENT // self.num_threads) if options.max_memory else at_once
+        self.is_compiled: set[str] = set()
+        self.is_double = jax.numpy.result_type(float) == jax.numpy.float64
+
+    def __enter__(self):
+        self.stop = Stopping().__enter__()
+        self.pool = ThreadPoolExecutor(self.num_threads)
+        return self
+
+    def __exit__(self, *error):
+        self.pool.shutdown(cancel_futures=True)
+        self.stop.__exit__(*error)
+
+    def begin(self, size: int) -> Population:
+        def one(island: int) -> Particles:
+            return begin(self.path, stream(self.key, BEGIN, island), num=size, at_once=self.at_once)
+
+        return self._stack("begin", one)
+
+    def move(self, population: Population, kernel: Kernel, index: int, call: int) -> tuple[Population, float]:
+        self.beta = float(kernel.beta)
+
+        def one(island: int):
+            particles, key = Particles(*(array[island] for array in population)), (MOVE, index, call, island)
+            return mutate(self.path, particles, kernel, stream(self.key, *key), at_once=self.at_once)
+
+        population, acceptance = self._stack(type(kernel.scale).__name__, one)
+        return population, float(np.mean(acceptance))
+
+    def _stack(self, program: str, function):
+        """The answers for all islands as NumPy arrays with the island in front."""
+
+        def one(k: int):
+            self.stop.check()
+            if time.monotonic() > self.deadline:
+                raise CredoError(
+                    f"The time limit of {self.options.time_limit:g} s came at beta = {self.beta:.2g}, on the way from "
+                    "0 (prior) to 1 (posterior), before which nothing is a posterior: raise time_limit, or take fewer "
+                    "particles."
+                )
+            with double(self.is_double):
+                return jax.tree.map(np.asarray, function(k))
+
+        first = [] if program in self.is_compiled else [one(0)]  # alone, so that threads compile nothing twice
+        self.is_compiled.add(program)
+        rest = list(self.pool.map(one, range(len(first), self.number)))
+        return jax.tree.map(lambda *rows: np.stack(rows), *first, *rest)
+
+
+def _undefined_share(population: Population) -> float:
+    """Of the first draws, those at which the density is no number, or +inf; CredoError where it is finite at none."""
+    values = population.log_base + population.gain
+    is_undefined = np.isnan(values) | (values == np.inf) | ~np.isfinite(population.position).all(axis=-1)
+    num_inside = np.sum(~is_undefined & (population.gain > -np.inf), axis=1)
+    if num_inside.min() == 0:
+        raise CredoError(
+            f"The log likelihood is finite at {num_inside.sum():,} of {values.size:,} draws of the prior, and at none "
+            "of one island: give priors nearer to the data, take more particles, or begin at SMC(reference=…)."
+        )
+    return float(np.mean(is_undefined))
+
+
+def _inside(population: Population) -> Population:
+    """Draws at which the density is zero or undefined get a gain of −inf."""
+    values = population.log_base + population.gain
+    is_inside = np.isfinite(values) & np.isfinite(population.position).all(axis=-1)
+    return population._replace(gain=np.where(is_inside, population.gain, -np.inf).astype(population.gain.dtype))
+
+
+def _verdict(done: Tempered, log_weights, evidence: Estimate, undefined_share: float) -> Verdict:
+    position = done.population.position
+    u, weights = position.reshape(-1, position.shape[-1]).astype(float), np.exp(log_weights).ravel()
+    variance = weights @ (u - weights @ u) ** 2
+    error = mcse_of_weighted_mean(u, weights, len(position))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        num_effective = np.minimum(variance / error**2, len(u))
+    figures = {
+        "island_ess": float(np.min(num_effective)),
+        "evidence_error": evidence.error,
+        "mutation_correlation": float(np.max(done.each("correlation"))),
+        "mutation_acceptance": float(np.min(done.each("acceptance"))),
+        "num_ancestors": int(done.is_ancestor.sum()),
+        "undefined_share": undefined_share,
+        "acceptance_rate": float(np.mean(done.each("acceptance"))),
+        "step_size": done.moved[-1].step_size,
+        "num_temperatures": len(done.moved),
+        "num_draws": len(u),
+    }
+    return judge(figures)

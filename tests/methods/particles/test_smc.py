@@ -1,0 +1,311 @@
+"""Tempered SMC: evidence and means right within the errors it states, modes weighed rightly, failures seen and said."""
+
+import logging
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+from credo.fitting import fit
+from credo.linalg.diagonal import Diagonal
+from credo.methods.particles import smc
+from credo.methods.particles.smc import SMC
+from credo.model.model import Model
+from credo.posterior.kinds import Draws, Gaussian
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError, Verdict
+
+NUM_KEYS = 40
+GRID = np.linspace(-40.0, 40.0, 400_001)
+SMALL = SMC(num_particles=256, max_moves=8)
+
+
+def linear_likelihood(params, x):
+    return dist.Normal(x @ params["w"], 0.5)
+
+
+def linear():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(40, 2))
+    y = x @ np.array([1.0, -1.0]) + 0.5 * generator.normal(size=40)
+    return Model({"w": dist.Normal(0.0, 1.0).expand([2])}, linear_likelihood).given(x, y)
+
+
+def linear_truth(target):
+    x, y = target.x, target.y
+    covariance = np.linalg.inv(x.T @ x / 0.25 + np.eye(2))
+    log_evidence = stats.multivariate_normal(np.zeros(40), 0.25 * np.eye(40) + x @ x.T).logpdf(y)
+    return covariance @ x.T @ y / 0.25, np.sqrt(np.diag(covariance)), log_evidence
+
+
+def by_quadrature(log_density):
+    """(log evidence, posterior probabilities) on GRID."""
+    values = log_density(GRID)
+    total = logsumexp(values)
+    return total + np.log(GRID[1] - GRID[0]), np.exp(values - total)
+
+
+def two_modes(params, x):
+    """y = 0 is seen through N(w + 5, 1) or N(w − 5, 1)."""
+    locations = jnp.stack([params["w"] + 5.0, params["w"] - 5.0], axis=-1)
+    return dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([0.3, 0.7])), dist.Normal(locations, 1.0))
+
+
+def two_modes_log_density(w):
+    branches = np.log([0.3, 0.7])[:, None] + stats.norm.logpdf(0, [w + 5, w - 5], 1)
+    return stats.norm.logpdf(w, 0, 4) + logsumexp(branches, axis=0)
+
+
+def modes():
+    return Model({"w": dist.Normal(0.0, 4.0)}, two_modes).given(y=np.array([0.0]))
+
+
+# what is right ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def replicated():
+    """Errors (key, estimate) over what was said of them: evidence and both means. And the evidences' sds."""
+    target = linear()
+    mean, _, log_evidence = linear_truth(target)
+    z, spread = [], []
+    for key in range(NUM_KEYS):
+        posterior = fit(target, SMC(num_particles=1_024), key=key, progress=False)
+        table, evidence = posterior.summary(), posterior.log_evidence
+        found = np.array([evidence.value - log_evidence, *(table["mean"].to_numpy() - mean)])
+        z.append(found / [evidence.error, *table["mcse_mean"]])
+        spread.append([found[0], evidence.error])
+    return np.array(z), np.array(spread)
+
+
+def test_errors_cover(replicated):
+    z, _ = replicated
+    misses = np.sum(np.abs(z) > stats.t.ppf(0.95, 15), axis=0)
+    # 10 % are expected: a false alarm once in 28,000 for each of three estimates
+    np.testing.assert_array_less(misses, stats.binom.isf(3.5e-5, NUM_KEYS, 0.1))
+    assert misses.sum() > 0, "120 intervals that all cover are too wide: once in 300,000"
+
+
+def test_the_error_of_the_evidence_is_its_spread_over_keys(replicated):
+    _, spread = replicated
+    found, said = np.sqrt(np.mean(spread**2, axis=0))
+    assert abs(found / said - 1) < 0.55  # the sd of a root mean square of 40 is 11 %: five of them
+    assert said < 0.1
+
+
+def test_means_and_sds():
+    target = linear()
+    mean, sd, _ = linear_truth(target)
+    posterior = fit(target, SMC(), key=3, progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.kind.positions.shape == (16, 256, 2)
+    error = 5 / np.sqrt(posterior.verdict.figures["island_ess"])
+    np.testing.assert_array_less(np.abs(posterior.mean()["w"] - mean) / sd, error)
+    np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), error)
+    np.testing.assert_allclose(np.sum(posterior.weights), 1.0)
+    assert posterior.info["temperatures"][-1] == 1.0
+    assert np.all(np.diff(posterior.info["temperatures"]) > 0)
+    assert posterior.info["num_gradients"] > 4_096
+
+
+@pytest.mark.parametrize("key", [0, 1, 2])
+def test_modes_ten_sds_apart_have_their_weights(key):
+    log_evidence, p = by_quadrature(two_modes_log_density)
+    posterior = fit(modes(), SMC(), key=key, progress=False)
+    assert posterior.verdict.status == "pass"
+    w = posterior.draws["w"].ravel()
+    right = posterior.weights @ (w > 0)
+    # the means of the modes are 9.4 apart, so that the error of the mean is that of the share times 9.4
+    error = posterior.summary()["mcse_mean"].iloc[0] / 9.4
+    assert abs(right - p[GRID > 0].sum()) < stats.t.isf(1e-4, 15) * error
+    assert error < 0.02
+    assert abs(posterior.log_evidence.value - log_evidence) < stats.t.isf(1e-4, 15) * posterior.log_evidence.error
+    each = posterior.kind.positions[..., 0]
+    np.testing.assert_array_less(0.5, (each > 0).mean(axis=1), "every island has both")
+
+
+def test_a_mode_that_few_draws_of_the_prior_find_does_not_pass():
+    """Half of the mass is 3 sds out in the prior, where 4 of its 4,096 draws are."""
+    shift, sd = 3.0, 0.05
+    odds = float(np.exp(stats.norm.logpdf(0) - stats.norm.logpdf(shift)))
+
+    def likelihood(params, x):
+        locations = jnp.stack([params["w"], params["w"] - shift], axis=-1)
+        probabilities = jnp.array([1.0, odds]) / (1 + odds)
+        return dist.MixtureSameFamily(
+            dist.Categorical(probs=probabilities), dist.Normal(locations, jnp.array([0.3, sd]))
+        )
+
+    target = Model({"w": dist.Normal(0.0, 1.0)}, likelihood).given(y=np.array([0.0]))
+    posterior = fit(target, SMC(), progress=False)
+    assert posterior.verdict.status == "failed"
+    assert any("they disagree" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_moves_that_are_too_few_do_not_pass():
+    """A random scale of many effects: one move a temperature leaves the particles where they were."""
+    model = Model(
+        {"tau": dist.HalfCauchy(1.0), "effect": lambda tau: dist.Normal(0.0, tau).expand([10])},
+        lambda params, x: dist.Normal(params["effect"], 0.1),
+    )
+    target = model.given(y=np.linspace(-2, 2, 10))
+    posterior = fit(target, SMC(num_particles=512, max_moves=1), progress=False)
+    assert posterior.verdict.status != "pass"
+    assert posterior.verdict.figures["mutation_correlation"] > 0.25
+
+
+# hard edges -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_likelihood_that_is_zero_over_part_of_the_prior():
+    """θ ~ U(0, 10), y_i ~ U(0, θ): nothing below max y = 6, and p(D) = ∫_6^10 θ⁻³ dθ / 10."""
+    model = Model({"top": dist.Uniform(0.0, 10.0)}, lambda params, x: dist.Uniform(0.0, params["top"]))
+    posterior = fit(model.given(y=np.array([1.0, 3.0, 6.0])), SMC(), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.draws["top"].min() >= 6
+    log_evidence = np.log(0.1 * (6.0**-2 - 10.0**-2) / 2)
+    assert abs(posterior.log_evidence.value - log_evidence) < stats.t.isf(1e-4, 15) * posterior.log_evidence.error
+    mean = (1 / 6 - 1 / 10) / ((6.0**-2 - 10.0**-2) / 2)
+    error = posterior.summary()["mcse_mean"].iloc[0]
+    assert abs(posterior.mean()["top"] - mean) < stats.t.isf(1e-4, 15) * error
+
+
+def test_a_likelihood_that_is_no_number_over_part_of_the_prior():
+    y = np.array([1.0, 3.0, 0.6])
+    model = Model({"w": dist.Normal(0.5, 1.0)}, lambda params, x: dist.Normal(jnp.log(params["w"]), 1.0))
+    posterior = fit(model.given(y=y), SMC(), progress=False)
+    assert posterior.verdict.status == "doubtful"
+    assert any("no number at 3" in sentence for sentence in posterior.verdict.sentences)
+    w = np.linspace(1e-6, 15, 100_001)
+    terms = stats.norm.logpdf(w, 0.5, 1) + stats.norm.logpdf(y[:, None], np.log(w), 1).sum(axis=0)
+    truth = logsumexp(terms) + np.log(w[1] - w[0])
+    assert abs(posterior.log_evidence.value - truth) < stats.t.isf(1e-4, 15) * posterior.log_evidence.error
+
+
+def test_a_likelihood_that_is_nowhere_finite():
+    model = Model({"top": dist.Uniform(0.0, 1.0)}, lambda params, x: dist.Uniform(0.0, params["top"]))
+    with pytest.raises(CredoError, match="finite at 0 of 256 draws of the prior"):
+        fit(model.given(y=np.array([2.0])), SMALL, progress=False)
+
+
+def test_single_precision():
+    target = linear()
+    mean, sd, log_evidence = linear_truth(target)
+    posterior = fit(target, SMC(num_particles=1_024), precision="float32", progress=False)
+    assert posterior.kind.positions.dtype == np.float32
+    assert posterior.kind.log_weights.dtype == np.float32
+    assert abs(posterior.log_evidence.value - log_evidence) < stats.t.isf(1e-4, 15) * posterior.log_evidence.error
+    np.testing.assert_array_less(np.abs(posterior.mean()["w"] - mean) / sd, 0.2)
+
+
+# references -----------------------------------------------------------------------------------------------------------
+
+
+def bare_density(params):
+    return jnp.logaddexp(
+        jnp.log(0.3) - 0.5 * ((params["x"] + 4.0) / 0.5) ** 2, jnp.log(0.7) - 0.5 * ((params["x"] - 4.0) / 0.5) ** 2
+    ) - jnp.log(0.5 * jnp.sqrt(2 * jnp.pi))
+
+
+def bare():
+    return Model.from_log_density(bare_density, {"x": dist.constraints.real}).given()
+
+
+def wide(target, sd=6.0):
+    return Posterior(Gaussian(np.zeros(1), Diagonal(np.full(1, sd))), target, verdict=Verdict("pass"))
+
+
+def test_a_reference_takes_the_place_of_a_prior():
+    target = bare()
+    posterior = fit(target, SMC(reference=wide(target)), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert abs(posterior.log_evidence.value) < stats.t.isf(1e-4, 15) * posterior.log_evidence.error
+    error = posterior.summary()["mcse_mean"].iloc[0]
+    assert abs(posterior.mean()["x"] - 1.6) < stats.t.isf(1e-4, 15) * error
+    assert error < 0.15
+    by_start = fit(target, SMC(), start=wide(target), progress=False)
+    np.testing.assert_array_equal(by_start.kind.positions, posterior.kind.positions)
+
+
+@pytest.mark.slow
+def test_no_evidence_under_an_improper_prior():
+    model = Model(
+        {"w": dist.ImproperUniform(dist.constraints.real, (), ())}, lambda params, x: dist.Normal(params["w"], 1.0)
+    )
+    target = model.given(y=np.array([0.3, 0.5]))
+    with pytest.raises(CredoError, match=r"improper.*'w'.*proper prior.*reference="):
+        fit(target, SMALL, progress=False)
+    posterior = fit(target, SMC(reference=wide(target), num_particles=512), progress=False)
+    assert posterior.log_evidence is None
+    assert np.isfinite(posterior.verdict.figures["evidence_error"])
+
+
+# one answer a key -----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_key_gives_the_same_answer():
+    target = linear()
+    first, again, other = (fit(target, SMALL, key=key, progress=False) for key in (5, 5, 6))
+    np.testing.assert_array_equal(first.kind.positions, again.kind.positions)
+    assert first.log_evidence == again.log_evidence
+    assert not np.any(first.kind.positions == other.kind.positions)
+
+
+def test_a_second_fit_compiles_nothing(caplog):
+    target = linear()
+    fit(target, SMALL, progress=False)
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        fit(target, SMALL, key=9, progress=False)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
+
+
+# stops and mistakes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_time_limit_before_the_end_leaves_no_posterior():
+    with pytest.raises(CredoError, match=r"time limit of 1e-06 s came at beta = 0.*nothing is a posterior"):
+        fit(linear(), SMALL, time_limit=1e-6, progress=False)
+
+
+def test_an_interrupt_is_obeyed_between_moves(monkeypatch):
+    mutate, calls = smc.mutate, []
+
+    def interrupted(*args, **settings):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)  # noted by the handler, wherever it comes from
+        return mutate(*args, **settings)
+
+    monkeypatch.setattr(smc, "mutate", interrupted)
+    monkeypatch.setattr(smc, "num_cores", lambda: 1)
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(linear(), SMALL, progress=False)
+    assert len(calls) < 40, "it went on for a while"
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_mistakes_have_their_sentences(tmp_path):
+    target = linear()
+    for method, message in (
+        (SMC(num_particles=64, islands=32), "64 particles on 32 islands are 2 each"),
+        (SMC(islands=1), "islands is 2 or more"),
+        (SMC(reference=wide(bare())), "reference has other parameters"),
+        (SMC(reference=Posterior(Draws(np.zeros((1, 3, 2))), target, verdict=Verdict("pass"))), "no density"),
+        (SMC(reference=3), "reference is of the kind Posterior or None"),
+    ):
+        with pytest.raises(CredoError, match=message):
+            fit(target, method, progress=False)
+    with pytest.raises(CredoError, match="ess_share lies between"):
+        SMC(ess_share=1.0)
+    with pytest.raises(CredoError, match="keeps no checkpoint"):
+        fit(target, SMC(), checkpoint=tmp_path, progress=False)
+    with pytest.raises(CredoError, match="bare log density.*reference="):
+        fit(bare(), SMC(), progress=False)
+    with pytest.raises(CredoError, match="no likelihood apart from its prior"):
+        fit(Model({"v": dist.Normal(0.0, 1.0)}, None).given(), SMC(), progress=False)
