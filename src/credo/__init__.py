@@ -19,7 +19,18 @@ from credo.fitting import fit, load, resume
 from credo.methods import exact, vi
 from credo.methods.exact import Exact, Grid
 from credo.methods.laplace import ExactHessian, GaussNewton, Laplace
-from credo.methods.mcmc import HMC, MALA, NUTS, EllipticalSlice, IndependenceMH, RandomWalkMetropolis, Slice
+from credo.methods.mcmc import (
+    HMC,
+    MALA,
+    NUTS,
+    Conjugate,
+    EllipticalSlice,
+    Enumerated,
+    Gibbs,
+    IndependenceMH,
+    RandomWalkMetropolis,
+    Slice,
+)
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.methods.particles.importance import Importance
 from credo.methods.particles.points import Independent, Sobol
@@ -77,6 +88,9 @@ __all__ = [
     "Slice",
     "EllipticalSlice",
     "IndependenceMH",
+    "Gibbs",
+    "Conjugate",
+    "Enumerated",
     "Importance",
     "Independent",
     "Sobol",

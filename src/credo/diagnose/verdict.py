@@ -348,6 +348,9 @@ RULES: dict[str, Rule] = {
     "num_chains": Rule("chains run", "information"),
     "num_draws": Rule("draws taken, over all chains", "information"),
     "num_temperatures": Rule("temperatures between prior and posterior", "information"),
+    "num_settled": Rule(
+        "discrete coordinates that took one value in all draws, after they had moved: not in R-hat and ESS", "information"
+    ),
     "num_iterations": Rule("iterations of the optimiser", "information"),
     "num_simulations": Rule("simulated data sets that were fitted", "information"),
     "position_norm": Rule("largest absolute coordinate of the unconstrained position", "information"),

@@ -36,7 +36,8 @@ def check_settings(method: Any) -> None:
         least = field.metadata.get("at_least")
         if least is not None and value is not None and not value >= least:
             raise CredoError(f"{cls.__name__}({field.name}={value!r}): {field.name} is {least} or more. Raise it.")
-        check_settings(value)
+        for each in value.values() if isinstance(value, collections.abc.Mapping) else (value,):
+            check_settings(each)
 
 
 def _fits(value, wanted) -> bool:
@@ -95,6 +96,8 @@ def to_json(value: Any) -> Any:
         return value.item()
     if isinstance(value, tuple | list):
         return [to_json(entry) for entry in value]
+    if isinstance(value, collections.abc.Mapping):
+        return {"mapping": [[to_json(key), to_json(each)] for key, each in value.items()]}
     cls = type(value)
     if dataclasses.is_dataclass(value) and cls.__module__.startswith(_HOME):
         fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -111,6 +114,8 @@ def from_json(text: Any) -> Any:
         return tuple(from_json(entry) for entry in text)
     if not isinstance(text, dict):
         return text
+    if "mapping" in text:
+        return {from_json(key): from_json(each) for key, each in text["mapping"]}
     module, _, name = str(text.get("type")).partition(":")
     try:
         cls = getattr(importlib.import_module(module), name) if module.startswith(_HOME) else None

@@ -1,5 +1,8 @@
 """Markov chain Monte Carlo: draws from the exact posterior."""
 
+from credo.methods.mcmc.conjugate import Conjugate
+from credo.methods.mcmc.enumerated import Enumerated
+from credo.methods.mcmc.gibbs_sampling import Gibbs
 from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric, DiagonalMetric
 from credo.methods.mcmc.proposals import MALA, EllipticalSlice, IndependenceMH, RandomWalkMetropolis, Slice
 from credo.methods.mcmc.sampling import HMC, NUTS
@@ -9,9 +12,12 @@ __all__ = [
     "MALA",
     "NUTS",
     "AutomaticMetric",
+    "Conjugate",
     "DenseMetric",
     "DiagonalMetric",
     "EllipticalSlice",
+    "Enumerated",
+    "Gibbs",
     "IndependenceMH",
     "RandomWalkMetropolis",
     "Slice",

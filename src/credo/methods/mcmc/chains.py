@@ -57,22 +57,15 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None)
     given = _cast(dict(recipe.given), dtype)
 
-    def tuned(kernels: list) -> tuple[Tuning, list[State]]:
-        metric = None if recipe.metric is None else _cast(recipe.metric.initial(_gradients(kernels)), dtype)
-        acceptance: Any = np.asarray(0.5 if recipe.target_acceptance is None else recipe.target_acceptance, dtype)
-        step = None if recipe.target_acceptance is None else restart(np.asarray(FIRST_STEP, dtype))
-        is_adapting: Any = np.bool_(method.num_warmup > 0)
-        return Tuning(metric, acceptance, is_adapting, given), [State(state, step) for state in kernels]
-
     def begin(target):
-        return tuned(start_chains(target, start, key, method.chains, program, given))
+        return first_tuning(recipe, method.num_warmup, start_chains(target, start, key, method.chains, program, given))
 
     def prepare_report():
         """Compile what gives the draws by name: hardly anybody asks a sampler for less."""
         shape = (method.chains * method.num_draws, target.dim)
         report_positions.lower(target, jax.ShapeDtypeStruct(shape, dtype)).compile()
 
-    tuning, (state,) = tuned([recipe.like(np.ones(target.dim, dtype))])
+    tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])
     done = run(
         program,
         target,
@@ -91,6 +84,17 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     return as_posterior(done, target, method)
 
 
+def first_tuning(recipe: Recipe, num_warmup: int, kernels: list) -> tuple[Tuning, list[State]]:
+    """The tuning with which warm-up begins, and the states of chains whose kernels have the states ``kernels``."""
+    dtype = kernels[0].position.dtype
+    metric = None if recipe.metric is None else _cast(recipe.metric.initial(_gradients(kernels)), dtype)
+    acceptance: Any = np.asarray(0.5 if recipe.target_acceptance is None else recipe.target_acceptance, dtype)
+    step = None if recipe.target_acceptance is None else restart(np.asarray(FIRST_STEP, dtype))
+    is_adapting: Any = np.bool_(num_warmup > 0)
+    given = _cast(dict(recipe.given), dtype)
+    return Tuning(metric, acceptance, is_adapting, given), [State(state, step) for state in kernels]
+
+
 def _gradients(kernels: list) -> np.ndarray:
     """At the starts (chain, dim); ones where a kernel knows none."""
     return np.stack([getattr(state, "gradient", np.ones_like(state.position)) for state in kernels])
@@ -101,8 +105,8 @@ def _cast(tree, dtype):
     return jax.tree.map(lambda a: a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a, tree)
 
 
-def as_posterior(done: Run, target, method) -> Posterior:
-    """The draws with their verdict."""
+def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = None) -> Posterior:
+    """The draws with their verdict, on the figures ``found`` where these are not ``figures``."""
     sampling, warmup = done.info["sampling"], done.info.get("warmup")
     positions: Any = done.records["position"]
     info = {
@@ -118,7 +122,7 @@ def as_posterior(done: Run, target, method) -> Posterior:
     if not done.is_complete:
         num_draws = positions.shape[1]
         sentences.append(f"The time limit came after {num_draws} of {method.num_draws} draws in each chain.")
-    verdict = judge(figures(positions, sampling, method), sentences)
+    verdict = judge(figures(positions, sampling, method) if found is None else found, sentences)
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 

@@ -35,9 +35,11 @@ class NUTS:
         if not 1 <= self.max_depth <= 20:
             raise CredoError(f"max_depth lies between 1 and 20; got {self.max_depth}.")
 
+    def recipe(self, dim: int) -> Recipe:
+        return Recipe(nuts, State.like, self.target_acceptance, self.metric, (("max_depth", self.max_depth),))
+
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
-        recipe = Recipe(nuts, State.like, self.target_acceptance, self.metric, (("max_depth", self.max_depth),))
-        return sample(self, recipe, target, key=key, start=start, options=options)
+        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class HMC:
         if self.num_steps < 1:
             raise CredoError(f"num_steps is at least 1; got {self.num_steps}.")
 
+    def recipe(self, dim: int) -> Recipe:
+        return Recipe(hmc, State.like, self.target_acceptance, self.metric, (("num_steps", self.num_steps),))
+
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
-        recipe = Recipe(hmc, State.like, self.target_acceptance, self.metric, (("num_steps", self.num_steps),))
-        return sample(self, recipe, target, key=key, start=start, options=options)
+        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)

@@ -1,0 +1,155 @@
+"""Families of conjugate conditionals, over unconstrained coordinates u, and how a log density f tells their parameters.
+
+    normal         −½ (u − m)ᵀ P (u − m)               P = −∇²f,  m = u + P⁻¹ ∇f        at any u
+    log-gamma      Σ_i a_i w_i − b_i exp(w_i)          ∂f/∂w_i = a_i − b_i exp(w_i)     w = u: gamma; w = −u: inverse
+    logistic-beta  Σ_i a_i log p_i + b_i log(1 − p_i)  ∂f/∂u_i = a_i − (a_i + b_i) p_i  p = σ(u − c): beta
+
+where θ = exp(u) and p = σ(u) bring their Jacobians, so that a and b are the parameters of the gamma or beta variable.
+Gradients at two points, or a Hessian at one, give all of them. A Dirichlet variable is a product of beta variables, the
+shares broken off a stick; c_j = log(number of sticks from j on) is numpyro's offset.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+STEP = 0.7  # between the two points of gradients: far enough for digits, near enough that exp stays finite
+
+
+class Family(Protocol):
+    """Distributions over a block's coordinates v. ``name``: of those of the parameters.
+
+    ``fit(conditional, v)``: the parameters that the conditional must have if it is one of them, found from v.
+    ``spread(found, z)``: places where such a one has its mass, the mode at z = 0.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def fit(self, conditional, v) -> Any: ...
+
+    def sample(self, key, found) -> Array: ...
+
+    def spread(self, found, z) -> Array: ...
+
+    def log_prob(self, found, v) -> Array:
+        """Up to a constant."""
+        ...
+
+    def num_gradients(self, dim: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Normal:
+    """``is_apart``: the elements are independent, so that one product with the Hessian holds its diagonal."""
+
+    is_apart: bool
+
+    @property
+    def name(self) -> str:
+        return "normal"
+
+    class Found(NamedTuple):
+        mean: Float[Array, " block"]
+        root: Array  # of P, lower triangular: (block, block), or its diagonal
+
+    def fit(self, conditional, v) -> Found:
+        gradient_at = jax.grad(conditional.log_density)
+        if self.is_apart:
+            gradient, minus_p = jax.jvp(gradient_at, (v,), (jnp.ones_like(v),))
+            return self.Found(v - gradient / minus_p, jnp.sqrt(-minus_p))
+        gradient = gradient_at(v)
+        p = -lax.map(lambda e: jax.jvp(gradient_at, (v,), (e,))[1], jnp.eye(v.size, dtype=v.dtype))
+        root = jnp.linalg.cholesky(0.5 * (p + p.T))
+        white = solve_triangular(root, gradient, lower=True)
+        return self.Found(v + solve_triangular(root, white, lower=True, trans=1), root)
+
+    def sample(self, key, found: Found):
+        return self.spread(found, jax.random.normal(key, found.mean.shape, found.mean.dtype))
+
+    def spread(self, found: Found, z):
+        return found.mean + (z / found.root if self.is_apart else solve_triangular(found.root, z, lower=True, trans=1))
+
+    def log_prob(self, found: Found, v):
+        deviation = v - found.mean
+        white = found.root * deviation if self.is_apart else found.root.T @ deviation
+        return -0.5 * jnp.sum(white * white)
+
+    def num_gradients(self, dim: int) -> int:
+        return 2 if self.is_apart else dim + 1
+
+
+class Shapes(NamedTuple):
+    a: Float[Array, " block"]
+    b: Float[Array, " block"]
+
+
+@dataclass(frozen=True)
+class LogGamma:
+    """``sign``: 1 for the logarithm of a gamma variable, −1 for that of an inverse gamma variable."""
+
+    sign: int
+
+    @property
+    def name(self) -> str:
+        return "gamma" if self.sign == 1 else "inverse gamma"
+
+    def fit(self, conditional, v) -> Shapes:
+        places = jnp.stack([v - STEP, v + STEP])
+        first, second = self.sign * lax.map(jax.grad(conditional.log_density), places)
+        x, y = jnp.exp(self.sign * places)
+        b = (first - second) / (y - x)
+        return Shapes(first + b * x, b)
+
+    def sample(self, key, found: Shapes):
+        return self.sign * (jax.random.loggamma(key, found.a) - jnp.log(found.b))
+
+    def spread(self, found: Shapes, z):
+        return self.sign * (jnp.log(found.a / found.b) + z / jnp.sqrt(found.a))
+
+    def log_prob(self, found: Shapes, v):
+        w = self.sign * v
+        return jnp.sum(found.a * w - found.b * jnp.exp(w))
+
+    def num_gradients(self, dim: int) -> int:
+        return 2
+
+
+@dataclass(frozen=True)
+class LogisticBeta:
+    """``offsets``: c, one a coordinate."""
+
+    offsets: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        return "Dirichlet" if any(self.offsets) else "beta"
+
+    def fit(self, conditional, v) -> Shapes:
+        centre = jnp.asarray(self.offsets, v.dtype)
+        first, second = lax.map(jax.grad(conditional.log_density), jnp.stack([centre - STEP, centre + STEP]))
+        p = jax.nn.sigmoid(jnp.asarray([-STEP, STEP], v.dtype))
+        total = (first - second) / (p[1] - p[0])
+        a = first + total * p[0]
+        return Shapes(a, total - a)
+
+    def sample(self, key, found: Shapes):
+        k_a, k_b = jax.random.split(key)
+        logit = jax.random.loggamma(k_a, found.a) - jax.random.loggamma(k_b, found.b)
+        return logit + jnp.asarray(self.offsets, logit.dtype)
+
+    def spread(self, found: Shapes, z):
+        logit = jnp.log(found.a / found.b) + z * jnp.sqrt(1 / found.a + 1 / found.b)
+        return logit + jnp.asarray(self.offsets, logit.dtype)
+
+    def log_prob(self, found: Shapes, v):
+        logit = v - jnp.asarray(self.offsets, v.dtype)
+        return jnp.sum(found.a * jax.nn.log_sigmoid(logit) + found.b * jax.nn.log_sigmoid(-logit))
+
+    def num_gradients(self, dim: int) -> int:
+        return 2

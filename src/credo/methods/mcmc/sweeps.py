@@ -1,0 +1,119 @@
+"""The sweeps of ``Gibbs``: the barriers of their warm-up, whether they were possible, and what they are worth.
+
+``program`` below has ``updates``, one a block, and ``bound`` pairs each with what it is given, a recipe for a sampler.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from credo.diagnose.convergence import stuck_chains
+from credo.methods.mcmc.blocks import Inner
+from credo.methods.mcmc.chains import figures
+from credo.methods.mcmc.conjugate import Conjugating
+from credo.methods.mcmc.enumerated import Enumerating
+from credo.methods.mcmc.gibbs import State
+from credo.methods.mcmc.warmup import warmup_phases, windows
+from credo.run import Phase
+from credo.status import CredoError
+
+# warm-up --------------------------------------------------------------------------------------------------------------
+
+
+def warmup(method, program, bound, state: State) -> list[Phase]:
+    """Its phases: windows, at whose ends every block's step size and metric change as those of a sampler do."""
+    if method.num_warmup == 0:
+        return []
+    lengths, ends = windows(method.num_warmup), {}
+    for b, (update, recipe) in enumerate(bound):
+        if isinstance(update, Inner):
+            names = update.adaptive.record(state.carried[b])
+            phases = warmup_phases(method.num_warmup, recipe.metric, names)
+            ends[b] = [None] * (len(lengths) - len(phases)) + [phase.at_end for phase in phases]
+    kept = tuple(program.record(state))
+
+    def at_end(window: int, records, tuning, states):
+        (positions, info), tuning, states = records, list(tuning), list(states)
+        check_moves(program, info)
+        for b, functions in ends.items():
+            if functions[window] is None:
+                continue
+            position = positions["position"][..., program.updates[b].block.index()] if "position" in positions else None
+            gradient = {"gradient": positions[f"gradient {b}"]} if f"gradient {b}" in positions else {}
+            carried = [state.carried[b] for state in states]
+            tuning[b], carried = functions[window](({"position": position, **gradient}, info), tuning[b], carried)
+            states = [
+                state._replace(carried=(*state.carried[:b], own, *state.carried[b + 1 :]))
+                for state, own in zip(states, carried, strict=True)
+            ]
+        return tuple(tuning), states
+
+    last = len(lengths) - 1
+    return [
+        Phase("warmup", n, () if window == last else kept, functools.partial(at_end, window))
+        for window, n in enumerate(lengths)
+    ]
+
+
+def check_moves(program, info) -> None:
+    """CredoError where a conditional gave what cannot be."""
+    is_valid = np.asarray(info.is_valid)
+    for update, valid in zip(program.updates, np.moveaxis(is_valid, -1, 0), strict=True):
+        if not valid.all():
+            raise CredoError(
+                f"The conditional of {update.block.label} returned values that are not finite or lie outside the "
+                f"support of the prior, in {np.sum(~valid):,} of {valid.size:,} sweeps: return values that the prior "
+                "allows."
+            )
+    bad = ~np.isfinite(info.log_density)
+    if bad.any():
+        raise CredoError(
+            f"The log density is {np.asarray(info.log_density)[bad][0]} after {bad.sum():,} of {bad.size:,} sweeps: a "
+            "conditional moves where the posterior is 0. Draw from the conditional of the model as it is written."
+        )
+
+
+# the verdict ----------------------------------------------------------------------------------------------------------
+
+
+def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
+    """What the verdict reads. A discrete coordinate that took one value in all draws has no R-hat and no ESS.
+
+    It is left out where some chain has moved it, in warm-up, to where all chains are now; a coordinate that never
+    moved in any chain, from one start, stays in, and is not known. Chains that disagree have an infinite R-hat.
+    """
+    positions, info = done.records["position"], done.info["sampling"]
+    is_discrete = np.concatenate([np.full(leaf.size, leaf.is_discrete) for leaf in target.structure.leaves])
+    has_moved = np.any([state.has_moved for state in done.states], axis=0)
+    is_settled = is_discrete & has_moved & np.all(positions == positions[0, 0], axis=(0, 1))
+    judged = positions[..., ~is_settled] if not is_settled.all() else positions
+    found = figures(judged, info, method)
+    # a discrete position may rightly stay where it is for long: R-hat and ESS alone say whether it is stuck
+    del found["num_stuck_chains"]
+    if not is_discrete.all():
+        found["num_stuck_chains"] = int(np.sum(stuck_chains(positions[..., ~is_discrete])))
+    is_inner = [isinstance(update, Inner) for update in program.updates]
+    if any(is_inner):
+        found["acceptance_rate"] = float(np.mean(info.acceptance[..., is_inner]))
+    else:  # nothing was proposed, so nothing diverged
+        for name in ("acceptance_rate", "num_divergences", "divergence_share"):
+            found.pop(name, None)
+    return found | ({"num_settled": int(is_settled.sum())} if is_discrete.any() else {})
+
+
+def facts_of_blocks(program, done) -> dict[str, dict[str, Any]]:
+    """What there is to say of each block, by its names."""
+    found = {}
+    for b, update in enumerate(program.updates):
+        facts: dict[str, Any] = {}
+        if isinstance(update, Inner):
+            facts["acceptance_rate"] = float(np.mean(done.info["sampling"].acceptance[..., b]))
+            if update.adaptive.has_step_size:
+                facts["step_size"] = float(np.exp(done.states[0].carried[b].step.log_step))
+        if isinstance(update, Enumerating):
+            facts["elements_at_once"] = update.is_apart
+        if isinstance(update, Conjugating):
+            facts["family"] = update.family.name
+        found[update.block.label] = facts
+    return found

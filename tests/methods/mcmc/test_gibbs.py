@@ -1,0 +1,463 @@
+"""Gibbs: every kind of block leaves the target invariant, and fits agree with exact answers."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from scipy import special, stats
+
+import credo
+from credo import CredoError, Model
+from credo.diagnose.verdict import judge
+from credo.methods.mcmc.blocks import inner, own
+from credo.methods.mcmc.chains import first_tuning
+from credo.methods.mcmc.conditional import Block, Conditional
+from credo.methods.mcmc.conjugate import conjugating
+from credo.methods.mcmc.enumerated import enumerating
+from credo.methods.mcmc.gibbs_sampling import Sweep
+from credo.methods.mcmc.sweeps import figures_of_sweeps
+from credo.precision import double, to_numpy
+
+NUM_CHAINS = 4_000
+MAX_Z = 5.0  # of about 80 statistics: one false alarm in 20,000 runs
+
+
+# invariance -----------------------------------------------------------------------------------------------------------
+
+EVERYTHING = Model(
+    {
+        "w": dist.Beta(2.0, 3.0),
+        "z": lambda w: dist.Bernoulli(w).expand([4]),
+        "c": dist.Categorical(probs=np.array([0.5, 0.2, 0.3])),
+        "m": lambda z, c: dist.Normal(2.0 * z + c, 1.0),
+        "t": dist.Gamma(3.0, 2.0),
+        "x": lambda m, t: dist.Normal(m.sum(), t**-0.5),
+        "s": lambda t: dist.Uniform(0.0, t),
+    },
+    None,
+)
+
+
+def draw_s_and_c(key, params, data):
+    k_s, k_c = jax.random.split(key)
+    k = jnp.arange(3)
+    log_p = jnp.log(jnp.array([0.5, 0.2, 0.3])) - 0.5 * jnp.sum((params["m"] - 2.0 * params["z"] - k[:, None]) ** 2, 1)
+    return {"s": params["t"] * jax.random.uniform(k_s), "c": jax.random.categorical(k_c, log_p)}
+
+
+def draw_x(key, params, data):
+    return params["m"].sum() + params["t"] ** -0.5 * jax.random.normal(key)
+
+
+def draw_too_narrow(key, params, data):
+    return params["m"].sum() + 0.8 * params["t"] ** -0.5 * jax.random.normal(key)
+
+
+def draw_t(key, params, data):
+    """Given x, m and s, whose values stay: t is a gamma variable above s, proposed without that bound."""
+    rate = 2.0 + 0.5 * (params["x"] - params["m"].sum()) ** 2
+    proposal = jax.random.gamma(key, 2.5) / rate
+    return jnp.where(proposal > params["s"], proposal, params["t"])
+
+
+def exact_draws():
+    """Positions (chain, dim), by NumPy."""
+    rng = np.random.default_rng(0)
+    w = rng.beta(2.0, 3.0, NUM_CHAINS)
+    z = (rng.uniform(size=(NUM_CHAINS, 4)) < w[:, None]).astype(float)
+    c = rng.choice(3, NUM_CHAINS, p=[0.5, 0.2, 0.3]).astype(float)
+    m = rng.normal(2.0 * z + c[:, None], 1.0)
+    t = rng.gamma(3.0, 1 / 2.0, NUM_CHAINS)
+    x = rng.normal(m.sum(axis=1), t**-0.5)
+    s = rng.uniform(size=NUM_CHAINS)
+    return np.column_stack([special.logit(w), z, c, m, np.log(t), x, special.logit(s)])
+
+
+def sweep_of(target, blocks, position):
+    """The program of ``blocks``, and its tuning."""
+    updates, tuning = [], []
+    for names, kind in blocks.items():
+        block = Block.of(target.structure, names)
+        if isinstance(kind, credo.Conjugate):
+            update, given = conjugating(target, block, [position]), None
+        elif isinstance(kind, credo.Enumerated):
+            update, given = enumerating(target, block, [position])
+        elif callable(kind):
+            update, given = own(target, block, kind)
+        else:
+            update, recipe = inner(target, block, kind)
+            given = first_tuning(recipe, 0, [recipe.like(np.ones(block.dim))])[0]
+        updates.append(update)
+        tuning.append(given)
+    return Sweep(tuple(updates)), tuple(tuning)
+
+
+def z_scores(blocks, num_sweeps=2):
+    """Of the changes of statistics, in chains that start from exact draws."""
+    with double():
+        target, before = EVERYTHING.given().flat(), exact_draws()
+        program, tuning = sweep_of(target, blocks, before[0])
+        algorithm = program.algorithm(target, tuning)
+
+        def several(chain):
+            key, position = chain
+            k_init, *keys = jax.random.split(key, num_sweeps + 1)
+            state = algorithm.init(k_init, position)
+            return jax.lax.scan(lambda s, k: algorithm.step(k, s), state, jnp.stack(keys))
+
+        keys = jax.random.split(jax.random.key(1), NUM_CHAINS)
+        end, info = to_numpy(jax.jit(lambda *c: jax.lax.map(several, c))(keys, before))
+        log_density = np.asarray(
+            jax.jit(lambda u: jax.lax.map(target.log_density, u))(
+                np.stack([before, end.position]).reshape(-1, target.dim)
+            )
+        )
+        log_density = log_density.reshape(2, -1)
+    np.testing.assert_allclose(end.log_density, log_density[1], rtol=1e-10)
+    assert np.all(info.is_valid)
+    moving = np.concatenate([program.updates[b].block.index() for b in range(len(blocks))])
+    assert np.all(np.mean(end.position[:, moving] != before[:, moving], axis=0) > 0.05)
+    np.testing.assert_array_equal(end.has_moved, end.has_moved | (end.position != before))
+    statistics = (
+        lambda u: u,
+        lambda u: (u - before.mean(axis=0)) ** 2,
+        lambda u: (u - before.mean(axis=0)) * (np.roll(u, 1, axis=1) - np.roll(before, 1, axis=1).mean(axis=0)),
+        lambda u: (u[:, :1] < np.median(before[:, 0])) * u,
+        lambda u: (u < np.quantile(before, 0.1, axis=0)).astype(float),
+    )
+    change = [(log_density[1] - log_density[0])[:, None], *(f(end.position) - f(before) for f in statistics)]
+    return np.concatenate([np.abs(c.mean(axis=0)) / (c.std(axis=0) / np.sqrt(NUM_CHAINS) + 1e-300) for c in change])
+
+
+def test_target_is_invariant():
+    blocks = {
+        ("w",): credo.Conjugate(),
+        ("z",): credo.Enumerated(),
+        ("s", "c"): draw_s_and_c,
+        ("x",): credo.HMC(num_steps=2),
+    }
+    assert np.all(z_scores(blocks) < MAX_Z)
+
+
+@pytest.mark.slow
+def test_target_is_invariant_to_every_kind_of_block():
+    blocks = {
+        ("w",): credo.Conjugate(),
+        ("z",): credo.Enumerated(),
+        ("c",): credo.Enumerated(),
+        ("m",): credo.Conjugate(),  # normal, and not apart
+        ("t",): draw_t,  # whose value moves the coordinate of s
+        ("x",): credo.Slice(),
+        ("s",): lambda key, params, data: params["t"] * jax.random.uniform(key),
+    }
+    assert np.all(z_scores(blocks) < MAX_Z)
+
+
+def test_a_wrong_conditional_is_seen():
+    """The test above would fail: the statistics have the power."""
+    assert z_scores({("x",): draw_too_narrow}).max() > MAX_Z
+
+
+# fits -----------------------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(4)
+SIGNAL = np.concatenate([RNG.normal(0.0, 1.0, 24), RNG.normal(2.5, 1.0, 16), [-4.0]])
+MIXTURE = Model(
+    {
+        "w": dist.Beta(2.0, 2.0),
+        "mu": dist.Normal(2.0, 1.0),
+        "z": lambda w: dist.Bernoulli(w).expand([SIGNAL.size]),
+    },
+    lambda params, x: dist.Normal(params["mu"] * params["z"], 1.0),
+    derived={"num_signal": lambda z: z.sum()},
+)
+MIXTURE_METHOD = credo.Gibbs({"z": credo.Enumerated(), "w": credo.Conjugate(), "mu": credo.Conjugate()})
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return credo.fit(MIXTURE.given(y=SIGNAL), MIXTURE_METHOD, key=2, progress=False)
+
+
+def mixture_by_quadrature():
+    """Means and sds of w and mu, and P(z = 1), with z summed out."""
+    w, mu = np.linspace(0.001, 0.999, 300)[:, None], np.linspace(0.0, 5.0, 301)
+    ones = stats.norm.pdf(SIGNAL[:, None, None], mu, 1.0) * w
+    zeros = stats.norm.pdf(SIGNAL, 0.0, 1.0)[:, None, None] * (1 - w)
+    p = np.exp(np.log(ones + zeros).sum(axis=0) + stats.norm.logpdf(mu, 2.0, 1.0) + stats.beta.logpdf(w, 2.0, 2.0))
+    p /= p.sum()
+    moments = [(np.sum(p * v), np.sqrt(np.sum(p * (v - np.sum(p * v)) ** 2))) for v in (w, mu)]
+    return moments, np.sum(p * ones / (ones + zeros), axis=(1, 2))
+
+
+def test_mixture_agrees_with_the_sum_over_assignments(mixture):
+    assert mixture.verdict.status == "pass", mixture.verdict
+    assert mixture.info["blocks"] == {
+        "z": {"elements_at_once": True},
+        "w": {"family": "beta"},
+        "mu": {"family": "normal"},
+    }
+    table, (moments, probability) = mixture.summary(), mixture_by_quadrature()
+    for name, (mean, sd) in zip(("w", "mu"), moments, strict=True):
+        assert abs(table["mean"][name] - mean) < 5 * table["mcse_mean"][name]
+        assert abs(table["sd"][name] / sd - 1) < 10 / np.sqrt(table["ess_bulk"][name])
+    error = 5 * np.sqrt(probability * (1 - probability) / mixture.verdict.figures["min_ess_bulk"]) + 0.001
+    np.testing.assert_array_less(np.abs(mixture.mean()["z"] - probability), error)
+    assert mixture.info["num_gradients"] > 0
+    assert "acceptance_rate" not in mixture.verdict.figures
+
+
+def test_draws_are_whole_numbers_in_every_use(mixture, tmp_path):
+    draws = mixture.draws
+    assert np.issubdtype(draws["z"].dtype, np.integer)
+    assert draws["z"].shape == (4, 1_000, SIGNAL.size)
+    np.testing.assert_array_equal(draws["num_signal"], draws["z"].sum(axis=-1))
+    assert mixture.verdict.figures["num_settled"] >= 1  # that of the datum at −4
+    assert np.all(draws["z"][..., -1] == 0)
+    assert np.issubdtype(mixture.sample(0, 3)["z"].dtype, np.integer)
+    assert not any("fewer rows" in sentence for sentence in mixture.verdict.sentences)
+    predictive = mixture.predict(None, credo.MonteCarlo(4_000))
+    np.testing.assert_allclose(predictive.mean, (draws["mu"][..., None] * draws["z"]).mean(axis=(0, 1)), rtol=1e-6)
+    mixture.save(tmp_path / "p.credo")
+    for model in (None, MIXTURE, MIXTURE.given(y=SIGNAL)):
+        loaded = credo.load(tmp_path / "p.credo", model)
+        np.testing.assert_array_equal(loaded.draws["z"], draws["z"])
+        assert np.issubdtype(loaded.draws["z"].dtype, np.integer)
+        assert loaded.verdict == mixture.verdict
+    assert credo.methods.settings.from_json(credo.methods.settings.to_json(MIXTURE_METHOD)) == MIXTURE_METHOD
+
+
+COUNTS = np.concatenate([RNG.poisson(3.0, 17), RNG.poisson(1.5, 13)])
+CHANGE = Model(
+    {"s": dist.DiscreteUniform(1, COUNTS.size - 1), "rate": dist.Gamma(2.0, 1.0).expand([2])},
+    lambda params, x: dist.Poisson(params["rate"][(x >= params["s"]).astype(int)]),
+)
+
+
+@pytest.mark.slow
+def test_change_point_agrees_with_its_enumeration():
+    years = np.arange(COUNTS.size)
+    method = credo.Gibbs({"s": credo.Enumerated(), "rate": credo.Conjugate()}, num_draws=4_000)
+    posterior = credo.fit(CHANGE.given(years, COUNTS), method, key=5, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    assert posterior.info["blocks"]["rate"] == {"family": "gamma"}
+
+    def log_marginal(y):  # up to the factorials, which are the same for all s
+        return special.gammaln(2.0 + y.sum()) - (2.0 + y.sum()) * np.log(1.0 + y.size)
+
+    log_p = np.array([log_marginal(COUNTS[:s]) + log_marginal(COUNTS[s:]) for s in years[1:]])
+    p = np.exp(log_p - special.logsumexp(log_p))
+    drawn = posterior.draws["s"]
+    found = (drawn.reshape(-1)[:, None] == years[1:]).mean(axis=0)
+    ess = posterior.verdict.figures["min_ess_bulk"]
+    np.testing.assert_array_less(np.abs(found - p), 5 * np.sqrt(p * (1 - p) / ess) + 1e-3)
+    rates = [[(2.0 + y.sum()) / (1.0 + y.size) for y in (COUNTS[:s], COUNTS[s:])] for s in years[1:]]
+    table = posterior.summary(["rate"])
+    np.testing.assert_array_less(np.abs(table["mean"] - p @ np.array(rates)), 5 * table["mcse_mean"])
+
+
+GROUPS = np.repeat(np.arange(6), 5)
+HIERARCHY = {
+    "grand": dist.Normal(0.0, 10.0),
+    "between": dist.InverseGamma(3.0, 2.0),  # variances
+    "within": dist.InverseGamma(3.0, 2.0),
+    "effect": lambda grand, between: dist.Normal(grand, jnp.sqrt(between)).expand([6]),
+}
+
+
+def normal_rows(params, x):
+    return dist.Normal(params["effect"][x], jnp.sqrt(params["within"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["threads", "vectorized"])
+def test_hierarchy_with_conjugate_conditionals_agrees_with_nuts(layout):
+    rng = np.random.default_rng(0)
+    y = 2.0 + rng.normal(size=6)[GROUPS] + rng.normal(size=30)
+    target = Model(HIERARCHY, normal_rows).given(GROUPS, y)
+    method = credo.Gibbs({name: credo.Conjugate() for name in HIERARCHY}, num_draws=2_000)
+    found = credo.fit(target, method, key=1, layout=layout, progress=False)
+    assert found.verdict.status == "pass", found.verdict
+    families = {name: facts["family"] for name, facts in found.info["blocks"].items()}
+    assert families == {"grand": "normal", "between": "inverse gamma", "within": "inverse gamma", "effect": "normal"}
+    both = [p.summary() for p in (found, credo.fit(target, credo.NUTS(num_draws=2_000), key=1, progress=False))]
+    error = np.hypot(both[0]["mcse_mean"], both[1]["mcse_mean"])
+    np.testing.assert_array_less(np.abs(both[0]["mean"] - both[1]["mean"]), 5 * error)
+    np.testing.assert_allclose(both[0]["sd"], both[1]["sd"], rtol=0.2)
+
+
+@pytest.mark.slow
+def test_dirichlet_and_samplers_within():
+    """Shares of three categories by Conjugate(), and of a mixture's other parameters by samplers."""
+    counts = np.array([7, 2, 4])
+    model = Model(
+        {"p": dist.Dirichlet(np.array([1.0, 2.0, 0.5])), "a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)},
+        lambda params, x: dist.Categorical(probs=jnp.broadcast_to(params["p"], (13, 3))),
+    )
+    blocks = {"p": credo.Conjugate(), "a": credo.Slice(), "b": credo.RandomWalkMetropolis(num_steps=5)}
+    posterior = credo.fit(model.given(y=np.repeat(np.arange(3), counts)), credo.Gibbs(blocks), key=3, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    assert posterior.info["blocks"]["p"] == {"family": "Dirichlet"}
+    assert set(posterior.info["blocks"]["b"]) == {"acceptance_rate", "step_size"}
+    exact = stats.dirichlet(np.array([1.0, 2.0, 0.5]) + counts)
+    table = posterior.summary()
+    np.testing.assert_array_less(np.abs(table["mean"] - [*exact.mean(), 0.0, 0.0]), 5 * table["mcse_mean"].to_numpy())
+    np.testing.assert_allclose(table["sd"], [*np.sqrt(exact.var()), 1.0, 1.0], rtol=0.1)
+
+
+@pytest.mark.slow
+def test_interrupted_runs_continue_bit_for_bit(tmp_path):
+    target = MIXTURE.given(y=SIGNAL)
+    method = credo.Gibbs({"z": credo.Enumerated(), ("w", "mu"): credo.NUTS(max_depth=5)}, num_draws=200)
+    whole = credo.fit(target, method, key=2, progress=False)
+    assert whole.info["blocks"]["w, mu"]["step_size"] != 1.0, "the step size has adapted"
+    credo.fit(target, method, key=2, progress=False, checkpoint=tmp_path)
+    again = credo.resume(tmp_path, target, progress=False)
+    np.testing.assert_array_equal(whole.kind.positions, again.kind.positions)
+    (moments, probability) = mixture_by_quadrature()
+    assert np.max(np.abs(whole.mean()["z"] - probability)) < 0.2
+    assert abs(whole.mean()["mu"] - moments[1][0]) < 0.2
+
+
+# parts ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_elements_are_drawn_at_once_only_where_they_are_apart(coupled):
+    """A term that joins two of the elements leaves the one-by-one sweep, and both draw from the conditional."""
+
+    def log_density(params):
+        z, u = params["z"], params["u"]
+        joined = 1.5 * z[0] * z[2] if coupled else 0.0
+        return -0.5 * u**2 + joined
+
+    model = Model(
+        {
+            "u": dist.Normal(0.0, 1.0),
+            "z": lambda u: dist.Categorical(logits=jnp.outer(jnp.arange(3.0), jnp.ones(3)) * u),
+        },
+        None,
+    )
+    if coupled:
+        supports = {"u": constraints.real, "z": constraints.integer_interval(0, 2)}
+        model = Model.from_log_density(log_density, supports, {"z": (3,)})
+    with double():
+        target = model.given().flat()
+        update, values = enumerating(target, Block.of(target.structure, ["z"]), [np.array([0.7, 0, 1, 2])])
+        assert update.is_apart is not coupled
+        np.testing.assert_array_equal(values, [0, 1, 2])
+        draw = jax.jit(jax.vmap(lambda key, u: update.update(target, values).step(key, u, None).position))
+        start = np.tile([0.7, 0.0, 1.0, 2.0], (5_000, 1))
+        z = np.asarray(draw(jax.random.split(jax.random.key(0), 5_000), start))[:, 1:]
+        if not coupled:
+            logits = np.outer(np.arange(3.0), np.ones(3)) * 0.7
+            p = special.softmax(logits, axis=1)  # the same for each value
+            np.testing.assert_allclose((z[..., None] == values).mean(axis=0), p, atol=5 * 0.5 / np.sqrt(5_000))
+        else:  # z_0 first, given z_2 = 2
+            p = special.softmax(1.5 * 2 * np.arange(3))
+            np.testing.assert_allclose((z[:, :1] == values).mean(axis=0), p, atol=5 * 0.5 / np.sqrt(5_000))
+
+
+def test_conditional_density_is_that_of_the_whole_position():
+    with double():
+        target = EVERYTHING.given().flat()
+        u = exact_draws()[0]
+        block = Block.of(target.structure, ["x", "w"])
+        conditional = Conditional(target, jnp.asarray(u), block)
+        np.testing.assert_array_equal(conditional.whole(block.take(u)), u)
+        np.testing.assert_array_equal(block.index(), [0, 11])
+        v = np.array([0.3, -1.0])
+        u[[0, 11]] = v
+        both = jax.jit(lambda c, v, u: (c.log_density(v), c.target.log_density(u)))(conditional, v, u)
+    np.testing.assert_allclose(both[0], both[1])
+
+
+def test_constant_coordinates_count_only_where_they_have_moved():
+    """Position: a, continuous; z_0 varies; z_1 settled after it moved; z_2 never moved; z_3 differs between chains."""
+    rng = np.random.default_rng(0)
+    structure = Model({"a": dist.Normal(0.0, 1.0), "z": dist.Bernoulli(0.5).expand([4])}, None).structure
+    target = SimpleNamespace(structure=structure)
+
+    def figures_of(columns):
+        positions = np.stack([rng.normal(size=(4, 500)), rng.integers(0, 2, (4, 500)), *columns], axis=-1)
+        has_moved = np.array([True, True, True, False, False])
+        states = [SimpleNamespace(has_moved=np.zeros(5, bool)), SimpleNamespace(has_moved=has_moved)]
+        info = SimpleNamespace(acceptance=np.ones((4, 500, 1)))
+        done = SimpleNamespace(records={"position": positions}, info={"sampling": info}, states=states)
+        return figures_of_sweeps(done, target, SimpleNamespace(updates=()), MIXTURE_METHOD)
+
+    one, varying = np.ones((4, 500)), rng.integers(0, 2, (4, 500))
+    apart = np.repeat([0.0, 0.0, 0.0, 1.0], 500).reshape(4, 500)
+    settled = figures_of([one, varying, varying])
+    assert settled["num_settled"] == 1
+    assert settled["max_r_hat"] < 1.02
+    never = figures_of([varying, one, varying])
+    assert never["num_settled"] == 0
+    assert np.isnan(never["max_r_hat"])
+    assert judge(never).status == "doubtful"
+    disagreeing = figures_of([varying, varying, apart])
+    assert disagreeing["max_r_hat"] > 1.5
+    assert judge(disagreeing).status == "failed"
+
+
+# what is refused ------------------------------------------------------------------------------------------------------
+
+
+def draw(value):
+    return lambda key, params, data: value
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sentence"),
+    [
+        ({}, "has no blocks"),
+        ({"mu": credo.Conjugate, "z": credo.Enumerated(), "w": credo.NUTS()}, "Conjugate, without its brackets"),
+        ({"mu": 3.0, "z": credo.Enumerated(), "w": credo.NUTS()}, "moves the block 'mu' by 3.0: give it Conjugate"),
+        ({"theta": credo.NUTS()}, "'theta', which is no parameter of the model: it has w, mu, z"),
+        ({"z": credo.Enumerated(), ("mu", "w"): credo.NUTS(), "w": credo.NUTS()}, "moves 'w' in two places"),
+        ({"z": credo.Enumerated()}, r"moves 'w', 'mu': add them, as in \{…, \('w', 'mu'\): NUTS\(\)\}"),
+        ({("z", "mu", "w"): credo.NUTS()}, r"holds 'z', which is discrete, and NUTS\(\) moves continuous"),
+        ({"z": credo.Enumerated(), ("mu", "w"): credo.NUTS(chains=2)}, r"NUTS\(chains=2\) within Gibbs\(\)"),
+        ({"mu": credo.Enumerated(), "z": credo.Enumerated(), "w": credo.NUTS()}, "'mu' is continuous"),
+        ({"z": credo.Conjugate(), ("mu", "w"): credo.NUTS()}, "'z' is discrete: give its block Enumerated"),
+        ({("z", "w"): credo.Enumerated(), "mu": credo.NUTS()}, "takes one parameter, and the block holds z, w"),
+        (
+            {"z": draw(jnp.zeros(3, int)), ("mu", "w"): credo.NUTS()},
+            r"'z' with shape \(3,\); in the model it has \(41,\)",
+        ),
+        ({"z": draw(jnp.zeros(41)), ("mu", "w"): credo.NUTS()}, "returned float32 for 'z', which is discrete"),
+        ({"z": credo.Enumerated(), ("mu", "w"): draw(1.0)}, "returned a float64 array of shape .*: return a dict"),
+        ({"z": credo.Enumerated(), ("mu", "w"): draw({"mu": 1.0})}, "returned a dict of mu: return a dict"),
+        ({"z": credo.Enumerated(), "mu": draw(None), "w": credo.NUTS()}, "returned a NoneType for 'mu'"),
+        ({"z": credo.Enumerated(), "mu": draw(1j), "w": credo.NUTS()}, "returned complex"),
+        ({"z": credo.Enumerated(), "mu": lambda k, p, d: p["nu"], "w": credo.NUTS()}, "asks for 'nu'"),
+        ({"z": credo.Enumerated(), "mu": lambda k, p: 1.0, "w": credo.NUTS()}, "cannot be evaluated"),
+    ],
+)
+def test_refused(blocks, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        credo.fit(MIXTURE.given(y=SIGNAL), credo.Gibbs(blocks), progress=False)
+
+
+def test_values_outside_the_support_end_the_run():
+    model = Model({"k": dist.Poisson(2.0), "p": dist.Beta(1.0, 1.0)}, None)
+    method = credo.Gibbs({"k": draw(1), "p": draw(1.5)}, num_warmup=20, num_draws=20)
+    with pytest.raises(CredoError, match=r"The conditional of p returned values that .* in 32 of 32 sweeps"):
+        credo.fit(model.given(), method, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("prior", "kind", "sentence"),
+    [
+        (dist.Poisson(2.0), credo.Enumerated(), "finitely many values that 'k' may take"),
+        (dist.DiscreteUniform(0, 20_000), credo.Enumerated(), "20,001 values"),
+        (dist.StudentT(3.0, 0.0, 1.0), credo.Conjugate(), "k is not normal, gamma, inverse gamma, beta or Dirichlet"),
+    ],
+)
+def test_no_closed_form(prior, kind, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        credo.fit(Model({"k": prior}, None).given(), credo.Gibbs({"k": kind}), progress=False)
