@@ -174,12 +174,12 @@ def test_trajectory_is_that_of_the_recursion(function):
         def step(key_data, position):
             key = jax.random.wrap_key_data(key_data)
             _, info = algorithm.step(key, algorithm.init(key, position))
-            return info, *start_of_transition(key, position.size, (3, max_depth), position.dtype)
+            return info, *start_of_transition(key, position.size, (1 + max_depth,), position.dtype)
 
         for i in range(25):
             position = DRAWS[function](rng, 1)[0]
             info, momentum, uniform = to_numpy(step(np.array([0, i], np.uint32), position))
-            sides = [int(u >= 0.5) for u in uniform[0]]
+            sides = [int(uniform[0] * 2**max_depth) >> k & 1 for k in range(max_depth)]
             expected = expected_trajectory(function, position, momentum, sides, step_size)
             assert (int(info.num_steps), int(info.depth)) == expected
             depths.add(expected[1])
@@ -194,7 +194,7 @@ def test_one_uniform_number_chooses_leaves_by_weight():
         def one(key_data):
             key, start = jax.random.wrap_key_data(key_data), jnp.zeros(1)
             new, info = algorithm.step(key, algorithm.init(key, start))
-            return new, info, *start_of_transition(key, 1, (3, 5), start.dtype)
+            return new, info, *start_of_transition(key, 1, (6,), start.dtype)
 
         keys = np.random.default_rng(0).integers(0, 2**32, (NUM_CHAINS, 2), np.uint32)
         new, info, momentum, uniform = to_numpy(jit(lambda keys: jax.lax.map(one, keys))(keys))
@@ -202,8 +202,9 @@ def test_one_uniform_number_chooses_leaves_by_weight():
     assert np.all(info.num_steps == 31)
     leaf = new.position[:, 0] / momentum[:, 0]
     np.testing.assert_allclose(leaf, np.round(leaf), atol=1e-6)
-    first = (uniform[:, 0, :4] < 0.5) @ 2 ** np.arange(4)  # leaves behind the start before the last doubling
-    side = uniform[:, 0, 4] >= 0.5
+    sides = (uniform[:, 0] * 2**5).astype(int)[:, None] >> np.arange(5) & 1
+    first = (sides[:, :4] == 0) @ 2 ** np.arange(4)  # leaves behind the start before the last doubling
+    side = sides[:, 4] == 1
     place = np.where(side, leaf - (15 - first), -leaf - first)
     counts = np.bincount(np.round(place).astype(int), minlength=17)[1:]
     chi_square = np.sum((counts - NUM_CHAINS / 16) ** 2) / (NUM_CHAINS / 16)

@@ -12,8 +12,8 @@ A doubling of 2^k leaves is not recursive (Phan et al. 2019; Lao & Dillon 2019):
 even leaf only those still open need their first momentum, at most k, and leaf n closes as many as n ends in ones in
 binary. Row 0 of the open stretches is the whole trajectory, so that one loop checks everything.
 
-One uniform number decides all choices of leaves within a doubling: given that leaf i was kept, or not, it is again
-uniform on the part of (0, 1) that said so.
+One uniform number decides all choices of a doubling: given that leaf i was kept, or not, it is again uniform on the
+part of (0, 1) that said so. The binary digits of one more say in which direction each doubling goes.
 """
 
 from typing import NamedTuple
@@ -85,9 +85,8 @@ class Trajectory(NamedTuple):
     open: Open
     # what does not change
     energy: Float[Array, ""]  # H_0
-    side_choice: Float[Array, " max_depth"]
-    leaf_choice: Float[Array, " max_depth"]
-    doubling_choice: Float[Array, " max_depth"]
+    sides: Int[Array, ""]  # a binary digit a doubling
+    choices: Float[Array, " max_depth"]
 
 
 def nuts(
@@ -116,7 +115,7 @@ def nuts(
     def begin(key, state: State, previous: Trajectory | None) -> Trajectory:
         """The trajectory of one leaf of weight one."""
         dim, dtype = state.position.size, state.position.dtype
-        momentum, choices = start_of_transition(key, dim, (3, max_depth), dtype)
+        momentum, choices = start_of_transition(key, dim, (1 + max_depth,), dtype)
         rows = jnp.zeros((max_depth + 1, dim), dtype)
         zero, false, none = jnp.zeros((), dtype), jnp.bool_(False), jnp.int32(0)
         point = Point(state.position, momentum, scale_of(state).transpose_matvec(state.gradient), state.log_density)
@@ -127,13 +126,13 @@ def nuts(
             side=none, leaf=none - 1, new_proposal=state, new_weight=zero, new_momentum_sum=jnp.zeros(dim, dtype),
             uniform=zero, open=Open(rows, rows, rows) if previous is None else previous.open,
             energy=0.5 * jnp.sum(momentum * momentum) - state.log_density,
-            side_choice=choices[0], leaf_choice=choices[1], doubling_choice=choices[2],
+            sides=jnp.floor(choices[0] * (1 << max_depth)).astype(jnp.int32), choices=choices[1:],
         )  # fmt: skip
 
     def double(t: Trajectory, is_due: bool | Bool[Array, ""] = True) -> Trajectory:
         """Begin a doubling, a subtree of as many leaves as there are, if one ``is_due``."""
         k = jnp.minimum(t.num_doublings, max_depth - 1)
-        side = jnp.where(is_due, (_at(t.side_choice, k) >= 0.5).astype(jnp.int32), t.side)
+        side = jnp.where(is_due, t.sides >> k & 1, t.side)
         row = jnp.where(is_due, 0, max_depth)  # the last row takes what nobody asks for
         first = _put(t.open.first, _at(t.ends.momentum, 1 - side), row)
         sum_before = _put(t.open.sum_before, -t.momentum_sum, row)
@@ -144,7 +143,7 @@ def nuts(
             leaf=jnp.where(is_due, 0, t.leaf),
             new_weight=new_weight,
             new_momentum_sum=new_momentum_sum,
-            uniform=jnp.where(is_due, _at(t.leaf_choice, k), t.uniform),
+            uniform=jnp.where(is_due, _at(t.choices, k), t.uniform),
             open=t.open._replace(first=first, sum_before=sum_before),
         )
 
@@ -194,8 +193,7 @@ def nuts(
 
     def join(t: Trajectory, is_due: bool | Bool[Array, ""] = True) -> Trajectory:
         """Take the doubling, or not, if it ``is_due``."""
-        k = jnp.minimum(t.num_doublings, max_depth - 1)
-        is_taken = is_due & ~t.is_discarded & (_at(t.doubling_choice, k) * t.weight < t.new_weight)
+        is_taken = is_due & ~t.is_discarded & (t.uniform * t.weight < t.new_weight)
         return t._replace(
             proposal=where(is_taken, t.new_proposal, t.proposal),
             weight=jnp.where(is_due, t.weight + t.new_weight, t.weight),
