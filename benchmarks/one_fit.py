@@ -9,6 +9,7 @@ python one_fit.py points LIBRARY PROBLEM
 
 import json
 import os
+import resource
 import sys
 import threading
 import warnings
@@ -25,8 +26,8 @@ NEXT_KEY = 1_000  # of the second fit
 
 def cpu_seconds() -> float:
     """Processor time of this process, of those it started and has awaited, and (on Linux) of those that still run."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + sum(map(_of_living, _children()))
+    awaited = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return process_time() + awaited.ru_utime + awaited.ru_stime + sum(map(_of_living, _children()))
 
 
 def _children() -> list[str]:
@@ -203,7 +204,7 @@ def floor(_: str, problem: str) -> dict:
 
     run(1)
     num_steps = 100
-    while (took := timed(run, num_steps)[1]) < 0.3:
+    while (took := timed(run, num_steps)[2]) < 0.3:
         num_steps *= max(2, min(10, int(0.5 / max(took, 1e-4))))
     times = [timed(run, num_steps)[1:] for _ in range(3)]
     wall, cpu = (float(np.median(column)) / num_steps for column in zip(*times, strict=True))
