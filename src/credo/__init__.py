@@ -31,6 +31,7 @@ from credo.methods.mcmc import (
     RandomWalkMetropolis,
     Slice,
 )
+from credo.methods.mcmc.enough import StoppingRule
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.methods.particles.importance import Importance
 from credo.methods.particles.points import Independent, Sobol
@@ -83,6 +84,7 @@ __all__ = [
     "FullRank",
     "HMC",
     "NUTS",
+    "StoppingRule",
     "MALA",
     "RandomWalkMetropolis",
     "Slice",

@@ -8,15 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.algorithm import Algorithm, Options, Phase
+from credo.algorithm import Algorithm, Options
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.verdict import judge
+from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import FIRST_STEP, Adaptive, State, Tuning, restart, warmup_phases
 from credo.posterior.kinds import Draws
-from credo.posterior.marginals import report_positions
+from credo.posterior.marginals import AT_ONCE, report_positions
 from credo.posterior.posterior import Posterior
 from credo.run import Run, run
 from credo.status import CredoError
@@ -60,6 +61,8 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     def begin(target):
         return first_tuning(recipe, method.num_warmup, start_chains(target, start, key, method.chains, program, given))
 
+    num_numbers = method.chains * method.num_draws * target.dim
+
     def prepare_report():
         """Compile what gives the draws by name: hardly anybody asks a sampler for less."""
         shape = (method.chains * method.num_draws, target.dim)
@@ -73,13 +76,13 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         like=(tuning, state),
         phases=[
             *warmup_phases(method.num_warmup, recipe.metric, program.record(state)),
-            Phase("sampling", method.num_draws, ("position",)),
+            sampling_phase(method, target),
         ],
         key=key,
         num_chains=method.chains,
         options=options,
         identity={"dtype": str(dtype)},
-        meanwhile=prepare_report if dtype == jnp.float64 else None,
+        meanwhile=prepare_report if dtype == jnp.float64 and num_numbers <= AT_ONCE else None,
     )
     return as_posterior(done, target, method)
 
@@ -118,11 +121,9 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     }
     if hasattr(sampling, "step_size"):
         info["step_size"] = float(np.mean(sampling.step_size[:, -1]))
-    sentences = []
-    if not done.is_complete:
-        num_draws = positions.shape[1]
-        sentences.append(f"The time limit came after {num_draws} of {method.num_draws} draws in each chain.")
-    verdict = judge(figures(positions, sampling, method) if found is None else found, sentences)
+    sentences, is_met = limits(method, target, positions, done.is_complete)
+    at_best = "pass" if is_met else "doubtful"
+    verdict = judge(figures(positions, sampling, method) if found is None else found, sentences, at_best=at_best)
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from credo.methods.mcmc.chains import Recipe, check, sample
+from credo.methods.mcmc.enough import StoppingRule
 from credo.methods.mcmc.hmc import hmc
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State, nuts
@@ -21,6 +22,7 @@ class NUTS:
     ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. ``target_acceptance``: higher means
     smaller steps, for posteriors of strong curvature. ``max_depth``: at most 2^max_depth − 1 gradients a draw.
     ``metric``: ``AutomaticMetric()`` is ``DiagonalMetric()`` or, where correlations ask for it, ``DenseMetric()``.
+    ``until``: draw on in blocks of ``num_draws`` until this rule is met.
     """
 
     chains: int = 4
@@ -29,6 +31,7 @@ class NUTS:
     target_acceptance: float = 0.8
     max_depth: int = 10
     metric: MetricEstimator = AUTOMATIC
+    until: StoppingRule | None = None
 
     def __post_init__(self):
         check(self)
@@ -52,6 +55,7 @@ class HMC:
     num_steps: int = 10
     target_acceptance: float = 0.8
     metric: MetricEstimator = AUTOMATIC
+    until: StoppingRule | None = None
 
     def __post_init__(self):
         check(self)
