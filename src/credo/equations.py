@@ -15,5 +15,15 @@ def equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
                 yield from equations(getattr(parameter, "jaxpr", parameter))
 
 
+def needed(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
+    """``program`` without the equations that its outputs do not depend on; what an equation holds stays whole."""
+    wanted, kept = set(map(id, program.jaxpr.outvars)), []
+    for equation in reversed(program.jaxpr.eqns):
+        if equation.effects or any(id(variable) in wanted for variable in equation.outvars):
+            kept.append(equation)
+            wanted.update(map(id, equation.invars))
+    return jex.ClosedJaxpr(program.jaxpr.replace(eqns=kept[::-1]), program.consts)
+
+
 def _is_program(value) -> bool:
     return isinstance(value, jex.ClosedJaxpr | jex.Jaxpr)

@@ -5,7 +5,14 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.diagnose.geometry import MAX_DRAWS, funnel, funnel_sentence, place_of_divergences, sentences
+from credo.diagnose.geometry import (
+    MAX_DRAWS,
+    funnel,
+    funnel_sentence,
+    persistent_divergences,
+    place_of_divergences,
+    sentences,
+)
 from targets import TARGETS
 
 SCHOOLS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -84,3 +91,17 @@ def test_the_verdict_of_a_funnel_names_the_form_to_try():
     assert "x spreads as v grows: a funnel" in said["funnel"]
     assert "z narrows as tau grows: an inverted funnel" in said["too much data"]
     assert "funnel" not in said["right"]
+
+
+def test_stray_divergences_are_forgiven_and_persistent_ones_are_not():
+    rng = np.random.default_rng(5)
+    u = positions(rng)
+    few = np.zeros(u.shape[:2], bool)
+    few[0, 10] = few[2, 700] = True
+    assert persistent_divergences(u, few, STRUCTURE) == 0
+    few[:, ::400] = True
+    assert persistent_divergences(u, few, STRUCTURE) == few.sum()  # more than one in a thousand
+    few[:] = False
+    few[0, 10] = True
+    u[..., 2:] = u[..., :1] + np.exp(0.7 * u[..., 1:2]) * u[..., 2:]
+    assert persistent_divergences(u, few, STRUCTURE) == 1  # in a funnel

@@ -59,8 +59,8 @@ def test_worst_figure_decides_and_speaks_first():
 
 
 def test_divergences():
-    assert judge({"num_divergences": 1, "divergence_share": 0.001}).status == "doubtful"
-    verdict = judge({"num_divergences": 500, "divergence_share": 0.125})
+    assert judge({"persistent_divergences": 1, "divergence_share": 0.001}).status == "doubtful"
+    verdict = judge({"persistent_divergences": 500, "divergence_share": 0.125})
     assert verdict.status == "failed"
     assert "12% of the transitions diverged" in verdict.sentences[0]
 

@@ -16,10 +16,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from credo.model.structure import Structure, scalar_names
+from credo.storage import gather
 
 MAX_DRAWS = 4_000  # ranks of more would say the same
 MAX_DIM = 2_000
 CERTAIN = 4.0  # standard errors, of a mean rank over dozens of coordinates
+STRAY = 0.001  # of the transitions
 STRONG = 0.7  # rank correlation: that of s = 0.26 for eight scalars, a scale known to a quarter
 
 
@@ -46,6 +48,15 @@ def sentences(positions, is_divergent, structure: Structure) -> list[str]:
     return found
 
 
+def persistent_divergences(positions, is_divergent, structure: Structure) -> int:
+    """How many there are; 0 where they are stray: at most one in a thousand, anywhere, of a shape that is no funnel."""
+    count = int(np.sum(is_divergent))
+    is_few = count <= STRAY * np.size(is_divergent)
+    if is_few and not place_of_divergences(positions, is_divergent, structure) and not funnel(positions, structure):
+        return 0
+    return count
+
+
 def place_of_divergences(
     positions: Float[np.ndarray, "chain draw dim"], is_divergent: Bool[np.ndarray, "chain draw"], structure: Structure
 ) -> Place | None:
@@ -56,7 +67,7 @@ def place_of_divergences(
         return None
     flat = positions.reshape(-1, dim)
     keep = np.unique(np.concatenate([_every(len(flat)), np.flatnonzero(divergent)]))
-    ranks = (_ranks(flat[keep]) - 0.5) / len(keep)
+    ranks = (_ranks(gather(flat, keep)) - 0.5) / len(keep)
     there = ranks[divergent[keep]]
     z = (there.mean(axis=0) - 0.5) * np.sqrt(12 * count)
     worst = int(np.argmax(np.abs(z)))
@@ -74,7 +85,7 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
     if not 2 <= dim <= MAX_DIM:
         return None
     flat = positions.reshape(-1, dim)
-    flat = flat[_every(len(flat))]
+    flat = gather(flat, _every(len(flat)))
     if not np.all(np.isfinite(flat)):
         return None
     found, start, columns, spreads = None, 0, {}, {}

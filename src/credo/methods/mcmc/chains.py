@@ -8,19 +8,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.algorithm import Algorithm, Options
+from credo.algorithm import Algorithm, Options, Phase
+from credo.diagnose import geometry
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.pareto import judged_shape, smooth
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.start import start_chains
-from credo.methods.mcmc.warmup import FIRST_STEP, Adaptive, State, Tuning, restart, warmup_phases
+from credo.methods.mcmc.start import draws_of, start_chains
+from credo.methods.mcmc.warmup import (
+    FIRST_STEP,
+    Adaptive,
+    State,
+    Tuning,
+    like_old,
+    long_windows,
+    restart,
+    warmup_phases,
+)
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import AT_ONCE, report_positions
 from credo.posterior.posterior import Posterior
 from credo.run import Run, run
 from credo.status import CredoError
+
+STRUGGLE = "max_r_hat", "min_ess_bulk", "persistent_divergences", "e_bfmi"  # that ask for the shape of the posterior
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,7 @@ class Recipe:
     ``like(position)``: a state at ``position``, right in shapes and types alone. ``target_acceptance``: what warm-up
     tunes the kernel's ``step_size`` to; None where it has none. ``metric``: how its ``metric`` is found; None where it
     has none. ``settings`` are hashable and ``given`` are arguments of the compiled program: pytrees of arrays.
+    ``warmup``: the phases before sampling. ``layout``: where the caller names none; None is the library's rule.
     """
 
     kernel: Callable[..., Algorithm]
@@ -38,6 +51,8 @@ class Recipe:
     metric: MetricEstimator | None = None
     settings: tuple[tuple[str, Any], ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+    warmup: Callable[..., list[Phase]] = warmup_phases
+    layout: str | None = None
 
 
 def check(method) -> None:
@@ -58,9 +73,18 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None)
     given = _cast(dict(recipe.given), dtype)
 
-    def begin(target):
-        return first_tuning(recipe, method.num_warmup, start_chains(target, start, key, method.chains, program, given))
+    step_size = getattr(start, "info", {}).get("step_size", FIRST_STEP)  # that of an earlier run
 
+    def begin(target):
+        kernels = start_chains(target, start, key, method.chains, program, given)
+        tuning, states = first_tuning(recipe, method.num_warmup, kernels, step_size)
+        known = draws_of(start, key)
+        if recipe.metric is not None and known is not None:
+            tuning = tuning._replace(metric=like_old(recipe.metric.estimate(known, None, tuning.metric), tuning.metric))
+        return tuning, states
+
+    is_known = hasattr(start, "kind")  # a posterior tells the metric too
+    warmup = long_windows if is_known and recipe.warmup is warmup_phases else recipe.warmup
     num_numbers = method.chains * method.num_draws * target.dim
 
     def prepare_report():
@@ -75,24 +99,26 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         begin=begin,
         like=(tuning, state),
         phases=[
-            *warmup_phases(method.num_warmup, recipe.metric, program.record(state)),
+            *warmup(method.num_warmup, recipe.metric, program.record(state)),
             sampling_phase(method, target),
         ],
         key=key,
         num_chains=method.chains,
-        options=options,
+        options=options._replace(layout=options.layout or recipe.layout),
         identity={"dtype": str(dtype)},
         meanwhile=prepare_report if dtype == jnp.float64 and num_numbers <= AT_ONCE else None,
     )
     return as_posterior(done, target, method)
 
 
-def first_tuning(recipe: Recipe, num_warmup: int, kernels: list) -> tuple[Tuning, list[State]]:
+def first_tuning(
+    recipe: Recipe, num_warmup: int, kernels: list, step_size: float = FIRST_STEP
+) -> tuple[Tuning, list[State]]:
     """The tuning with which warm-up begins, and the states of chains whose kernels have the states ``kernels``."""
     dtype = kernels[0].position.dtype
     metric = None if recipe.metric is None else _cast(recipe.metric.initial(_gradients(kernels)), dtype)
     acceptance: Any = np.asarray(0.5 if recipe.target_acceptance is None else recipe.target_acceptance, dtype)
-    step = None if recipe.target_acceptance is None else restart(np.asarray(FIRST_STEP, dtype))
+    step = None if recipe.target_acceptance is None else restart(np.asarray(step_size, dtype))
     is_adapting: Any = np.bool_(num_warmup > 0)
     given = _cast(dict(recipe.given), dtype)
     return Tuning(metric, acceptance, is_adapting, given), [State(state, step) for state in kernels]
@@ -122,8 +148,18 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     if hasattr(sampling, "step_size"):
         info["step_size"] = float(np.mean(sampling.step_size[:, -1]))
     sentences, is_met = limits(method, target, positions, done.is_complete)
+    found = figures(positions, sampling, method) if found is None else found
+    is_divergent = getattr(sampling, "is_divergent", None)
+    if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks
+        is_divergent = is_divergent.any(axis=tuple(range(2, is_divergent.ndim)))
+    if is_divergent is not None and "num_divergences" in found:
+        count = geometry.persistent_divergences(positions, is_divergent, target.structure)
+        found = {**found, "persistent_divergences": count}
     at_best = "pass" if is_met else "doubtful"
-    verdict = judge(figures(positions, sampling, method) if found is None else found, sentences, at_best=at_best)
+    verdict = judge(found, sentences, at_best=at_best)
+    if any(RULES[name].status(found[name]) != "pass" for name in STRUGGLE if name in found):
+        shape = geometry.sentences(positions, is_divergent, target.structure)
+        verdict = judge(found, [*shape, *sentences], at_best=at_best)
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 

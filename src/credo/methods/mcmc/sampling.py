@@ -1,13 +1,17 @@
 """The samplers as methods of ``credo.fit``."""
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 from credo.methods.mcmc.chains import Recipe, check, sample
 from credo.methods.mcmc.enough import StoppingRule
 from credo.methods.mcmc.hmc import hmc
+from credo.methods.mcmc.integrators import LEAPFROG, Integrator
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State, nuts
+from credo.methods.mcmc.warmup import depth_limit, short_trees_first, windows
 from credo.posterior.posterior import Posterior
 from credo.run import Options
 from credo.status import CredoError
@@ -21,7 +25,8 @@ class NUTS:
 
     ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. ``target_acceptance``: higher means
     smaller steps, for posteriors of strong curvature. ``max_depth``: at most 2^max_depth − 1 gradients a draw.
-    ``metric``: ``AutomaticMetric()`` is ``DiagonalMetric()`` or, where correlations ask for it, ``DenseMetric()``.
+    ``metric``: ``AutomaticMetric()`` is ``DiagonalMetric()`` or, where correlations ask for it, ``DenseMetric()``, and
+    above 200 parameters ``LowRankMetric()``. ``integrator``: ``LEAPFROG``, or ``MINIMUM_ERROR``, two gradients a step.
     ``until``: draw on in blocks of ``num_draws`` until this rule is met.
     """
 
@@ -32,6 +37,7 @@ class NUTS:
     max_depth: int = 10
     metric: MetricEstimator = AUTOMATIC
     until: StoppingRule | None = None
+    integrator: Integrator = LEAPFROG
 
     def __post_init__(self):
         check(self)
@@ -39,10 +45,19 @@ class NUTS:
             raise CredoError(f"max_depth lies between 1 and 20; got {self.max_depth}.")
 
     def recipe(self, dim: int) -> Recipe:
-        return Recipe(nuts, State.like, self.target_acceptance, self.metric, (("max_depth", self.max_depth),))
+        settings = ("max_depth", self.max_depth), ("integrator", self.integrator)
+        return Recipe(nuts, State.like, self.target_acceptance, self.metric, settings)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
-        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)
+        recipe = self.recipe(target.dim)
+        if hasattr(start, "kind"):  # a posterior, which tells the metric too
+            return sample(self, recipe, target, key=key, start=start, options=options)
+        recipe = dataclasses.replace(
+            recipe,
+            given=depth_limit(0, len(windows(self.num_warmup)) if self.num_warmup else 0, self.max_depth),
+            warmup=functools.partial(short_trees_first, max_depth=self.max_depth),
+        )
+        return sample(self, recipe, target, key=key, start=start, options=options)
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,7 @@ class HMC:
     target_acceptance: float = 0.8
     metric: MetricEstimator = AUTOMATIC
     until: StoppingRule | None = None
+    integrator: Integrator = LEAPFROG
 
     def __post_init__(self):
         check(self)
@@ -63,7 +79,8 @@ class HMC:
             raise CredoError(f"num_steps is at least 1; got {self.num_steps}.")
 
     def recipe(self, dim: int) -> Recipe:
-        return Recipe(hmc, State.like, self.target_acceptance, self.metric, (("num_steps", self.num_steps),))
+        settings = ("num_steps", self.num_steps), ("integrator", self.integrator)
+        return Recipe(hmc, State.like, self.target_acceptance, self.metric, settings)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)

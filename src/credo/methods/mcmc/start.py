@@ -85,14 +85,19 @@ def _candidates(target, key, chain: int, state: Callable) -> Iterator:
 
 def _somewhere(target, key, chain: int, attempt: int, random: np.random.Generator) -> np.ndarray:
     """A random position, its discrete coordinates drawn from their prior."""
-    u = random.uniform(-WIDTH, WIDTH, target.dim)
+    u = random.uniform(-WIDTH, WIDTH, target.dim) * (1 if chain % 2 == 0 else -1)
     if not target.structure.discrete_names:
         return u
     return np.asarray(_with_discrete(target, u, stream(key, STREAM + chain, 2, attempt)))
 
 
 def _generator(key, chain: int) -> np.random.Generator:
-    return np.random.default_rng(stream(key, STREAM + chain))
+    """The same for two chains, of which the second starts where the first does, mirrored.
+
+    Two modes on either side of the origin, and two orders of exchangeable components, are then always seen by chains
+    that disagree; of four independent starts one set in eight would lie on one side.
+    """
+    return np.random.default_rng(stream(key, STREAM + chain - chain % 2))
 
 
 def _is_finite(state) -> bool:
