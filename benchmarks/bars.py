@@ -30,8 +30,8 @@ class Ratios:
 
     def add(self, model: str, own: float | None, peers: dict[str, float], *, is_time: bool) -> None:
         if own is None or not peers:
-            self.missing.append(f"{model} ({'no peer' if own is not None else 'Credo'} has a figure)")
-            self.ratios |= {} if own is not None else {model: 0.0}  # a model that Credo cannot do fails its bar
+            self.missing.append(f"{model}, where {'Credo has no figure' if peers else 'no peer has a figure'}")
+            self.ratios |= {model: 0.0} if peers else {}  # a model that Credo alone cannot do fails its bar
             return
         best = (min if is_time else max)(peers, key=peers.__getitem__)
         self.ratios[model] = peers[best] / own if is_time else own / peers[best]
