@@ -1,5 +1,6 @@
 """Elliptical slice sampling: which priors are Gaussian, and draws from the prior where there are no data."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -7,8 +8,12 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
+from credo.equations import equations
 from credo.journal import Journal
+from credo.methods.mcmc.elliptical_slice import State, elliptical_slice
 from credo.methods.mcmc.gaussian_prior import gaussian_prior
+from credo.native import suits
+from credo.precision import double
 from targets import TARGETS
 
 COVARIANCE = np.array([[2.0, 0.9], [0.9, 1.0]])
@@ -119,6 +124,18 @@ def test_a_gaussian_process_of_counts():
     ess = min(posterior.verdict.figures["min_ess_bulk"], reference.verdict.figures["min_ess_bulk"])
     np.testing.assert_array_less(np.abs(mean - f.mean(axis=0)) / f.std(axis=0), 5 * np.sqrt(2 / ess))
     np.testing.assert_allclose(sd, f.std(axis=0), rtol=2 * 5 * np.sqrt(2 / ess))
+
+
+def test_the_prior_is_not_evaluated():
+    """Its density takes a triangular solve, without which the program is one native function."""
+    target = MODEL.given(GRID, np.arange(12)).flat()
+    with double():
+        algorithm = elliptical_slice(target, prior=gaussian_prior(target))
+        state = State(jnp.zeros(12), jnp.zeros(()))
+        program = jax.make_jaxpr(algorithm.step)(jax.random.key(0), state)
+        density = jax.make_jaxpr(target.log_density)(state.position)
+    assert "triangular_solve" in {equation.primitive.name for equation in equations(density.jaxpr)}
+    assert suits(program)
 
 
 def test_single_precision():

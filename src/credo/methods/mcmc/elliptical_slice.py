@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core as jex
 from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import Algorithm
+from credo.equations import needed
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.slice import MAX_SHRINKS, Info
 from credo.posterior.kinds import Gaussian
@@ -51,7 +53,9 @@ def elliptical_slice(target, *, prior: Gaussian, num_steps: int = 1) -> Algorith
     def log_likelihood(u):
         if target.y is None or target.model.likelihood is None:
             return jnp.zeros((), u.dtype)
-        return jnp.sum(target.log_likelihood(u))
+        # a target computes its prior on the way, by a triangular solve perhaps, which no native program may hold
+        program = needed(jax.make_jaxpr(lambda u: jnp.sum(target.log_likelihood(u)))(u))
+        return jex.jaxpr_as_fun(program)(u)[0]
 
     def init(key, position) -> State:
         return State(position, log_likelihood(position))
