@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from credo.fitting import fit
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import smc
+from credo.methods.particles.path import path_to
 from credo.methods.particles.smc import SMC
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian
@@ -254,6 +255,14 @@ def test_the_same_key_gives_the_same_answer():
     np.testing.assert_array_equal(first.kind.positions, again.kind.positions)
     assert first.log_evidence == again.log_evidence
     assert not np.any(first.kind.positions == other.kind.positions)
+
+
+def test_particles_move_in_parts_that_memory_holds():
+    path = path_to(linear().flat(), None)
+    assert smc.particles_at_once(path, 256, 2**29) == 256
+    few = smc.particles_at_once(path, 256, 100_000)
+    assert 1 < few < 256
+    assert smc.particles_at_once(path, 256, 1) == 1
 
 
 def test_a_second_fit_compiles_nothing(caplog):

@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
 from credo.crew import num_cores
 from credo.diagnose.verdict import judge
-from credo.methods.particles.importance import evaluations_at_once, has_evidence
+from credo.methods.particles.importance import MEMORY, has_evidence, intermediate_bytes
 from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
 from credo.methods.particles.tempering import Population, Tempered, temper
@@ -23,7 +24,6 @@ from credo.run import Options, stream
 from credo.status import CredoError, Estimate, Verdict
 from credo.stopping import Stopping
 
-GRADIENT = 4  # times the memory of a density: what its value passed through is kept
 BEGIN, RESAMPLE, MOVE = 0, 1, 2  # streams of the key
 
 
@@ -75,9 +75,9 @@ class SMC:
         given = self.reference if self.reference is not None else start
         path = jax.device_put(path_to(target, given if isinstance(given, Posterior) else None))
         begun = time.monotonic()
-        with _Islands(path, self.islands, key, options, evaluations_at_once(target, options.max_memory)) as islands:
-            population = islands.begin(size)
-            share = _undefined_share(population)
+        with _Islands(path, self.islands, size, key, options) as islands:
+            population = islands.begin()
+            share = _undefined_share(population, path)
             population = _inside(population)
             generator = np.random.default_rng(stream(key, RESAMPLE).tolist())
             done = temper(population, islands.move, generator, ess_share=self.ess_share, max_moves=self.max_moves)
@@ -112,13 +112,13 @@ def log_evidence(log_z) -> Estimate:
 class _Islands:
     """Threads on which the islands move, one thread a core. An island's keys are its own: no timing changes a draw."""
 
-    def __init__(self, path: Path, number: int, key, options: Options, at_once: int):
-        self.path, self.number, self.key, self.options = path, number, key, options
+    def __init__(self, path: Path, number: int, size: int, key, options: Options):
+        self.path, self.number, self.size, self.key, self.options = path, number, size, key, options
         self.deadline, self.beta = options.deadline(), 0.0
         self.num_threads = min(number, num_cores())
-        self.at_once = max(1, at_once // GRADIENT // self.num_threads) if options.max_memory else at_once
+        self.at_once = particles_at_once(path, size, (options.max_memory or MEMORY) // self.num_threads)
         self.is_compiled: set[str] = set()
-        self.is_double = jax.numpy.result_type(float) == jax.numpy.float64
+        self.is_double = jnp.result_type(float) == jnp.float64
 
     def __enter__(self):
         self.stop = Stopping().__enter__()
@@ -129,9 +129,9 @@ class _Islands:
         self.pool.shutdown(cancel_futures=True)
         self.stop.__exit__(*error)
 
-    def begin(self, size: int) -> Population:
+    def begin(self) -> Population:
         def one(island: int) -> Particles:
-            return begin(self.path, stream(self.key, BEGIN, island), num=size, at_once=self.at_once)
+            return begin(self.path, stream(self.key, BEGIN, island), num=self.size, at_once=self.at_once)
 
         return self._stack("begin", one)
 
@@ -165,15 +165,26 @@ class _Islands:
         return jax.tree.map(lambda *rows: np.stack(rows), *first, *rest)
 
 
-def _undefined_share(population: Population) -> float:
+def particles_at_once(path: Path, size: int, memory: int) -> int:
+    """How many of an island's particles may move together in ``memory`` bytes."""
+
+    def gradient(path: Path, u):
+        return jax.grad(lambda u: sum(path.parts(u)))(u)
+
+    num_bytes = intermediate_bytes(gradient, path, np.zeros(path.target.dim, jnp.result_type(float)))
+    return int(np.clip(memory // num_bytes, 1, size))
+
+
+def _undefined_share(population: Population, path: Path) -> float:
     """Of the first draws, those at which the density is no number, or +inf; CredoError where it is finite at none."""
     values = population.log_base + population.gain
     is_undefined = np.isnan(values) | (values == np.inf) | ~np.isfinite(population.position).all(axis=-1)
     num_inside = np.sum(~is_undefined & (population.gain > -np.inf), axis=1)
     if num_inside.min() == 0:
         raise CredoError(
-            f"The log likelihood is finite at {num_inside.sum():,} of {values.size:,} draws of the prior, and at none "
-            "of one island: give priors nearer to the data, take more particles, or begin at SMC(reference=…)."
+            f"The log density is finite at {num_inside.sum():,} of {values.size:,} draws of the "
+            f"{'prior' if path.reference is None else 'reference'}, and at none of one island: give priors nearer to "
+            "the data, take more particles, or begin at another SMC(reference=…)."
         )
     return float(np.mean(is_undefined))
 
