@@ -6,6 +6,7 @@ one, so that at any moment, kill -9 included, there stands either the old file o
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,19 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Map
 
     CredoError where the disk refuses.
     """
-    text = json.dumps({"format": FORMAT, "kind": kind, **header})
-    write_parts(path, _as_safetensors({name: np.asarray(array) for name, array in arrays.items()}, {"credo": text}))
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    checked = {} if "sha256" in header else {"crc32": _checksum(arrays)}
+    text = json.dumps({"format": FORMAT, "kind": kind, **checked, **header})
+    write_parts(path, _as_safetensors(arrays, {"credo": text}))
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
+    """Of the arrays' bytes, by name: a file of the right length may hold wrong numbers."""
+    found = 0
+    for name in sorted(arrays):
+        for part in contiguous_parts(arrays[name]):
+            found = zlib.crc32(part, found)
+    return found
 
 
 def _as_safetensors(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
@@ -63,6 +75,9 @@ def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], 
         raise CredoError(
             f"{path} is damaged or no file of Credo's ({error}): restore it from a copy, or start again elsewhere."
         ) from error
+    stated = header.pop("crc32", None)
+    if stated is not None and stated != _checksum(arrays):
+        raise CredoError(f"{path} is damaged (its numbers do not match their checksum): restore it from a copy.")
     if header.get("format") != FORMAT or header.get("kind") != kind:
         seen = f"{header.get('format', 'no format')}, {header.get('kind', 'no kind')}"
         raise CredoError(f"{path} is not a {kind} file of this version of Credo ({seen}; {FORMAT}, {kind} is needed).")

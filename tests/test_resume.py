@@ -1,0 +1,108 @@
+"""``credo.resume`` where something went wrong since: each has its sentence, and what was drawn is kept."""
+
+import errno
+import os
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo import crew
+
+METHOD = credo.NUTS(num_warmup=60, num_draws=120)
+
+
+def likelihood(params, x):
+    return dist.Normal(params["slope"] * x, params["noise"])
+
+
+def other_likelihood(params, x):
+    return dist.Normal(params["slope"] * x + 1.0, params["noise"])
+
+
+PRIOR = {"slope": dist.Normal(0.0, 1.0), "noise": dist.HalfNormal(1.0)}
+X = np.linspace(-1.0, 1.0, 20)
+Y = 0.5 * X + 0.1 * np.cos(9 * X)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return credo.Model(PRIOR, likelihood).given(X, Y)
+
+
+@pytest.fixture(params=["threads", "vectorized"])
+def begun(request, target, tmp_path, monkeypatch):
+    """A folder whose run a full disk stopped in the middle of sampling."""
+    folder, fsync, layout = tmp_path / "run", os.fsync, request.param
+
+    def full(descriptor):
+        if len(list(folder.glob("draws-3-*"))) >= 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(crew, "FIRST_CHUNK", 16)
+        patch.setattr(crew, "MAX_CHUNK", 16)
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(
+            credo.CredoError, match=r"cannot be written \(No space left on device\): free space or choose"
+        ):
+            credo.fit(target, METHOD, key=1, checkpoint=folder, layout=layout, progress=False)
+    assert not list(folder.glob(".*")), "nothing half written is left"
+    return folder, layout, whole(target, layout)
+
+
+WHOLE = {}
+
+
+def whole(target, layout):
+    if layout not in WHOLE:
+        WHOLE[layout] = credo.fit(target, METHOD, key=1, layout=layout, progress=False).kind.positions
+    return WHOLE[layout]
+
+
+def test_a_full_disk_keeps_what_was_drawn(target, begun):
+    folder, layout, expected = begun
+    before = sorted(path.name for path in folder.glob("draws-*"))
+    resumed = credo.resume(folder, target, layout=layout, progress=False)
+    np.testing.assert_array_equal(resumed.kind.positions, expected)
+    assert set(before) <= {path.name for path in folder.glob("draws-*")}
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+
+
+@pytest.mark.parametrize("name", ["run", "chain-0", "draws-3-0-000000"])
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b"", flipped], ids=["cut", "empty", "one bit"])
+def test_damage_is_a_sentence_and_the_rest_is_kept(target, begun, name, damage):
+    folder, layout, expected = begun
+    path = folder / f"{name}.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    with pytest.raises(credo.CredoError, match=rf"{name}.safetensors is damaged"):
+        credo.resume(folder, target, layout=layout, progress=False)
+    path.write_bytes(content)
+    np.testing.assert_array_equal(credo.resume(folder, target, layout=layout, progress=False).kind.positions, expected)
+
+
+def test_another_model_is_a_sentence_and_the_run_is_kept(target, begun):
+    folder, layout, expected = begun
+    changed = {
+        "data": credo.Model(PRIOR, likelihood).given(X, Y + 0.1),
+        "likelihood": credo.Model(PRIOR, other_likelihood).given(X, Y),
+        "prior": credo.Model({**PRIOR, "slope": dist.Normal(0.0, 2.0)}, likelihood).given(X, Y),
+        "parameters": credo.Model({**PRIOR, "more": dist.Normal(0.0, 1.0)}, likelihood).given(X, Y),
+    }
+    for other in changed.values():
+        with pytest.raises(credo.CredoError) as caught:
+            credo.resume(folder, other, layout=layout, progress=False)
+        assert len(str(caught.value)) > 40
+    np.testing.assert_array_equal(credo.resume(folder, target, layout=layout, progress=False).kind.positions, expected)
+
+
+def test_a_folder_without_a_run_is_a_sentence(target, tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(credo.CredoError, match="holds no run to continue: begin one with fit"):
+            credo.resume(path, target, progress=False)
