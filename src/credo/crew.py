@@ -211,7 +211,8 @@ class Crew:
             if elapsed > 2 * self.patience:
                 self.quota[team] = max(1, self.quota[team] // 2)
             elif elapsed < self.patience / 2 and last - first == self.quota[team]:
-                self.quota[team] = min(self.length, 2 * self.quota[team])
+                growth = 2 if elapsed > self.patience / 8 else 4
+                self.quota[team] = min(self.length, growth * self.quota[team])
 
         def is_left(team: int) -> bool:
             return min(done[chain] for chain in self.teams[team]) < end

@@ -122,11 +122,11 @@ class Posterior:
             if isinstance(self.kind, Draws):
                 positions = self.kind.positions.reshape(-1, self.kind.positions.shape[-1])
                 if is_stored(positions):
-                    keys = self._imputing_keys(jax.random.key(0), len(positions))
+                    keys = self._imputing_keys(as_key(0), len(positions))
                     return {**report_stored(self._report_with, np.asarray(self.kind.positions), keys), **self._kept}
             else:
-                positions = sample_positions(self.kind, jax.random.key(0), NUM_DRAWS)
-            return {**to_numpy(self._report(positions, jax.random.key(0))), **self._kept}
+                positions = sample_positions(self.kind, as_key(0), NUM_DRAWS)
+            return {**to_numpy(self._report(positions, as_key(0))), **self._kept}
 
     def _wide(self) -> dict[str, np.ndarray]:
         """``_drawn`` in float64: the sum of many draws of a single-precision fit is none of single precision.
@@ -232,7 +232,7 @@ def as_key(key):
         halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
         return jax.random.wrap_key_data(np.array(halves, np.uint32), impl="threefry2x32")
     if not isinstance(key, jax.Array | np.ndarray):
-        raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
+        raise CredoError(f"key is an int or a JAX key such as as_key(0); got {key!r}.")
     return key
 
 

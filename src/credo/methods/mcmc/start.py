@@ -59,11 +59,12 @@ def start_chains(target, start, key, num_chains: int, kernel: Starter, given: di
 
 def _scattered(target, key, num_chains: int, state: Callable) -> list:
     """The first of each chain's candidates that is not hopeless beside the best of the first few of all chains."""
-    candidates = [_candidates(target, key, chain, state) for chain in range(num_chains)]
+    offsets = np.random.default_rng(stream(key, STREAM, 3)).integers(num_chains, size=target.dim)
+    candidates = [_candidates(target, key, chain, num_chains, offsets, state) for chain in range(num_chains)]
     first = [list(itertools.islice(each, NUM_CANDIDATES)) for each in candidates]
     for chain, states in enumerate(first):
         if not states:
-            u = _somewhere(target, key, chain, 0, _generator(key, chain))
+            u = _somewhere(target, key, chain, num_chains, offsets, 0, _generator(key, chain))
             raise CredoError(f"Chain {chain} cannot start: tried {MAX_TRIES} random positions. {explain(target, u)}")
     best = max(state.log_density for states in first for state in states)
     bound = best - HOPELESS * (target.size + target.dim)
@@ -74,29 +75,32 @@ def _scattered(target, key, num_chains: int, state: Callable) -> list:
     return found
 
 
-def _candidates(target, key, chain: int, state: Callable) -> Iterator:
+def _candidates(target, key, chain: int, num_chains: int, offsets, state: Callable) -> Iterator:
     """Random positions at which everything is finite, of 100."""
     random = _generator(key, chain)
     for attempt in range(MAX_TRIES):
-        found = state(chain, _somewhere(target, key, chain, attempt, random))
+        found = state(chain, _somewhere(target, key, chain, num_chains, offsets, attempt, random))
         if _is_finite(found):
             yield found
 
 
-def _somewhere(target, key, chain: int, attempt: int, random: np.random.Generator) -> np.ndarray:
-    """A random position, its discrete coordinates drawn from their prior."""
-    u = random.uniform(-WIDTH, WIDTH, target.dim) * (1 if chain % 2 == 0 else -1)
+def _somewhere(target, key, chain: int, num_chains: int, offsets, attempt: int, random: np.random.Generator):
+    """A random position, its discrete coordinates drawn from their prior.
+
+    Two chains are a pair, of which the second starts where the first does, mirrored; and the pairs of a coordinate lie
+    at different distances from zero. Two modes on either side of the origin, and two orders of exchangeable components,
+    are then seen by chains that disagree; of four independent starts one set in eight would lie on one side.
+    """
+    num_pairs = (num_chains + 1) // 2
+    distance = WIDTH * ((chain // 2 + offsets) % num_pairs + random.uniform(size=target.dim)) / num_pairs
+    u = distance * random.choice([-1.0, 1.0], target.dim) * (1 if chain % 2 == 0 else -1)
     if not target.structure.discrete_names:
         return u
     return np.asarray(_with_discrete(target, u, stream(key, STREAM + chain, 2, attempt)))
 
 
 def _generator(key, chain: int) -> np.random.Generator:
-    """The same for two chains, of which the second starts where the first does, mirrored.
-
-    Two modes on either side of the origin, and two orders of exchangeable components, are then always seen by chains
-    that disagree; of four independent starts one set in eight would lie on one side.
-    """
+    """The same for the two chains of a pair."""
     return np.random.default_rng(stream(key, STREAM + chain - chain % 2))
 
 
