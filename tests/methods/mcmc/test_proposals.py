@@ -8,6 +8,7 @@ import scipy.stats
 from numpyro.distributions import constraints
 
 import credo
+from contract import check_accuracy
 from credo.equations import equations
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
@@ -207,6 +208,21 @@ def test_no_gradient_is_asked_for(method):
 @pytest.mark.parametrize("method", [credo.RandomWalkMetropolis(), credo.MALA(), credo.Slice()])
 def test_a_funnel_does_not_pass(method):
     assert credo.fit(TARGETS["funnel"]().target, method, key=1, progress=False).verdict.status != "pass"
+
+
+def test_each_moves_a_block_of_gibbs():
+    known = TARGETS["constrained"]()
+    blocks = {"weights": credo.RandomWalkMetropolis(num_steps=5), "scale": credo.Slice(), "share": credo.MALA()}
+    posterior = credo.fit(known.target, credo.Gibbs(blocks), key=1, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    check_accuracy(posterior, known, 0.0)
+
+
+def test_a_stopping_rule_draws_on():
+    method = credo.Slice(num_warmup=100, num_draws=100, until=credo.StoppingRule())
+    posterior = credo.fit(TARGETS["gaussian"]().target, method, key=1, progress=False)
+    assert posterior.kind.positions.shape[1] > 100
+    assert posterior.verdict.status == "pass"
 
 
 def test_chains_in_one_loop_draw_what_they_draw_alone():

@@ -1,7 +1,7 @@
 """The samplers that move by single proposals, as methods of ``credo.fit``; all but ``MALA`` need no gradient.
 
 One proposal is worth much less than a trajectory, so that a draw is several of them (``num_steps``): chains are as long
-as those of ``NUTS``, in memory and for R-hat.
+as those of ``NUTS``, in memory and for R-hat. ``until``, a stopping rule, is as there.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from credo.algorithm import Options, stream
 from credo.methods.mcmc import elliptical_slice as ellipse
 from credo.methods.mcmc import independence as independent
 from credo.methods.mcmc.chains import Recipe, check, sample
+from credo.methods.mcmc.enough import StoppingRule
 from credo.methods.mcmc.gaussian_prior import gaussian_prior
 from credo.methods.mcmc.mala import mala
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
@@ -38,6 +39,7 @@ class RandomWalkMetropolis:
     chains: int = 4
     num_warmup: int = 600  # twice that of NUTS: without gradients, a covariance takes many draws
     num_draws: int = 1_000
+    until: StoppingRule | None = None
     num_steps: int = field(default=20, metadata={"at_least": 1})  # for an ESS of 1,900 of 10 parameters, 500 of 30
     target_acceptance: float | None = None
     metric: MetricEstimator = AUTOMATIC
@@ -61,6 +63,7 @@ class MALA:
     chains: int = 4
     num_warmup: int = 300
     num_draws: int = 1_000
+    until: StoppingRule | None = None
     num_steps: int = field(default=5, metadata={"at_least": 1})  # gradients a draw, as few as those of NUTS
     target_acceptance: float = 0.574
     metric: MetricEstimator = AUTOMATIC
@@ -87,6 +90,7 @@ class Slice:
     chains: int = 4
     num_warmup: int = 200
     num_draws: int = 1_000
+    until: StoppingRule | None = None
     width: float = 3.0
     max_widths: int = 16
     metric: MetricEstimator = AUTOMATIC
@@ -126,6 +130,7 @@ class EllipticalSlice:
     chains: int = 4
     num_warmup: int = 200
     num_draws: int = 1_000
+    until: StoppingRule | None = None
     num_steps: int = field(default=20, metadata={"at_least": 1})
 
     def __post_init__(self):
@@ -165,6 +170,7 @@ class IndependenceMH:
     chains: int = 4
     num_warmup: int = 100
     num_draws: int = 1_000
+    until: StoppingRule | None = None
     num_steps: int = field(default=5, metadata={"at_least": 1})
 
     def __post_init__(self):
