@@ -67,6 +67,8 @@ METHODS: dict[str, Entry] = {
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6
     ),
     "exact": Entry(lambda known: credo.Exact(), GAUSSIANS, GAUSSIANS, 1e-8),
+    "chees": Entry(lambda known: credo.ChEES(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
+    "parallel_tempering": Entry(lambda known: credo.ParallelTempering(), (*SMOOTH, "mixture"), (*SMOOTH, "mixture")),
     "hmc": Entry(lambda known: credo.HMC(), ("gaussian", "skewed"), ("gaussian", "skewed")),
     "mala": Entry(lambda known: credo.MALA(), SMOOTH, SMOOTH),
     "random_walk": Entry(lambda known: credo.RandomWalkMetropolis(), SMOOTH, SMOOTH),
@@ -75,6 +77,11 @@ METHODS: dict[str, Entry] = {
         lambda known: credo.EllipticalSlice(), (*GAUSSIANS, "logistic"), (*GAUSSIANS, "logistic")
     ),
     "independence": Entry(independence, ("gaussian", "constrained", "logistic"), ("gaussian", "logistic")),
+    "gibbs": Entry(
+        lambda known: credo.Gibbs({name: credo.NUTS() for name in known.mean}),
+        ("gaussian", "constrained"),
+        ("gaussian", "constrained"),
+    ),
     "nuts": Entry(lambda known: credo.NUTS(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
 }
 
@@ -93,11 +100,11 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
     info = posterior.info
     assert {"num_gradients", "num_gradients_useful", "layout", "is_complete", "seconds"} <= set(info)
     assert 0 <= info["num_gradients_useful"] <= info["num_gradients"]
-    assert info["layout"] in ("single", "threads")
+    assert info["layout"] in ("single", "threads", "vectorized")
     assert info["is_complete"] is True, "there was no time limit"
     assert {"compile", "total"} <= set(info["seconds"])
     assert all(0 <= each <= info["seconds"]["total"] for each in info["seconds"].values())
-    if "warmup" in info["seconds"] or info["layout"] == "threads":
+    if "warmup" in info["seconds"] or info["layout"] != "single":
         assert {"warmup", "sampling"} <= set(info["seconds"])
         assert info["num_gradients_useful"] < info["num_gradients"] or info["num_densities"]
 

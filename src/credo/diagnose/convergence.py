@@ -289,7 +289,8 @@ def _scores(size: int) -> np.ndarray:
 def _r_hat(ranks: _Ranks) -> np.ndarray:
     if ranks.shape[1] < 4:  # halves of one chain
         return np.full(ranks.shape[0], np.nan)
-    return np.maximum(_potential_scale(ranks.bulk), _potential_scale(ranks.folded()))
+    # two values, each of half the draws, lie equally far from their median: folded, they say nothing
+    return np.fmax(_potential_scale(ranks.bulk), _potential_scale(ranks.folded()))
 
 
 def _potential_scale(z: np.ndarray) -> np.ndarray:

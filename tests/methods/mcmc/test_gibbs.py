@@ -391,7 +391,7 @@ def test_constant_coordinates_count_only_where_they_have_moved():
         return figures_of_sweeps(done, target, SimpleNamespace(updates=()), MIXTURE_METHOD)
 
     one, varying = np.ones((4, 500)), rng.integers(0, 2, (4, 500))
-    apart = np.repeat([0.0, 0.0, 0.0, 1.0], 500).reshape(4, 500)
+    balanced = np.stack([rng.permutation(np.arange(500) % 2) for _ in range(4)])  # its median is ½
     settled = figures_of([one, varying, varying])
     assert settled["num_settled"] == 1
     assert settled["max_r_hat"] < 1.02
@@ -399,9 +399,11 @@ def test_constant_coordinates_count_only_where_they_have_moved():
     assert never["num_settled"] == 0
     assert np.isnan(never["max_r_hat"])
     assert judge(never).status == "doubtful"
-    disagreeing = figures_of([varying, varying, apart])
-    assert disagreeing["max_r_hat"] > 1.5
-    assert judge(disagreeing).status == "failed"
+    assert figures_of([varying, balanced, varying])["max_r_hat"] < 1.02
+    for chains in ([0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]):
+        disagreeing = figures_of([varying, varying, np.repeat(chains, 500).reshape(4, 500)])
+        assert disagreeing["max_r_hat"] > 1e3
+        assert judge(disagreeing).status == "failed"
 
 
 # what is refused ------------------------------------------------------------------------------------------------------

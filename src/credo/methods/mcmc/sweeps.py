@@ -81,7 +81,7 @@ def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
     """What the verdict reads. A discrete coordinate that took one value in all draws has no R-hat and no ESS.
 
     It is left out where some chain has moved it, in warm-up, to where all chains are now; a coordinate that never
-    moved in any chain, from one start, stays in, and is not known. Chains that disagree have an infinite R-hat.
+    moved in any chain, from one start, stays in, and is not known. Chains that disagree have an R-hat far above 1.
     """
     positions, info = done.records["position"], done.info["sampling"]
     is_discrete = np.concatenate([np.full(leaf.size, leaf.is_discrete) for leaf in target.structure.leaves])
@@ -97,8 +97,7 @@ def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
     if any(is_inner):
         found["acceptance_rate"] = float(np.mean(info.acceptance[..., is_inner]))
     else:  # nothing was proposed, so nothing diverged
-        for name in ("acceptance_rate", "num_divergences", "divergence_share"):
-            found.pop(name, None)
+        found = {name: value for name, value in found.items() if "diverge" not in name and name != "acceptance_rate"}
     return found | ({"num_settled": int(is_settled.sum())} if is_discrete.any() else {})
 
 
