@@ -232,7 +232,7 @@ def as_key(key):
         halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
         return jax.random.wrap_key_data(np.array(halves, np.uint32), impl="threefry2x32")
     if not isinstance(key, jax.Array | np.ndarray):
-        raise CredoError(f"key is an int or a JAX key such as as_key(0); got {key!r}.")
+        raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
     return key
 
 

@@ -91,7 +91,7 @@ def _somewhere(target, key, chain: int, num_chains: int, offsets, attempt: int, 
     at different distances from zero. Two modes on either side of the origin, and two orders of exchangeable components,
     are then seen by chains that disagree; of four independent starts one set in eight would lie on one side.
     """
-    num_pairs = (num_chains + 1) // 2
+    num_pairs = (num_chains + 1) // 2 if attempt < NUM_CANDIDATES else 1  # what is hard to meet is sought everywhere
     distance = WIDTH * ((chain // 2 + offsets) % num_pairs + random.uniform(size=target.dim)) / num_pairs
     u = distance * random.choice([-1.0, 1.0], target.dim) * (1 if chain % 2 == 0 else -1)
     if not target.structure.discrete_names:
