@@ -67,6 +67,8 @@ METHODS: dict[str, Entry] = {
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6
     ),
     "exact": Entry(lambda known: credo.Exact(), GAUSSIANS, GAUSSIANS, 1e-8),
+    "chees": Entry(lambda known: credo.ChEES(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
+    "parallel_tempering": Entry(lambda known: credo.ParallelTempering(), (*SMOOTH, "mixture"), (*SMOOTH, "mixture")),
     "hmc": Entry(lambda known: credo.HMC(), ("gaussian", "skewed"), ("gaussian", "skewed")),
     "mala": Entry(lambda known: credo.MALA(), SMOOTH, SMOOTH),
     "random_walk": Entry(lambda known: credo.RandomWalkMetropolis(), SMOOTH, SMOOTH),

@@ -132,6 +132,24 @@ RULES: dict[str, Rule] = {
         "Chains that stood still: {value:.0f}. Start elsewhere (start=), warm up longer, or look for a likelihood "
         "that is not finite near the starts.",
     ),
+    "num_round_trips": Rule(
+        "replicas that came to the posterior from a draw of the reference, over all chains",
+        "at least",
+        100.0,
+        10.0,
+        "this library; Syed et al. (2022)",
+        "Replicas that came from the reference to the posterior: {value:.0f} (100 pass). The weights of separated "
+        "modes rest on so few. Draw longer, or raise num_temperatures to twice the figure barrier.",
+    ),
+    "swap_rate": Rule(
+        "smallest share of swaps accepted between two neighbouring temperatures",
+        "at least",
+        0.2,
+        0.01,
+        "this library; Syed et al. (2022)",
+        "Between two temperatures {value:.0%} of the swaps are accepted (20 % pass): replicas hardly get past. Raise "
+        "num_temperatures to twice the figure barrier, or warm up longer.",
+    ),
     # Importance weights
     "pareto_k": Rule(
         "shape of the tail of the importance weights; 0 where they are worth 99 % of their draws, so that no mean is "
@@ -343,6 +361,7 @@ RULES: dict[str, Rule] = {
     ),
     # Information: shown, never judged
     "acceptance_rate": Rule("mean acceptance probability after warm-up", "information"),
+    "barrier": Rule("communication barrier between reference and posterior (Syed et al. 2022)", "information"),
     "condition_number": Rule("largest over smallest eigenvalue of the curvature or metric", "information"),
     "elbo": Rule("evidence lower bound, nats", "information"),
     "num_chains": Rule("chains run", "information"),

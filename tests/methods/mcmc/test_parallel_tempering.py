@@ -1,0 +1,218 @@
+"""Parallel tempering leaves its path invariant, finds the weights of separated modes, and says where it could not."""
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.stats as jstats
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+from credo.diagnose.convergence import mcse_mean
+from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
+from credo.methods.mcmc.ladder import cumulative_barrier, equally_rejecting, log_evidence
+from credo.methods.mcmc.parallel_tempering import parallel_tempering
+from credo.native import jit
+from credo.posterior.kinds import Gaussian
+from credo.precision import double, to_numpy
+from densities import LOWER, Density, gaussian, gumbel
+from targets import TARGETS
+
+NUM_CHAINS = 10_000
+MAX_Z = 5.0  # of 24 to 60 statistics a case: one false alarm in 29,000 cases
+STATISTICS = (lambda x: x, lambda x: x**2, lambda x: x**3, lambda x: x * np.roll(x, 1, axis=1))
+WIDE = Gaussian(np.array([1.0, 0.0, -1.0]), Diagonal(np.array([3.0, 2.0, 2.5])))
+BESIDE = Gaussian(np.array([1.0, 0.0]), Diagonal(np.array([2.0, 3.0])))
+
+
+def along_the_path(rng, betas):
+    """Exact draws of every member of the path from WIDE to ``gaussian``, which are Gaussians all."""
+    first, last = np.diag(1 / np.square(WIDE.scale.scale)), np.linalg.inv(LOWER @ LOWER.T)
+    draws = []
+    for beta in betas:
+        precision = (1 - beta) * first + beta * last
+        mean = np.linalg.solve(precision, (1 - beta) * first @ WIDE.mean)
+        draws.append(mean + rng.normal(size=(NUM_CHAINS, 3)) @ np.linalg.cholesky(np.linalg.inv(precision)).T)
+    return np.stack(draws, axis=1)
+
+
+def at_both_ends(rng, betas):
+    drawn = BESIDE.mean + rng.normal(size=(NUM_CHAINS, 2)) * BESIDE.scale.scale
+    return np.stack([drawn, rng.gumbel(size=(NUM_CHAINS, 2))], axis=1)
+
+
+CASES = {
+    "path": (gaussian, WIDE, along_the_path, (0.0, 0.2, 0.5, 1.0), None),
+    "path, dense": (gaussian, WIDE, along_the_path, (0.0, 0.3, 1.0), Dense(np.stack([LOWER, 2 * LOWER, LOWER]))),
+    "ties": (gaussian, WIDE, along_the_path, (0.4, 0.4, 0.4, 1.0), None),
+    "skewed": (gumbel, BESIDE, at_both_ends, (0.0, 1.0), None),
+}
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("case", list(CASES))
+def test_path_is_invariant(case):
+    """Replicas that start from exact draws: no statistic of any of them may have changed after two steps."""
+    function, reference, draws, betas, metric = CASES[case]
+    before = draws(np.random.default_rng(1), betas)
+    with double():
+        algorithm = parallel_tempering(
+            Density(function),
+            betas=np.array(betas),
+            step_size=np.linspace(1.2, 0.6, len(betas)),
+            num_steps=3,
+            reference=reference,
+            metric=metric,
+        )
+
+        def two(chain):
+            key, position = jax.random.wrap_key_data(chain[0]), chain[1]
+            state = algorithm.init(key, position)
+            return jax.lax.scan(lambda s, k: algorithm.step(k, s), state, jax.random.split(key, 2))
+
+        keys = np.random.default_rng(2).integers(0, 2**32, (NUM_CHAINS, 2), np.uint32)
+        end, info = to_numpy(jit(lambda *chains: jax.lax.map(two, chains))(keys, before))
+        truth = to_numpy(jax.vmap(lambda position: algorithm.init(None, position))(end.position))
+    assert np.mean(np.any(end.position != before, axis=2)) > 0.5, "the replicas hardly move"
+    for statistic in STATISTICS:
+        for k in range(len(betas)):
+            change = statistic(end.position[:, k]) - statistic(before[:, k])
+            z = change.mean(axis=0) / (change.std(axis=0) / np.sqrt(NUM_CHAINS))
+            assert np.all(np.abs(z) < MAX_Z)
+    for found, expected in zip(end[:-1], truth[:-1], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    is_tied = np.diff(betas) == 0
+    np.testing.assert_allclose(info.rejection[..., is_tied], 0, atol=1e-12)
+    assert np.any(info.num_round_trips > 0) == (betas[0] == 0)
+
+
+def test_temperatures_of_equal_rejection():
+    """Whatever the temperatures that a barrier Λ(β) = √β was seen at."""
+    betas = np.linspace(0, 1, 201)
+    rejection = np.broadcast_to(np.diff(np.sqrt(betas)), (4, 10, 200))
+    found = equally_rejecting(betas, cumulative_barrier(rejection))
+    np.testing.assert_allclose(found, np.linspace(0, 1, 201) ** 2, atol=0.01)
+
+
+def test_evidence_of_independent_draws():
+    """π_0 = N(0, 2²), ℓ(u) = −u²/2: the path is Gaussian and log Z_1/Z_0 = −½ log(1 + 4)."""
+    rng, betas = np.random.default_rng(0), np.linspace(0, 1, 6) ** 2
+    z = []
+    for _ in range(200):
+        u = rng.normal(size=(2, 100, 6)) / np.sqrt(0.25 + betas)
+        found = log_evidence(-0.5 * u**2, betas)
+        z.append((found.value + 0.5 * np.log(5.0)) / found.error)
+    assert abs(np.mean(z)) < 5 / np.sqrt(200)
+    assert 0.8 < np.std(z) < 1.25  # the sd of an sd of 200 is 0.05
+
+
+# through credo.fit ----------------------------------------------------------------------------------------------------
+
+
+def share_above(posterior, name, bound=0.0):
+    """(share of draws above, its standard error)."""
+    above = (posterior.draws[name] > bound).astype(float)
+    above = above[..., None] if above.ndim == 2 else above[..., :1]
+    return above.mean(), mcse_mean(above)[0]
+
+
+def test_weights_of_the_mixture():
+    target = TARGETS["mixture"]().target
+    posterior = credo.fit(target, credo.ParallelTempering(), key=3, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    share, error = share_above(posterior, "x")
+    assert abs(share - 0.7) < 4 * error
+    assert error < 0.02
+    assert abs(posterior.log_evidence.value) < 4 * posterior.log_evidence.error < 0.2
+    # temperatures are those of equal rejection
+    assert np.ptp(posterior.info["rejection"]) < 0.06
+    assert credo.fit(target, credo.NUTS(), key=3, progress=False).verdict.status != "pass"
+
+
+def two_modes(params):
+    """0.3 and 0.7 of N(±a, I) in ten dimensions, ten sds apart."""
+    a = jnp.zeros(10).at[0].set(5.0)
+    return jnp.logaddexp(
+        jnp.log(0.3) + jnp.sum(jstats.norm.logpdf(params["x"] + a)),
+        jnp.log(0.7) + jnp.sum(jstats.norm.logpdf(params["x"] - a)),
+    )
+
+
+def test_ten_dimensions():
+    model = credo.Model.from_log_density(two_modes, {"x": constraints.real}, {"x": (10,)})
+    posterior = credo.fit(model.given(), credo.ParallelTempering(), key=1, progress=False)
+    assert posterior.verdict.status == "pass", posterior.verdict
+    share, error = share_above(posterior, "x")
+    assert abs(share - 0.7) < 4 * error
+    assert error < 0.03
+    np.testing.assert_allclose(posterior.sd()["x"][1:], 1.0, atol=0.1)
+    assert posterior.verdict.figures["num_round_trips"] == posterior.info["round_trips"].sum()
+
+
+SHORT = credo.ParallelTempering(num_warmup=100, num_draws=400, num_temperatures=6)
+
+
+def test_from_the_prior():
+    """A likelihood of zero for half of the prior, which the reference draws from all the same."""
+
+    def likelihood(params, x):
+        return dist.Uniform(0.0, jnp.where(params["x"] > 0, 1.0, jnp.nan))
+
+    model = credo.Model({"x": dist.Normal(0.0, 1.0)}, likelihood)
+    posterior = credo.fit(model.given(y=np.array([0.5])), SHORT, key=2, start=np.array([1.0]), progress=False)
+    assert posterior.info["temperatures"][0] == 0
+    assert np.all(posterior.draws["x"] > 0)
+    table = posterior.summary()
+    assert abs(table["mean"].iloc[0] - np.sqrt(2 / np.pi)) < 5 * table["mcse_mean"].iloc[0]
+    assert abs(posterior.log_evidence.value - np.log(0.5)) < 5 * posterior.log_evidence.error
+
+
+def test_conjugate_evidence_and_a_reference():
+    target = TARGETS["gaussian"]().target
+    reference = credo.fit(target, credo.Laplace(), key=0)
+    posterior = credo.fit(
+        target,
+        credo.ParallelTempering(num_warmup=100, num_draws=400, num_temperatures=4, reference=reference),
+        key=0,
+        progress=False,
+    )
+    assert posterior.verdict.figures["barrier"] < 0.05  # Laplace is exact
+    assert abs(posterior.log_evidence.value) < 1e-6
+
+
+def test_no_way_through_is_no_pass():
+    """Two temperatures are too few for 500 data: the posterior is never reached from the prior."""
+    y = np.random.default_rng(0).normal(size=(500, 5))
+    model = credo.Model(
+        {"m": dist.Normal(0.0, 30.0).expand([5])}, lambda params, x: dist.Normal(params["m"], 1.0).to_event(1)
+    )
+    method = credo.ParallelTempering(num_warmup=60, num_draws=200, num_temperatures=2)
+    posterior = credo.fit(model.given(y=y), method, key=0, progress=False)
+    assert posterior.verdict.figures["num_round_trips"] == 0
+    assert posterior.verdict.status == "failed"
+    assert any("raise num_temperatures" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_layouts_agree():
+    """The same keys: without warm-up, trajectories part only as rounding grows."""
+    target = TARGETS["logistic"]().target
+    method = credo.ParallelTempering(num_warmup=0, num_draws=5, num_temperatures=3)
+    threads, vectorized = (
+        credo.fit(target, method, key=2, layout=layout, progress=False).kind.positions
+        for layout in ("threads", "vectorized")
+    )
+    np.testing.assert_allclose(vectorized, threads, rtol=1e-6, atol=1e-8)
+
+
+def test_what_cannot_be():
+    target = TARGETS["gaussian"]().target
+    with pytest.raises(credo.CredoError, match="too short"):
+        credo.fit(target, credo.ParallelTempering(num_warmup=50), progress=False)
+    point = credo.fit(target, credo.MAP())
+    other = credo.fit(TARGETS["skewed"]().target, credo.Laplace())
+    with pytest.raises(credo.CredoError, match="has no density"):
+        credo.fit(target, credo.ParallelTempering(reference=point), progress=False)
+    with pytest.raises(credo.CredoError, match="other parameters"):
+        credo.fit(target, credo.ParallelTempering(reference=other), progress=False)
