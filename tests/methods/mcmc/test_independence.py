@@ -25,11 +25,13 @@ def proposing(kind, like: Posterior) -> Posterior:
     return Posterior(kind, like.target, verdict=like.verdict)
 
 
-def test_an_exact_proposal_is_always_taken(exact):
-    posterior = credo.fit(TARGET, credo.IndependenceMH(proposal=exact), key=1, progress=False)
+@pytest.mark.parametrize(("precision", "rounding"), [("float64", 1e-9), ("float32", 1e-3)])
+def test_an_exact_proposal_is_always_taken(exact, precision, rounding):
+    method = credo.IndependenceMH(proposal=exact)
+    posterior = credo.fit(TARGET, method, key=1, precision=precision, progress=False)
     figures = posterior.verdict.figures
     assert posterior.verdict.status == "pass"
-    assert figures["acceptance_rate"] == pytest.approx(1, abs=1e-9)
+    assert figures["acceptance_rate"] == pytest.approx(1, abs=rounding)
     assert figures["pareto_k"] == 0
     assert figures["min_ess_bulk"] > 0.8 * figures["num_draws"]
     assert posterior.info["num_densities"] == 4 * 1_100 * 5

@@ -32,6 +32,7 @@ from credo.posterior.posterior import Posterior
 from credo.run import Run, run
 from credo.status import CredoError
 
+EQUAL = 1e-3  # log weights this close differ by rounding, in single precision too, or by nothing that matters
 STRUGGLE = "max_r_hat", "min_ess_bulk", "persistent_divergences", "e_bfmi"  # that ask for the shape of the posterior
 
 
@@ -204,6 +205,8 @@ def figures(positions, info, method) -> dict[str, float]:
     if hasattr(info, "step_size"):
         figures["step_size"] = float(np.mean(info.step_size))
     if hasattr(info, "log_weight"):  # of independent draws of a proposal: how thin its tails are
-        log_weights = np.ravel(info.log_weight)
+        log_weights = np.ravel(info.log_weight).astype(float)
+        if np.all(np.isfinite(log_weights)) and np.ptp(log_weights) < EQUAL:
+            log_weights[:] = 0
         figures["pareto_k"] = judged_shape(log_weights, smooth(log_weights).k_hat)
     return {**figures, "num_chains": positions.shape[0], "num_draws": positions.shape[0] * positions.shape[1]}
