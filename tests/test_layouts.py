@@ -13,6 +13,7 @@ from credo import crew
 from credo.algorithm import Algorithm, Options, Phase, Stages
 from credo.journal import Journal
 from credo.precision import double
+from credo.progress import _describe
 from credo.run import run
 from targets import TARGETS
 
@@ -164,3 +165,34 @@ def test_first_steps_are_those_of_threads():
         for layout in ("threads", "vectorized")
     )
     np.testing.assert_allclose(vectorized, threads, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("max_memory", [None, 1_000_000])
+def test_a_time_limit_stops_all_chains_at_one_draw(max_memory):
+    """And what was drawn by then are the first draws of the whole run."""
+    target, options = (
+        TARGETS["gaussian"]().target,
+        {"layout": "vectorized", "max_memory": max_memory, "progress": False},
+    )
+    whole = credo.fit(target, credo.NUTS(num_warmup=30, num_draws=50), key=2, **options)  # and compiles
+    method = credo.NUTS(num_warmup=30, num_draws=2_000_000)
+    posterior = credo.fit(target, method, key=2, time_limit=2.0, **options)
+    positions = posterior.kind.positions
+    assert not posterior.info["is_complete"]
+    assert posterior.info["sample_stats"]["energy"].shape == positions.shape[:2]
+    assert positions.shape[1] < 2_000_000
+    assert any("The time limit came after" in sentence for sentence in posterior.verdict.sentences)
+    num_draws = min(50, positions.shape[1])
+    np.testing.assert_array_equal(positions[:, :num_draws], whole.kind.positions[:, :num_draws])
+
+
+def test_the_bar_moves_and_says_how_it_goes(monkeypatch, capsys):
+    """One compiled program for all chains, and windows of thousands of steps: begun in short chunks all the same."""
+    said = []
+    monkeypatch.setattr("credo.progress.DELAY", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("credo.progress._describe", lambda *a: said.append((_describe(*a), sum(a[1]))) or said[-1][0])
+    method = credo.NUTS(chains=8, num_warmup=50, num_draws=3_000)
+    credo.fit(TARGETS["gaussian"]().target, method, key=2, layout="vectorized")
+    in_sampling = [done for text, done in said if text.startswith("sampling, step size 0.") and "0 divergences" in text]
+    assert len(set(in_sampling)) >= 3

@@ -1,6 +1,9 @@
 """Every method at 100,000 rows and at 1,000 parameters: it ends, in bounded memory, with the right answer."""
 
+import json
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -77,3 +80,51 @@ def test_grid():
     posterior = credo.fit(target, credo.Grid())
     laplace = credo.fit(target, credo.Laplace())
     np.testing.assert_allclose(posterior.sd()["w"], laplace.sd()["w"], rtol=0.01)
+
+
+# 64 chains x 10,000 draws of 1,000 parameters: 5.1 GB. The peak is the process's own: that of ``resource`` holds what
+# its parent had when it began.
+STREAMED = """
+import json, re, sys
+import numpy as np
+import numpyro.distributions as dist
+import credo
+from credo.methods.mcmc import DiagonalMetric
+
+def likelihood(params, x):
+    return dist.Normal(params["w"], 1.0)
+
+prior = {"w": dist.Normal(0.0, 1.0).expand([999]), "tau": dist.HalfNormal(1.0)}
+target = credo.Model(prior, likelihood).given(x=np.zeros((999, 1)), y=np.ones(999))
+method = credo.HMC(chains=64, num_draws=10_000, num_steps=4, metric=DiagonalMetric())
+posterior = credo.fit(target, method, max_memory=2_000_000_000, layout=sys.argv[1], progress=False)
+mean, sd, quantile = posterior.mean(), posterior.sd(), posterior.quantile([0.05, 0.95])
+table, draws = posterior.summary(["tau"]), posterior.draws["w"][:, :, 17].copy()
+posterior.predict(target.x[:3]).mean
+posterior.save(sys.argv[2])
+print(json.dumps({
+    "peak": int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]),
+    "status": posterior.verdict.status, "num_draws": posterior.verdict.figures["num_draws"],
+    "mean": float(mean["w"].mean()), "sd": float(sd["w"].mean()), "tau": float(mean["tau"]),
+    "mean of draws": float(abs(draws.mean() - mean["w"][17])), "quantile": float(quantile["w"][0].mean()),
+}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of the process from /proc")
+def test_draws_larger_than_the_memory_they_may_take(tmp_path):
+    """The verdict, means, quantiles, a summary, a prediction and the file of 5.1 GB of draws in less than 2 GB."""
+    done = subprocess.run(
+        [sys.executable, "-c", STREAMED, "threads", str(tmp_path / "posterior")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["peak"] < 2_000_000, "kilobytes"
+    assert (tmp_path / "posterior").stat().st_size > 640_000 * 1_000 * 8
+    assert found["status"] == "pass"
+    assert found["num_draws"] == 640_000
+    assert abs(found["mean"] - 0.5) < 1e-3
+    assert abs(found["sd"] - np.sqrt(0.5)) < 1e-3
+    assert abs(found["quantile"] - (0.5 - 1.6449 * np.sqrt(0.5))) < 2e-3
+    assert abs(found["tau"] - np.sqrt(2 / np.pi)) < 0.02
+    assert found["mean of draws"] < 1e-12
