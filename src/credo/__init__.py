@@ -33,6 +33,7 @@ from credo.methods.mcmc import (
     RandomWalkMetropolis,
     Slice,
 )
+from credo.methods.mcmc import kernels as mcmc
 from credo.methods.mcmc.enough import StoppingRule
 from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.methods.particles.importance import Importance
@@ -54,6 +55,7 @@ from credo.status import CredoError, Estimate, Verdict
 
 # The families live in methods/; these are their public addresses.
 sys.modules[f"{__name__}.exact"] = exact
+sys.modules[f"{__name__}.mcmc"] = mcmc
 sys.modules[f"{__name__}.plots"] = plots
 sys.modules[f"{__name__}.vi"] = vi
 
@@ -72,6 +74,7 @@ __all__ = [
     "resume",
     "load",
     "exact",
+    "mcmc",
     "vi",
     "Exact",
     "Grid",
