@@ -11,8 +11,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
-from credo import crew, storage
-from credo.diagnose import convergence
+from credo import storage
+from credo.diagnose import convergence, geometry
 from credo.methods.mcmc import DiagonalMetric
 from credo.posterior import marginals
 from credo.storage import by_columns, contiguous_parts, cut, gather, is_stored, stored
@@ -103,6 +103,7 @@ def fit(target, **options):
 @pytest.mark.parametrize("layout", ["threads", "vectorized"])
 def test_draws_on_disk_are_those_in_memory(target, monkeypatch, tmp_path, layout):
     """And the memory that a fit, its verdict and the usual questions take is less than half of the draws'."""
+    monkeypatch.setattr(geometry, "MAX_DRAWS", 200)
     inside = fit(target, layout=layout)
     assert not is_stored(inside.kind.positions)
     for module, name, value in (
@@ -133,11 +134,16 @@ def test_draws_on_disk_are_those_in_memory(target, monkeypatch, tmp_path, layout
     np.testing.assert_array_equal(loaded.kind.positions, inside.kind.positions)
 
 
-def test_what_memory_there_is_decides(target, monkeypatch):
-    monkeypatch.setattr(crew, "available_memory", lambda: 4 * LEAST)
+def test_what_memory_there_is_decides(target, monkeypatch, tmp_path):
+    monkeypatch.setattr(storage, "available_memory", lambda: 4 * LEAST)
     short = fit(target, time_limit=None)
     assert is_stored(short.kind.positions)
     assert not is_stored(short.info["sample_stats"]["energy"])
+    short.save(tmp_path / "posterior")
+    monkeypatch.setattr(storage, "AT_ONCE", 70_000)
+    loaded = credo.load(tmp_path / "posterior", target)
+    assert is_stored(loaded.kind.positions)
+    np.testing.assert_array_equal(loaded.kind.positions, short.kind.positions)
 
 
 def test_a_time_limit_cuts_what_lies_on_disk(target):
@@ -159,7 +165,7 @@ def test_missing_outcomes_are_imputed_from_disk(monkeypatch):
     target = credo.Model({"level": dist.Normal(0.0, 1.0)}, gappy).given(y=y, missing="impute")
     method = credo.NUTS(num_warmup=50, num_draws=300)
     inside = credo.fit(target, method, key=1, progress=False)
-    monkeypatch.setattr(crew, "available_memory", lambda: 0)
+    monkeypatch.setattr(storage, "available_memory", lambda: 0)
     monkeypatch.setattr(storage, "AT_ONCE", 70)
     outside = credo.fit(target, method, key=1, progress=False)
     assert is_stored(outside.kind.positions)

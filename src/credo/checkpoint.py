@@ -5,6 +5,7 @@ one, so that at any moment, kill -9 included, there stands either the old file o
 """
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ import jax
 import numpy as np
 
 from credo.status import CredoError
-from credo.storage import contiguous_parts
+from credo.storage import contiguous_parts, memory_for_draws, release, row_blocks, stored
 
 FORMAT = "credo-1"
 TYPES = {f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
@@ -67,7 +68,7 @@ def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], 
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator of its own)
+            arrays = {name: _read(file, name, path) for name in file.keys()}  # noqa: SIM118 (no iterator of its own)
         header = json.loads(metadata["credo"]) if "credo" in metadata else {}
     except FileNotFoundError:
         raise CredoError(f"There is no file {path}.") from None
@@ -82,6 +83,23 @@ def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], 
         seen = f"{header.get('format', 'no format')}, {header.get('kind', 'no kind')}"
         raise CredoError(f"{path} is not a {kind} file of this version of Credo ({seen}; {FORMAT}, {kind} is needed).")
     return arrays, header
+
+
+def _read(file, name: str, path: Path) -> np.ndarray:
+    """One array of an open file; draws that memory is short for go from file to file."""
+    part = file.get_slice(name)
+    shape, dtype = tuple(part.get_shape()), next((n for n, kind in TYPES.items() if kind == part.get_dtype()), None)
+    if len(shape) < 3 or dtype is None or math.prod(shape) * np.dtype(dtype).itemsize <= memory_for_draws():
+        return file.get_tensor(name)
+    with open(path, "rb") as start:  # what the library maps, nobody can release
+        size = int.from_bytes(start.read(8), "little")
+        offset = 8 + size + json.loads(start.read(size))[name]["data_offsets"][0]
+    source, answer = np.memmap(path, dtype, "r", offset, shape), stored(shape, dtype)
+    for chain in range(shape[0]):
+        for rows in row_blocks(shape[1], math.prod(shape[2:])):
+            answer[chain, rows] = source[chain, rows]
+            release(source, answer)
+    return answer
 
 
 def write_tree(path: str | Path, tree: Any, header: Mapping[str, Any], *, kind: str) -> None:

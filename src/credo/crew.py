@@ -22,12 +22,11 @@ from credo.chunk import many_chains, one_chain
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.stopping import Stopping
-from credo.storage import available_memory, copy_draws, release, stored
+from credo.storage import copy_draws, memory_for_draws, release, stored
 
 BUFFER_BYTES = 8 << 20  # of one chunk's records of a chain: small beside any data, and many steps of most models
 TEAM_BUFFERS = 32  # of them at most, where many chains share a program
 BUFFER_SHARE = 16  # of the memory for draws, since a chunk's records are held more than once while they are written
-MEMORY_SHARE = 4  # of the memory there is: draws, draws by name, and what is computed of them
 MIN_CHUNK = 2  # steps: a loop of one is no loop to the compiler, which then rounds otherwise
 MAX_CHUNK = 1_024
 FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
@@ -55,7 +54,7 @@ class Crew:
         self.under_way: set[Future] = set()
         self.work = np.zeros(2, int)  # executed and useful turns, where chains share a loop
         budget = BUFFER_BYTES * min(len(self.teams[0]), TEAM_BUFFERS)
-        budget = min(budget, (options.max_memory or available_memory() // MEMORY_SHARE) // BUFFER_SHARE)
+        budget = min(budget, (options.max_memory or memory_for_draws()) // BUFFER_SHARE)
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.like[1]))  # of one step of a team
         self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), MIN_CHUNK, MAX_CHUNK)))
         first = 1 if options.time_limit is not None else FIRST_CHUNK
@@ -146,7 +145,7 @@ class Crew:
         leaves, structure = jax.tree.flatten(rows)
         sizes = [np.dtype(leaf.dtype).itemsize * int(np.prod((*leading, *leaf.shape))) for leaf in leaves]
         limit, left = self.options.max_memory, sum(sizes)
-        limit = available_memory() // MEMORY_SHARE if limit is None else limit
+        limit = memory_for_draws() if limit is None else limit
         arrays: list[Any] = [None] * len(leaves)
         for size, place in sorted(((size, place) for place, size in enumerate(sizes)), reverse=True):
             shape = *leading, *leaves[place].shape

@@ -19,6 +19,7 @@ import numpy as np
 
 from credo.status import CredoError
 
+MEMORY_SHARE = 4  # of the memory there is: draws, draws by name, and what is computed of them
 AT_ONCE = 4_000_000  # numbers of a stored array in memory at one time: 32 MB in float64
 
 
@@ -124,6 +125,11 @@ def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
     height = min(num_rows, max(1, AT_ONCE // max(num_columns, 1)))
     for first in range(0, num_rows, height):
         yield slice(min(first, num_rows - height), min(first + height, num_rows))
+
+
+def memory_for_draws() -> int:
+    """Bytes of draws that may lie in memory where nobody says how many."""
+    return available_memory() // MEMORY_SHARE
 
 
 def available_memory() -> int:
