@@ -452,6 +452,17 @@ def test_values_outside_the_support_end_the_run():
         credo.fit(model.given(), method, progress=False)
 
 
+def test_a_kink_far_from_the_start_ends_the_run():
+    """A normal variable whose density falls faster beyond 3, where no chain starts: one draw in 700 gets there."""
+
+    def log_density(params):
+        return -0.5 * params["a"] ** 2 - 50.0 * jnp.maximum(params["a"] - 3.0, 0.0) ** 2
+
+    target = Model.from_log_density(log_density, {"a": constraints.real}).given()
+    with pytest.raises(CredoError, match="a is normal where the chains started, but was not in .* sweeps"):
+        credo.fit(target, credo.Gibbs({"a": credo.Conjugate()}), progress=False)
+
+
 @pytest.mark.parametrize(
     ("prior", "kind", "sentence"),
     [

@@ -2,7 +2,7 @@
 
 Given all other parameters, the log density of a conjugate block is, up to a constant, that of a family with few
 parameters (families.py), which a few gradients give. That the family is the right one is not assumed but checked where
-the chains start: the difference of the two log densities must be the same number everywhere, as in methods/exact.
+the chains start and in every sweep: the difference of the two log densities must be the same number everywhere.
 """
 
 import math
@@ -29,9 +29,9 @@ TOLERANCE = 1e-9  # of that difference beside the log densities: rounding
 class Conjugate:
     """The exact conditional where it is normal, gamma, inverse gamma, beta or Dirichlet, for a block of ``Gibbs``.
 
-    It is found from the model's log density, and checked there, so that there is nothing to derive: a few gradients a
-    sweep give its parameters. Elements of a block are independent given the rest, but of a normal one, which may have
-    any covariance. ``fit`` raises CredoError where the block is none of these.
+    It is found from the model's log density, and checked there, so that there is nothing to derive: a few gradients and
+    densities a sweep give its parameters. Elements of a block are independent given the rest; those of a normal one may
+    have any covariance. ``fit`` raises CredoError where the block is none of these.
 
     >>> import credo
     >>> method = credo.Gibbs({"mean": credo.Conjugate(), "precision": credo.Conjugate()})
@@ -53,8 +53,18 @@ class Conjugating:
             conditional = Conditional(target, position, self.block)
             found = self.family.fit(conditional, self.block.take(position))
             v = self.family.sample(key, found)
-            is_valid = jnp.all(jnp.isfinite(v))
-            return Moved(conditional.whole(v), num_steps=self.family.num_gradients(v.size), is_valid=is_valid)
+            # at the old place and the new: a density with a kink may be of the family near the start alone
+            places = jnp.stack([self.block.take(position), v])
+            joint = lax.map(conditional.log_density, places)
+            own = jax.vmap(lambda v: self.family.log_prob(found, v))(places)
+            error = jnp.abs((joint[1] - own[1]) - (joint[0] - own[0]))
+            return Moved(
+                conditional.whole(v),
+                log_density=joint[1],
+                num_steps=self.family.num_gradients(v.size),
+                num_densities=2,
+                is_valid=error <= jnp.sqrt(jnp.finfo(v.dtype).eps) * (1 + jnp.max(jnp.abs(joint))),
+            )
 
         return Update(lambda key, position: None, step)
 

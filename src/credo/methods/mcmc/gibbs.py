@@ -20,7 +20,7 @@ class Moved(NamedTuple):
     """What became of a block. ``position``: the whole one. ``carried``: what the update takes along to the next sweep.
 
     ``log_density``: at ``position``, None where the update does not know it. ``is_valid``: False where a conditional
-    gave what the block cannot be. The rest as in ``Info``, of one block.
+    gave what the block cannot be, or is none. The rest as in ``Info``, of one block.
     """
 
     position: Float[Array, " dim"]

@@ -60,6 +60,12 @@ def check_moves(program, info) -> None:
     """CredoError where a conditional gave what cannot be."""
     is_valid = np.asarray(info.is_valid)
     for update, valid in zip(program.updates, np.moveaxis(is_valid, -1, 0), strict=True):
+        if not valid.all() and isinstance(update, Conjugating):
+            raise CredoError(
+                f"Given the other parameters, {update.block.label} is {update.family.name} where the chains started, "
+                f"but was not in {np.sum(~valid):,} of {valid.size:,} sweeps, so Conjugate() cannot draw it: give the "
+                "block NUTS(), Slice() or a conditional of your own."
+            )
         if not valid.all():
             raise CredoError(
                 f"The conditional of {update.block.label} returned values that are not finite or lie outside the "
