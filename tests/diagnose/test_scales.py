@@ -41,7 +41,7 @@ def test_parameters_of_a_table():
 
     model = Model({"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)}, by_name)
     table = pd.DataFrame({"small": X[:, 0], "large": 1e6 * X[:, 1]})
-    for method in (credo.Laplace(), credo.NUTS(chains=2, num_warmup=200, num_draws=100)):
+    for method in (credo.Laplace(), credo.NUTS(chains=2, num_warmup=200, num_draws=300)):
         verdict = credo.fit(model.given(table, Y), method, progress=False).verdict
         (sentence,) = [each for each in verdict.sentences if "differ in scale" in each]
         assert "posterior sd" in sentence
