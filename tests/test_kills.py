@@ -1,0 +1,84 @@
+"""kill -9 at random moments of warm-up and sampling, 50 times: what resumes is the uninterrupted run, bit for bit."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from credo.checkpoint import read_arrays
+
+# Compiled programs are kept between the processes, and a chunk is written every 16 steps: many moments, soon reached.
+PROGRAM = """
+import sys
+from pathlib import Path
+
+import jax
+
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+import numpy as np
+import numpyro.distributions as dist
+
+import credo
+from credo import crew
+
+crew.FIRST_CHUNK = crew.MAX_CHUNK = 16
+errors = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+effects = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+prior = {"mu": dist.Normal(0.0, 5.0), "tau": dist.HalfCauchy(5.0), "z": dist.Normal(0.0, 1.0).expand([8])}
+model = credo.Model(prior, lambda params, x: dist.Normal(params["mu"] + params["tau"] * params["z"], x["error"]))
+target = model.given({"error": errors}, effects)
+folder, layout = Path(sys.argv[2]), sys.argv[3]
+if (folder / "run.safetensors").exists():
+    posterior = credo.resume(folder, target, layout=layout, progress=False)
+else:
+    method = credo.NUTS(num_warmup=1_200, num_draws=1_200)
+    posterior = credo.fit(target, method, key=11, checkpoint=folder, layout=layout, progress=False)
+np.save(f"{folder}.npy", posterior.kind.positions)
+"""
+NUM_KILLS = 25  # in each layout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["threads", "vectorized"])
+def test_killed_at_random_moments(tmp_path, layout):
+    def begin(folder: Path) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), str(folder), layout])
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert begin(whole).wait() == 0
+    num_files, num_phases = len(list(whole.iterdir())), phase_of(whole) + 1
+    random, phases = np.random.default_rng(50), []
+    for _ in range(NUM_KILLS):
+        process, before = begin(killed), count(killed)
+        until = before + random.uniform(0, 1.6 * num_files / NUM_KILLS)
+        while process.poll() is None and not (count(killed) > before and count(killed) >= until):
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.02))  # anywhere between two files, or within one
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+            phases.append(phase_of(killed))
+        if Path(f"{killed}.npy").exists():
+            break
+    in_warmup, in_sampling = sum(p < num_phases - 1 for p in phases), sum(p == num_phases - 1 for p in phases)
+    print(json.dumps({"layout": layout, "kills in warm-up": in_warmup, "kills in sampling": in_sampling}))
+    assert len(phases) == NUM_KILLS
+    assert min(in_warmup, in_sampling) >= NUM_KILLS // 5
+    assert begin(killed).wait() == 0
+    np.testing.assert_array_equal(np.load(f"{killed}.npy"), np.load(f"{whole}.npy"))
+
+
+def count(folder: Path) -> int:
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def phase_of(folder: Path) -> int:
+    """The phase of the run in ``folder``; 0 before the first."""
+    return read_arrays(folder / "run.safetensors", kind="run")[1]["phase"] or 0
