@@ -126,6 +126,7 @@ def test_weights_of_the_mixture():
     assert abs(share - 0.7) < 4 * error
     assert error < 0.02
     assert abs(posterior.log_evidence.value) < 4 * posterior.log_evidence.error < 0.2
+    assert any("stays unseen" in sentence for sentence in posterior.verdict.sentences)
     # temperatures are those of equal rejection
     assert np.ptp(posterior.info["rejection"]) < 0.06
     assert credo.fit(target, credo.NUTS(), key=3, progress=False).verdict.status != "pass"
@@ -164,6 +165,7 @@ def test_from_the_prior():
     posterior = credo.fit(model.given(y=np.array([0.5])), SHORT, key=2, start=np.array([1.0]), progress=False)
     assert posterior.info["temperatures"][0] == 0
     assert np.all(posterior.draws["x"] > 0)
+    assert not any("stays unseen" in sentence for sentence in posterior.verdict.sentences)
     table = posterior.summary()
     assert abs(table["mean"].iloc[0] - np.sqrt(2 / np.pi)) < 5 * table["mcse_mean"].iloc[0]
     assert abs(posterior.log_evidence.value - np.log(0.5)) < 5 * posterior.log_evidence.error

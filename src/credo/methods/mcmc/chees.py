@@ -82,7 +82,8 @@ def chees(
     evaluate = value_and_gradient(target.log_density)
 
     def init(key, position) -> State:
-        return State(position, *evaluate(position), jnp.int32(0))
+        log_density, gradient = evaluate(position)
+        return State(position, log_density, gradient, jnp.int32(0))
 
     def scale_of(state: State) -> ScaleOperator:
         return Diagonal(jnp.ones_like(state.position)) if metric is None else metric

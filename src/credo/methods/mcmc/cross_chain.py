@@ -91,6 +91,7 @@ def phases(num_warmup: int, metric: MetricEstimator | None, record: Iterable[str
     *growing, last = windows(num_warmup)
 
     def end_window(power: float, records, tuning: Tuning, states):
+        assert usual[0].at_end is not None
         tuning, states = usual[0].at_end(records, tuning, states)
         positions = records[0]["position"]
         length = longer(tuning.given["length"], records[1], power)

@@ -204,8 +204,12 @@ def _beside(reference: Gaussian, replicas: Replicas) -> Replicas:
     z = (replicas.position - reference.mean) / scale
     log_base = -0.5 * np.sum(z**2, axis=1) - np.sum(np.log(scale)) - 0.5 * z.shape[1] * np.log(2 * np.pi)
     log_density, gradient = replicas.log_base + replicas.gain, replicas.base_gradient + replicas.gain_gradient
-    found = log_base, log_density - log_base, -z / scale, gradient + z / scale
-    return Replicas(replicas.position, *(a.astype(dtype) for a in found), replicas.is_fresh)
+    return replicas._replace(
+        log_base=log_base.astype(dtype),
+        gain=(log_density - log_base).astype(dtype),
+        base_gradient=(-z / scale).astype(dtype),
+        gain_gradient=(gradient + z / scale).astype(dtype),
+    )
 
 
 # evidence -------------------------------------------------------------------------------------------------------------

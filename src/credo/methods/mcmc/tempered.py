@@ -1,5 +1,6 @@
 """Parallel tempering as a method of ``credo.fit``."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,11 @@ from credo.run import Run, run
 from credo.status import CredoError
 
 AUTOMATIC = AutomaticMetric()
+UNSEEN = (
+    "The temperatures end at a Gaussian over what replicas found from their starts: a mode that none of them "
+    "found, such as a narrow one beside a wide one, stays unseen. Where there may be one, give reference= a posterior "
+    "that covers it, or start= positions within it."
+)
 
 
 @dataclass(frozen=True)
@@ -90,9 +96,10 @@ class ParallelTempering:
 
         def tuned(gradients) -> Tuning:
             metric = _cast(self.metric.initial(gradients), dtype)
-            betas = np.ones(num, dtype) if is_gathering else first_betas(num, dtype)
+            betas: Any = np.ones(num, dtype) if is_gathering else first_betas(num, dtype)
             acceptance: Any = np.asarray(self.target_acceptance, dtype)
-            return Tuning(betas, stack([metric] * num), reference, acceptance, np.bool_(self.num_warmup > 0))
+            is_adapting: Any = np.bool_(self.num_warmup > 0)
+            return Tuning(betas, stack([metric] * num), reference, acceptance, is_adapting)
 
         def begin(target):
             place = start
@@ -119,9 +126,9 @@ class ParallelTempering:
             options=options,
             identity={"dtype": str(dtype)},
         )
-        return self._posterior(done, target)
+        return self._posterior(done, target, is_gathering)
 
-    def _posterior(self, done: Run, target: Target) -> Posterior:
+    def _posterior(self, done: Run, target: Target, is_gathering: bool) -> Posterior:
         sampling = done.info["sampling"]
         rejection = np.mean(sampling.rejection, axis=(0, 1))
         found = figures(done.records["position"], sampling, self) | {
@@ -135,6 +142,9 @@ class ParallelTempering:
             "rejection": rejection,
             "round_trips": sampling.num_round_trips.sum(axis=1),
         }
+        if is_gathering:
+            sentences = (*posterior.verdict.sentences, UNSEEN)
+            posterior.verdict = dataclasses.replace(posterior.verdict, sentences=sentences)
         if has_evidence(target):
             posterior.log_evidence = log_evidence(done.records["gain"], np.asarray(done.tuning.betas))
         return posterior
