@@ -6,6 +6,7 @@ chains are one task, whose program the compiler spreads over whatever the device
 
 import contextlib
 import contextvars
+import math
 import os
 import sys
 import time
@@ -24,6 +25,7 @@ from credo.progress import Progress
 from credo.stopping import Stopping
 from credo.storage import copy_draws, memory_for_draws, release, stored
 
+LARGE_TUNING = 1 << 17  # bytes that are better moved to the device once than by every chunk
 BUFFER_BYTES = 8 << 20  # of one chunk's records of a chain: small beside any data, and many steps of most models
 TEAM_BUFFERS = 32  # of them at most, where many chains share a program
 BUFFER_SHARE = 16  # of the memory for draws, since a chunk's records are held more than once while they are written
@@ -33,6 +35,7 @@ FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not
 PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
 PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files, or of waiting chains
 LISTEN = 0.1  # seconds between two looks at whether to stop
+QUICK = 0.005  # seconds of a team's work that is not worth a thread: two of them hand it over in as long
 SILENCE = 0.3  # seconds that a stop may take without a word
 
 
@@ -53,12 +56,14 @@ class Crew:
         self.compiler = ThreadPoolExecutor(1)  # so that the main thread is free to hear a signal
         self.under_way: set[Future] = set()
         self.work = np.zeros(2, int)  # executed and useful turns, where chains share a loop
+        self.memory = memory_for_draws()
         budget = BUFFER_BYTES * min(len(self.teams[0]), TEAM_BUFFERS)
-        budget = min(budget, (options.max_memory or memory_for_draws()) // BUFFER_SHARE)
+        budget = min(budget, (options.max_memory or self.memory) // BUFFER_SHARE)
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.like[1]))  # of one step of a team
         self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), MIN_CHUNK, MAX_CHUNK)))
         first = 1 if options.time_limit is not None else FIRST_CHUNK
         self.quota = [min(first, self.length)] * len(self.teams)
+        self.pace = math.inf  # seconds a step, as last seen
         self.patience = PATIENCE_WITH_FILES if journal or self.is_vectorized else PATIENCE
 
     def __enter__(self):
@@ -145,7 +150,7 @@ class Crew:
         leaves, structure = jax.tree.flatten(rows)
         sizes = [np.dtype(leaf.dtype).itemsize * int(np.prod((*leading, *leaf.shape))) for leaf in leaves]
         limit, left = self.options.max_memory, sum(sizes)
-        limit = memory_for_draws() if limit is None else limit
+        limit = self.memory if limit is None else limit
         arrays: list[Any] = [None] * len(leaves)
         for size, place in sorted(((size, place) for place, size in enumerate(sizes)), reverse=True):
             shape = *leading, *leaves[place].shape
@@ -186,7 +191,8 @@ class Crew:
         fair: the next chunk of a team waits behind those of the others.
         """
         self.stop.check()
-        tuning, states, done = jax.device_put(tuning), list(states), list(done)
+        is_large = sum(leaf.nbytes for leaf in jax.tree.leaves(tuning)) > LARGE_TUNING
+        tuning, states, done = jax.device_put(tuning) if is_large else tuning, list(states), list(done)
 
         def advance(team: int) -> None:
             chains = self.teams[team]
@@ -198,6 +204,7 @@ class Crew:
             )
             rows = jax.tree.map(lambda a: a[:, : last - first], ({n: kept[n] for n in phase.record}, info))
             elapsed = time.monotonic() - begun
+            self.pace = elapsed / (last - first)
             if work is not None:
                 self.work += np.array(work)
             place = slice(chains[0], chains[-1] + 1), slice(first, last)
@@ -216,6 +223,13 @@ class Crew:
         def is_left(team: int) -> bool:
             return min(done[chain] for chain in self.teams[team]) < end
 
+        if self.pace * (end - min(done)) < QUICK and deadline == math.inf:
+            for team in filter(is_left, range(len(self.teams))):
+                self.quota[team] = self.length
+                while is_left(team):
+                    advance(team)
+            bar.update(index, phase.name, done, records[1])
+            return to_numpy(states), done
         pending = {self.submit(advance, team): team for team in range(len(self.teams)) if is_left(team)}
         while pending:
             self.stop.check()

@@ -240,7 +240,7 @@ def test_starts_where_a_recursion_explodes_are_drawn_again():
         assert posterior.mean()["phi"] == pytest.approx(0.6, abs=0.2)  # sd about 0.07
 
 
-@pytest.mark.parametrize("num_chunks", [3, 6, 14, 21])
+@pytest.mark.parametrize("num_chunks", [3, 6, 9, 13])
 def test_resume_gives_the_draws_of_an_uninterrupted_fit(target, posterior, tmp_path, monkeypatch, num_chunks):
     with monkeypatch.context() as patch:
         add, seen = Journal.add, []
