@@ -100,7 +100,7 @@ method = credo.HMC(chains=64, num_draws=10_000, num_steps=4, metric=DiagonalMetr
 posterior = credo.fit(target, method, max_memory=2_000_000_000, layout=sys.argv[1], progress=False)
 mean, sd, quantile = posterior.mean(), posterior.sd(), posterior.quantile([0.05, 0.95])
 table, draws = posterior.summary(["tau"]), posterior.draws["w"][:, :, 17].copy()
-posterior.predict(target.x[:3]).mean
+posterior.predict(target.x).mean
 posterior.save(sys.argv[2])
 print(json.dumps({
     "peak": int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]),
