@@ -19,6 +19,7 @@ from jax.extend import core as jex
 
 from credo.algorithm import Program, Stages, as_key
 from credo.native import jit
+from credo.ordered import plain
 
 
 class Work(NamedTuple):
@@ -30,7 +31,7 @@ class Work(NamedTuple):
 
 def _one_chain(target, tuning, key, state, start, stop, *, program: Program, length: int):
     """Steps ``start`` to ``stop`` of one chain, ``length`` at most -> (state, records of each step, None)."""
-    algorithm = program.algorithm(target, tuning)
+    algorithm = program.algorithm(plain(target), tuning)
 
     def step(i, state):
         state, info = algorithm.step(jax.random.fold_in(as_key(key), i), state)
@@ -53,7 +54,7 @@ def _one_chain(target, tuning, key, state, start, stop, *, program: Program, len
 
 def _many_chains(target, tuning, keys, states, start, stop, *, program: Program, length: int):
     """The same of chains along the first axis of ``keys`` and ``states`` -> (states, records, Work)."""
-    stages = program.algorithm(target, tuning).stages
+    stages = program.algorithm(plain(target), tuning).stages
     if stages is not None:
         return _by_stages(stages, keys, states, start, stop, program, length)
 

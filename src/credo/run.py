@@ -21,6 +21,7 @@ from credo.algorithm import stream as stream
 from credo.algorithm import streams as streams
 from credo.crew import Crew, choose_layout
 from credo.journal import Journal
+from credo.ordered import Ordered
 from credo.progress import Progress
 from credo.status import CredoError
 from credo.stopping import Stopping
@@ -77,9 +78,11 @@ def run(
         if journal and not is_resumed and options.is_repeatable:
             journal.announce()
         target = jax.device_put(target)
-        crew = stack.enter_context(Crew(program, target, like, key, num_chains, layout, options, journal, stop))
+        crew = stack.enter_context(
+            Crew(program, Ordered.of(target), like, key, num_chains, layout, options, journal, stop)
+        )
         crew.result(crew.submit_compiler(crew.lower))  # Python's part of compiling first, then both cores have work
-        start = None if is_resumed else crew.submit(begin, crew.target)
+        start = None if is_resumed else crew.submit(begin, target)
         if start and meanwhile:
             start.add_done_callback(lambda done: crew.submit_unless_left(meanwhile, done))
         crew.result(crew.submit_compiler(crew.compile))

@@ -13,6 +13,7 @@ from credo.diagnose.startup import explain
 from credo.model.distributions import is_improper, transform_to
 from credo.model.visit import at_index
 from credo.native import jit
+from credo.ordered import Ordered, plain
 from credo.run import as_key, stream
 from credo.status import CredoError
 
@@ -39,10 +40,12 @@ def start_chains(target, start, key, num_chains: int, kernel: Starter, given: di
     given position, or at each of 100 random ones.
     """
 
+    ordered = Ordered.of(target)
+
     def state(chain: int, u):
         place = np.asarray(u, jnp.result_type(float))
         data = stream(key, STREAM + chain, 1)
-        return jax.tree.map(np.asarray, _evaluate(target, given, data, place, kernel=kernel))
+        return jax.tree.map(np.asarray, _evaluate(ordered, Ordered.of(given), data, place, kernel=kernel))
 
     positions = _given(start, key, num_chains, target.dim)
     if positions is None:
@@ -167,7 +170,7 @@ def _drawn(distribution: Distribution, key):
 
 
 def _state(target, given, data, u, *, kernel: Starter):
-    return kernel.initial(target, given, as_key(data), u)
+    return kernel.initial(plain(target), plain(given), as_key(data), u)
 
 
 _evaluate = jit(_state, static_argnames=("kernel",))
