@@ -42,8 +42,8 @@ class Rounding(Transform):
     It is no bijection and has no Jacobian: the density of such a coordinate is a probability at the whole numbers.
     """
 
-    domain = constraints.real
-    codomain = constraints.real
+    domain: Any = constraints.real
+    codomain: Any = constraints.real
 
     def __call__(self, x):
         return jnp.round(x).astype(int)

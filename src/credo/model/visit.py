@@ -179,6 +179,7 @@ def log_prob_within(distribution: Distribution, value):
     Continuous ones cannot, by their transforms; numpyro's own answer there is that of some other value.
     """
     log_prob, support = distribution.log_prob(value), distribution.support
+    assert support is not None
     return jnp.where(support(value), log_prob, -jnp.inf) if support.is_discrete else log_prob
 
 

@@ -230,7 +230,8 @@ def as_key(key):
     """An int or a JAX key -> a JAX key: that of jax.random.key in 64 bits, without compiling for it."""
     if isinstance(key, int | np.integer):
         halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
-        return jax.random.wrap_key_data(np.array(halves, np.uint32), impl="threefry2x32")
+        data: Any = np.array(halves, np.uint32)
+        return jax.random.wrap_key_data(data, impl="threefry2x32")
     if not isinstance(key, jax.Array | np.ndarray):
         raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
     return key

@@ -163,7 +163,8 @@ def _drawn(distribution: Distribution, key):
     """A draw; where the prior is flat, evenly from a finite support, and some value of an infinite one."""
     if not is_improper(distribution):
         return distribution.sample(key)
-    support, shape = getattr(distribution.support, "base_constraint", distribution.support), distribution.shape()
+    shape, support = distribution.shape(), distribution.support
+    support: Any = getattr(support, "base_constraint", support)
     if hasattr(support, "upper_bound") and hasattr(support, "lower_bound"):
         return jax.random.randint(key, shape, support.lower_bound, support.upper_bound + 1)
     return support.feasible_like(jnp.zeros(shape, int))
