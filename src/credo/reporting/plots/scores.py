@@ -114,7 +114,7 @@ def decision_curve(predictive: Predictive, y, costs=None):
         net benefit(t) = TP/n − FP/n · t / (1 − t)      acting where p ≥ t
 
     against acting always and never. ``y``: the classes 0 and 1 that came, (M,). ``costs``: a ``CostMatrix``, or its
-    entries costs[action][class] with actions 0 (leave) and 1 (act); its threshold t* is drawn as a vertical line.
+    entries ``costs[action][class]`` with actions 0 (leave) and 1 (act); its threshold t* is drawn as a vertical line.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.BernoulliLogits(params["w"] * x))
