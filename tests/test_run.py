@@ -521,7 +521,7 @@ def test_a_program_stops_at_any_moment(tmp_path):
         "model = credo.Model({'w': dist.Normal(0.0, 1.0).expand([6]), 'sd': dist.HalfNormal(1.0)},\n"
         "    lambda params, x: dist.Normal(x @ params['w'], params['sd']))\n"
         "target = model.given(x, np.sin(9 * x[:, 0]))\n"
-        "method = credo.NUTS(num_draws=20_000)\n"
+        "method = credo.NUTS(num_draws=100_000)\n"
         "if sys.argv[1] == 'fit': found = credo.fit(target, method, checkpoint=sys.argv[2])\n"
         "elif sys.argv[1] == 'resume': found = credo.resume(sys.argv[2], target)\n"
         "else: found = credo.fit(target, method)\n"
