@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from credo import chunk, crew
+from credo.algorithm import Algorithm, Options, Phase, stream, streams
 from credo.journal import Journal, read_identity
 from credo.precision import double
 from credo.progress import Progress
-from credo.run import Algorithm, Options, Phase, run, stream, streams
+from credo.run import run
 from credo.status import CredoError
 from credo.stopping import Stopping
 from credo.storage import is_stored

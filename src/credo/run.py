@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from credo.algorithm import Algorithm as Algorithm
 from credo.algorithm import Info, Key, Options, Phase, Program, Records, State, Tuning
-from credo.algorithm import as_key as as_key
-from credo.algorithm import stream as stream
-from credo.algorithm import streams as streams
 from credo.crew import Crew, choose_layout
 from credo.journal import Journal
 from credo.ordered import Ordered

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.algorithm import as_key
 from credo.model.heads import Head, head_of
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind, Point
@@ -24,7 +25,6 @@ from credo.predict.links import LINKS, mackay
 from credo.predict.monte_carlo import likelihood_at, without_data
 from credo.predict.outcome import cdf, log_prob, moments
 from credo.predict.stream import MEMORY, Stream
-from credo.run import as_key
 from credo.status import CredoError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
+from credo.algorithm import as_key, stream, streams
 from credo.linalg.operator import Stored
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
@@ -18,7 +19,6 @@ from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
 from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
 from credo.predict.stratified import stratified_positions
-from credo.run import as_key, stream, streams
 from credo.status import CredoError
 from credo.storage import gather
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from credo.algorithm import stream as stream_of
+from credo.algorithm import streams
 from credo.model.data import outcomes
 from credo.precision import double
 from credo.predict.inputs import Table, check_inputs
@@ -14,8 +16,6 @@ from credo.predict.invert import invert
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.outcome import Outcome, over
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
-from credo.run import stream as stream_of
-from credo.run import streams
 from credo.status import CredoError
 
 if TYPE_CHECKING:

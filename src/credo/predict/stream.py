@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from credo.algorithm import stream as stream_of
 from credo.predict.outcome import Outcome, Outcomes, over
-from credo.run import stream as stream_of
 from credo.status import CredoError
 
 MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly

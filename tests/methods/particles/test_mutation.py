@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from credo.algorithm import stream
 from credo.linalg.dense import Dense
 from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
 from credo.precision import double, to_numpy
-from credo.run import stream
 
 pytestmark = pytest.mark.usefixtures("strict")
 

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import logsumexp
 
+from credo.algorithm import Options
 from credo.linalg.dense import Dense
 from credo.methods.optimise.newton import Status, maximise
 from credo.methods.optimise.objective import in_unconstrained_space, solver_for, starting_position
 from credo.methods.particles.importance import evaluations_at_once
 from credo.model.target import Target
-from credo.run import Options
 from credo.status import CredoError
 
 SIDE = {1: 257, 2: 65, 3: 33}  # nodes a side of the coarse grid

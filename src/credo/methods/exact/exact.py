@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from credo.algorithm import Options
 from credo.diagnose.verdict import judge
 from credo.linalg.quadratic import Quadratic, quadratic, third_derivatives
 from credo.methods.exact.conjugate import TOLERANCE, recognise
@@ -18,7 +19,6 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
-from credo.run import Options
 from credo.status import CredoError, Estimate
 
 IS_QUADRATIC = 1e-6  # relative residual: above it a derivative is left over, below it only rounding

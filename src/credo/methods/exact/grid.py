@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from credo.algorithm import Options
 from credo.diagnose.verdict import judge
 from credo.methods.exact.box import SIDE, Box, Density, TimeIsUpError, between, find_box
 from credo.methods.particles.importance import has_evidence
@@ -25,7 +26,6 @@ from credo.model.target import Target
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import report_positions
 from credo.posterior.posterior import Posterior
-from credo.run import Options
 from credo.status import CredoError, Estimate, Verdict
 
 MAX_DIM = 3

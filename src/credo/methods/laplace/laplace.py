@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
 from credo.methods.laplace.curvature import Curvature, ExactHessian
 from credo.methods.laplace.proposal import NUM_DRAWS
@@ -34,7 +35,6 @@ from credo.methods.particles.importance import has_evidence
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
-from credo.run import Options
 from credo.status import CredoError, Estimate
 
 FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exponential are still numbers

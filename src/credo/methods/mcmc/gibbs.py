@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from credo.run import Algorithm
+from credo.algorithm import Algorithm
 
 
 class Moved(NamedTuple):

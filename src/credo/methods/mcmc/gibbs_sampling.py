@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.algorithm import Algorithm, Options, Phase
 from credo.methods.mcmc.blocks import inner, own
 from credo.methods.mcmc.chains import Recipe, as_posterior, check, first_tuning
 from credo.methods.mcmc.conditional import Block
@@ -17,7 +18,7 @@ from credo.methods.mcmc.gibbs import State, gibbs
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.sweeps import check_moves, facts_of_blocks, figures_of_sweeps, warmup
 from credo.posterior.posterior import Posterior
-from credo.run import Algorithm, Options, Phase, run
+from credo.run import run
 from credo.status import CredoError
 
 BLOCK_KINDS = "Conjugate(), Enumerated(), a sampler such as NUTS(), or a function conditional(key, params, data)"

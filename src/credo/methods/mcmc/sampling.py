@@ -5,6 +5,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from credo.algorithm import Options
 from credo.methods.mcmc.chains import Recipe, check, sample
 from credo.methods.mcmc.enough import StoppingRule
 from credo.methods.mcmc.hmc import hmc
@@ -13,7 +14,6 @@ from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State, nuts
 from credo.methods.mcmc.warmup import depth_limit, short_trees_first, windows
 from credo.posterior.posterior import Posterior
-from credo.run import Options
 from credo.status import CredoError
 
 AUTOMATIC = AutomaticMetric()

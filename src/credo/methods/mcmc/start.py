@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
+from credo.algorithm import as_key, stream
 from credo.diagnose.startup import explain
 from credo.model.distributions import is_improper, transform_to
 from credo.model.visit import at_index
 from credo.native import jit
 from credo.ordered import Ordered, plain
-from credo.run import as_key, stream
 from credo.status import CredoError
 
 WIDTH = 2.0  # u ~ Uniform(−2, 2), as in Stan: wide for parameters of unit scale, so that R-hat means something

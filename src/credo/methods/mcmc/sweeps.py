@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from credo.algorithm import Phase
 from credo.diagnose.convergence import stuck_chains
 from credo.methods.mcmc.blocks import Inner
 from credo.methods.mcmc.chains import figures
@@ -15,7 +16,6 @@ from credo.methods.mcmc.conjugate import Conjugating
 from credo.methods.mcmc.enumerated import Enumerating
 from credo.methods.mcmc.gibbs import State
 from credo.methods.mcmc.warmup import warmup_phases, windows
-from credo.run import Phase
 from credo.status import CredoError
 
 # warm-up --------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax
 import optax
 
+from credo.algorithm import Options
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import MAX_STEPS, Optimum, Status
@@ -18,7 +19,6 @@ from credo.methods.optimise.objective import Objective, find_mode, in_users_spac
 from credo.model.target import Target
 from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
-from credo.run import Options
 from credo.status import CredoError
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from credo.algorithm import Options
 from credo.model.target import Target
-from credo.run import Options
 from credo.status import CredoError
 
 NUM_EPOCHS, LEAST_STEPS = 30, 1_000

@@ -16,6 +16,7 @@ import scipy.linalg
 import scipy.special
 from jaxtyping import Float
 
+from credo.algorithm import Options
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
@@ -24,7 +25,6 @@ from credo.model.prior import leaf_name
 from credo.model.target import Target
 from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
-from credo.run import Options
 from credo.status import CredoError
 
 RANK_TOLERANCE = 1e-10  # eigenvalues of a correlation matrix below it belong to a constraint (a simplex sums to one)

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from credo.algorithm import Options
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.particles.points import Independent, Points
@@ -27,7 +28,6 @@ from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # r
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
-from credo.run import Options
 from credo.status import CredoError, Estimate, Verdict
 
 MEMORY = 2**29  # bytes that a batch of evaluations may take where the caller sets no limit

@@ -17,9 +17,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from credo.algorithm import as_key
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.methods.particles.path import Path
-from credo.run import as_key
 from credo.tree import where
 
 JITTER = 0.2  # of the step size: a quarter of a period of a Gaussian keeps a correlation of 0.2 at most

@@ -22,9 +22,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
+from credo.algorithm import as_key, stream
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
-from credo.run import as_key, stream
 from credo.status import CredoError
 
 MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from credo.algorithm import Options, stream
 from credo.crew import num_cores
 from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import MEMORY, has_evidence, intermediate_bytes
@@ -20,7 +21,6 @@ from credo.posterior.kinds import Draws
 from credo.posterior.marginals import mcse_of_weighted_mean
 from credo.posterior.posterior import Posterior
 from credo.precision import double
-from credo.run import Options, stream
 from credo.status import CredoError, Estimate, Verdict
 from credo.stopping import Stopping
 

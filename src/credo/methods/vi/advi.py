@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from credo.algorithm import Options, Phase, stream
 from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.ascent import Ascent, Info, State, Tuning
@@ -26,7 +27,7 @@ from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.start import Start, find_start
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
-from credo.run import Options, Phase, run, stream
+from credo.run import run
 from credo.status import CredoError, Verdict
 
 FIRST_PART = 25  # steps: four make the first stretch, ten times the memory of the momentum

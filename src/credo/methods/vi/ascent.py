@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from credo.algorithm import Algorithm
 from credo.linalg.operator import Stored
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.gradients.estimator import Estimator, antithetic_normal, in_batches
@@ -30,7 +31,6 @@ from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.review import NUM_PARTS, Review, review
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
-from credo.run import Algorithm
 from credo.tree import where
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from credo.algorithm import stream
 from credo.diagnose.pareto import is_undecided, proposal_figures
 from credo.methods.particles.importance import draw_and_weigh
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
-from credo.run import stream
 from credo.status import Estimate
 
 ELBO_ERROR = 0.05  # nats: half of what the verdict asks

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.algorithm import Options, as_key, stream
 from credo.linalg.products import columns, hvp
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import chunk_size, find_mode, in_unconstrained_space, starting_position
@@ -20,7 +21,6 @@ from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior
-from credo.run import Options, as_key, stream
 
 MAX_STEPS = 60  # of the mode's search: those that need more have a mode at infinity, or none worth starting from
 MAX_DENSE = 200  # dimensions up to which the search forms second derivatives at every step
