@@ -1,0 +1,85 @@
+"""Figures of modes, Gaussians and other approximations, and of exact answers."""
+
+from credo.diagnose.rules.rule import Rule
+
+APPROXIMATIONS: dict[str, Rule] = {
+    # Optimisation and Laplace
+    "gradient_norm": Rule(
+        "distance to the mode in posterior sds, by the gradient there",
+        "at most",
+        1e-6,
+        0.1,
+        "this library",
+        "The optimiser stopped {value:.1e} posterior sds from the mode (1e-6 passes). "
+        "Allow more iterations, start nearer (start=), or bring the inputs to like scales.",
+        "look for a log density that is not finite on the way to the mode",
+    ),
+    "min_curvature": Rule(
+        "smallest eigenvalue of the curvature at the mode",
+        "above",
+        0.0,
+        0.0,
+        "MacKay (2003), chapter 27",
+        "The smallest curvature at the mode is {value:.2g}: a saddle or a flat direction, round which no Gaussian "
+        "stands. Give the parameter that the data leave free a proper prior, or use NUTS().",
+        "look for second derivatives that are not finite",
+    ),
+    "mode_at_infinity": Rule(
+        "1 where the density rises towards infinity",
+        "at most",
+        0.0,
+        0.0,
+        "Albert & Anderson (1984)",
+        "The density rises towards infinity, so that there is no mode: the data leave a direction free (separable "
+        "classes, say). Give the parameters a proper prior.",
+    ),
+    "mode_on_boundary": Rule(
+        "1 where the mode lies on the boundary of the support",
+        "at most",
+        0.0,
+        0.0,
+        "this library",
+        "The mode lies on the boundary of the support (a scale at zero, say), where no Gaussian fits. Use a prior "
+        "that keeps away from the boundary, or integrate the parameter out with NUTS().",
+    ),
+    # Variational inference
+    "elbo_error": Rule(
+        "Monte Carlo standard error of the ELBO, nats",
+        "at most",
+        0.1,
+        1.0,
+        "this library",
+        "The ELBO is known to ± {value:.2g} nats (0.1 passes). Evaluate it with more draws; if the error stays, the "
+        "approximation misses a tail of the target.",
+        "look for draws at which the log density is not finite",
+    ),
+    "elbo_drift": Rule(
+        "ELBO still being gained when the fit stopped, nats",
+        "at most",
+        0.1,
+        1.0,
+        "this library",
+        "The ELBO was still rising by {value:.2g} nats when the fit stopped (0.1 passes). Allow more steps, or a "
+        "larger step size.",
+        "look for draws at which the log density is not finite, and lower the step size",
+    ),
+    # Exact answers
+    "grid_boundary_mass": Rule(
+        "posterior mass in the outermost cells of the grid",
+        "at most",
+        1e-6,
+        1e-3,
+        "this library",
+        "The outermost cells of the grid hold {value:.1e} of the mass (1e-6 passes): the grid cuts the posterior off. "
+        "Widen its bounds.",
+    ),
+    "exact_residual": Rule(
+        "relative residual of the equations that the exact answer solves",
+        "at most",
+        1e-8,
+        1e-8,
+        "this library",
+        "The exact answer leaves a relative residual of {value:.1e} (1e-8 passes): its equations are ill-conditioned. "
+        "Bring the inputs to like scales, drop columns that repeat others, or give a tighter prior.",
+    ),
+}

@@ -1,0 +1,102 @@
+"""Figures of Markov chains."""
+
+from credo.diagnose.rules.rule import ANY, Rule
+
+CHAINS: dict[str, Rule] = {
+    "max_r_hat": Rule(
+        "largest rank-normalised split R-hat of the parameters",
+        "at most",
+        1.01,
+        1.05,
+        "Vehtari et al. (2021); Gelman & Rubin (1992)",
+        "The largest R-hat is {value:.3f} (1.01 passes): the chains disagree on at least one parameter. Draw longer; "
+        "if it stays, start the chains from several points and look for separated modes.",
+        "run two chains or more, of at least four draws each, and look for parameters that are constant or not finite",
+    ),
+    "min_ess_bulk": Rule(
+        "smallest bulk effective sample size of the parameters",
+        "at least",
+        400.0,
+        100.0,
+        "Vehtari et al. (2021)",
+        "The smallest bulk effective sample size is {value:.0f} (400 passes): means and standard deviations are not "
+        "yet precise. Draw longer, or reparameterise the slowest parameters of summary().",
+        "look for parameters that are constant or not finite, and draw at least four times",
+    ),
+    "min_ess_tail": Rule(
+        "smallest effective sample size of the 5 % and 95 % quantiles of the parameters",
+        "at least",
+        400.0,
+        100.0,
+        "Vehtari et al. (2021)",
+        "The smallest tail effective sample size is {value:.0f} (400 passes): quantiles and intervals are not yet "
+        "precise. Draw longer, or reparameterise the slowest parameters of summary().",
+        "look for parameters that are constant or not finite, and draw at least four times",
+    ),
+    # Eight schools, 4 x 1,000 draws: the non-centred form, which is right, has a stray divergence for one key in four;
+    # the centred one, which is biased, sometimes has no more, but is a funnel, which the draws show.
+    "persistent_divergences": Rule(
+        "divergences that are not stray: more than one in a thousand transitions, gathered in a place, or in a funnel",
+        "at most",
+        0.0,
+        ANY,
+        "Betancourt (2017), section 6.2; this library",
+        "Transitions that diverged: {value:.0f}. The sampler skirts a region of strong curvature, and the posterior "
+        "is biased there. Use a non-centred form of group effects, or raise target_acceptance.",
+    ),
+    "divergence_share": Rule(
+        "share of transitions after warm-up that diverged",
+        "at most",
+        0.1,
+        0.1,
+        "this library",
+        "{value:.0%} of the transitions diverged (above 10 % nothing here can be trusted). Reparameterise the model, "
+        "or check that its log density is smooth.",
+    ),
+    "e_bfmi": Rule(
+        "smallest energy Bayesian fraction of missing information of the chains",
+        "at least",
+        0.3,
+        0.2,
+        "Betancourt (2016); bounds of Stan",
+        "The smallest E-BFMI is {value:.2f} (0.3 passes): the chains move slowly through the energies, as in heavy "
+        "tails and funnels. Reparameterise the scale parameters, or warm up longer.",
+        "look for a chain that stands still or has energies that are not finite",
+    ),
+    "max_depth_share": Rule(
+        "share of trajectories cut off at the largest tree depth",
+        "at most",
+        0.05,
+        ANY,
+        "this library; Hoffman & Gelman (2014)",
+        "{value:.0%} of the trajectories were cut off at the largest tree depth: the draws are valid but dear. "
+        "Warm up longer, bring the parameters to like scales, or raise the largest depth.",
+    ),
+    "num_stuck_chains": Rule(
+        "chains that stood still for all or a tenth of their draws",
+        "at most",
+        0.0,
+        0.0,
+        "this library",
+        "Chains that stood still: {value:.0f}. Start elsewhere (start=), warm up longer, or look for a likelihood "
+        "that is not finite near the starts.",
+    ),
+    "num_round_trips": Rule(
+        "replicas that came to the posterior from a draw of the reference, over all chains",
+        "at least",
+        100.0,
+        10.0,
+        "this library; Syed et al. (2022)",
+        "Replicas that came from the reference to the posterior: {value:.0f} (100 pass). The weights of separated "
+        "modes rest on so few. Draw longer, or raise num_temperatures to twice the figure barrier.",
+    ),
+    "swap_rate": Rule(
+        "smallest share of swaps accepted between two neighbouring temperatures",
+        "at least",
+        0.2,
+        0.01,
+        "this library; Syed et al. (2022)",
+        "Between two temperatures {value:.0%} of the swaps are accepted (20 % pass): replicas hardly get past. Raise "
+        "num_temperatures to twice the figure barrier, or warm up longer.",
+    ),
+}

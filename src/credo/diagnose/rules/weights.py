@@ -1,0 +1,104 @@
+"""Figures of importance weights and of particles."""
+
+from credo.diagnose.rules.rule import ANY, Rule
+
+WEIGHTS: dict[str, Rule] = {
+    # Importance weights
+    "pareto_k": Rule(
+        "shape of the tail of the importance weights; 0 where they are worth 99 % of their draws, so that no mean is "
+        "off by more than 0.1 sd (below about 2,200 draws S, 1 − 1/log10 S is the better bound)",
+        "at most",
+        0.7,
+        1.0,
+        "Vehtari et al. (2024)",
+        "The Pareto k-hat of the importance weights is {value:.2f} (0.7 passes): the approximation is too narrow or "
+        "in the wrong place for the target. Use NUTS(), or a richer approximation as the proposal.",
+        "take at least 30 draws, and look for draws at which the log density is not finite",
+    ),
+    "mean_shift": Rule(
+        "largest move of a mean under the importance weights, in sds, beyond their error",
+        "at most",
+        0.1,
+        0.5,
+        "Yao et al. (2018)",
+        "Importance weights move the worst mean by at least {value:.2f} sd (0.1 passes): the approximation is in the "
+        "wrong place. Use Importance() on it where its k-hat passes, or NUTS().",
+        "look for draws at which the log density is not finite",
+    ),
+    "log_sd_shift": Rule(
+        "largest change of the log of an sd under the importance weights, beyond their error",
+        "at most",
+        0.1,
+        0.7,
+        "Yao et al. (2018)",
+        "Importance weights change the log of the worst sd by at least {value:.2f} (0.1 passes): intervals are too "
+        "narrow or too wide. Use FullRank(), Importance() where its k-hat passes, or NUTS().",
+        "look for draws at which the log density is not finite",
+    ),
+    "importance_ess": Rule(
+        "effective sample size of the importance weights",
+        "at least",
+        400.0,
+        100.0,
+        "Kong (1992); bounds as for ESS",
+        "The importance weights are worth {value:.0f} draws (400 passes). Raise num_draws, or use a proposal nearer "
+        "to the target.",
+        "look for draws at which the log density is not finite",
+    ),
+    # Particles
+    "island_ess": Rule(
+        "smallest number of independent draws that the means of the parameters are worth, by the spread of the islands",
+        "at least",
+        400.0,
+        100.0,
+        "this library; bounds as for ESS",
+        "The spread of the islands makes the worst mean worth {value:.0f} independent draws (400 passes): they "
+        "disagree, about the weights of separated modes perhaps. Raise num_particles, or ess_share.",
+        "look for parameters that are constant or not finite",
+    ),
+    "evidence_error": Rule(
+        "standard error of the log evidence by the spread of the islands, nats",
+        "at most",
+        0.2,
+        1.0,
+        "this library",
+        "The log evidence is known to ± {value:.2g} nats (0.2 passes). Raise num_particles, or ess_share.",
+    ),
+    "mutation_correlation": Rule(
+        "largest correlation of particles with where they were before their moves at one temperature",
+        "at most",
+        0.25,
+        0.6,
+        "this library; Buchholz, Chopin & Jacob (2021)",
+        "At one temperature the moves left a correlation of {value:.2f} with where the particles were (0.25 passes). "
+        "Raise max_moves, or reparameterise the model.",
+        "look for a log density whose gradient is not finite",
+    ),
+    "mutation_acceptance": Rule(
+        "smallest mean acceptance of the moves at one temperature",
+        "at least",
+        0.3,
+        0.1,
+        "this library",
+        "At one temperature the moves were accepted {value:.0%} of the time (30 % passes): many particles stand still. "
+        "Raise max_moves, or look for a likelihood that is zero or not smooth over part of the prior.",
+    ),
+    "num_ancestors": Rule(
+        "first draws that the last particles descend from",
+        "at least",
+        32.0,
+        16.0,
+        "this library; Lee & Whiteley (2018)",
+        "All particles descend from {value:.0f} draws of the prior (32 pass): the weights of separated modes rest on "
+        "so few. Raise num_particles, or ess_share.",
+    ),
+    "undefined_share": Rule(
+        "share of the first draws at which the log density is no number, or infinite",
+        "at most",
+        0.0,
+        ANY,
+        "this library",
+        "The log density is no number at {value:.2%} of the draws of the prior, which counted as impossible. Guard the "
+        "term of the likelihood that overflows, divides by zero or takes the log of a negative number.",
+    ),
+}
