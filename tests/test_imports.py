@@ -37,7 +37,7 @@ LAYERS = (
     ("estimators",),
     ("reporting",),
     ("cli",),
-    ("__main__", ""),
+    ("__main__", "", "exact", "mcmc", "plots", "vi"),  # public addresses
 )  # fmt: skip
 RANK = {prefix: rank for rank, layer in enumerate(LAYERS) for prefix in layer}
 SHARED_METHODS = "methods.optimise", "methods.particles.importance"
@@ -115,6 +115,9 @@ import jax
 from jax._src import xla_bridge
 before = dict(jax.config.values)
 import credo
+assert "credo.model" not in sys.modules, "a name was loaded before it was used"
+for name in set(credo.__all__) - {{"estimators"}}:  # whose base classes are scikit-learn's
+    getattr(credo, name)
 assert dict(jax.config.values) == before, "importing credo changed JAX's settings"
 assert not xla_bridge.backends_are_initialized(), "importing credo computed something"
 heavy = sorted(set({HEAVY!r}) & set(sys.modules))

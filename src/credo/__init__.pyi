@@ -1,0 +1,107 @@
+"""Where each public name lives: read by type checkers, and by ``credo/__init__.py`` to load names on demand."""
+
+from . import adapters, decisions, diagnose, estimators, exact, mcmc, plots, vi
+from ._version import __version__
+from .decisions.deciding import Decision, decide
+from .fitting import fit, load, resume
+from .methods.exact import Exact, Grid
+from .methods.laplace import ExactHessian, GaussNewton, Laplace
+from .methods.mcmc import (
+    HMC,
+    MALA,
+    NUTS,
+    ChEES,
+    Conjugate,
+    EllipticalSlice,
+    Enumerated,
+    Gibbs,
+    IndependenceMH,
+    ParallelTempering,
+    RandomWalkMetropolis,
+    Slice,
+)
+from .methods.mcmc.enough import StoppingRule
+from .methods.optimise import MAP, MLE, confidence_ellipsoid
+from .methods.particles.importance import Importance
+from .methods.particles.points import Independent, Sobol
+from .methods.particles.smc import SMC
+from .methods.vi import ADVI, FullRank, MeanField
+from .model.data import Rows
+from .model.model import Model
+from .model.target import Target
+from .models.regression import prepare
+from .models.table import read_table
+from .posterior.posterior import Posterior
+from .predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
+from .reporting.comparison import compare
+from .reporting.recipe import load_prepared
+from .reporting.report import report
+from .status import CredoError, Estimate, Verdict
+
+__all__ = [
+    "__version__",
+    # what is believed
+    "Model",
+    "Target",
+    "Rows",
+    "adapters",
+    "read_table",
+    "prepare",
+    "load_prepared",
+    # how to infer
+    "fit",
+    "resume",
+    "load",
+    "exact",
+    "mcmc",
+    "vi",
+    "Exact",
+    "Grid",
+    "MAP",
+    "MLE",
+    "confidence_ellipsoid",
+    "Laplace",
+    "ExactHessian",
+    "GaussNewton",
+    "ADVI",
+    "MeanField",
+    "FullRank",
+    "HMC",
+    "ChEES",
+    "ParallelTempering",
+    "NUTS",
+    "StoppingRule",
+    "MALA",
+    "RandomWalkMetropolis",
+    "Slice",
+    "EllipticalSlice",
+    "IndependenceMH",
+    "Gibbs",
+    "Conjugate",
+    "Enumerated",
+    "Importance",
+    "Independent",
+    "Sobol",
+    "SMC",
+    # what is now believed, and how far
+    "Posterior",
+    "Verdict",
+    "Estimate",
+    "diagnose",
+    "compare",
+    "report",
+    "plots",
+    "estimators",
+    # what will be seen
+    "Predictive",
+    "MonteCarlo",
+    "Linearised",
+    "Probit",
+    "Quadrature",
+    # what to do
+    "decide",
+    "Decision",
+    "decisions",
+    # what went wrong
+    "CredoError",
+]

@@ -1,0 +1,8 @@
+"""``credo.vi``: the public address of ``credo.methods.vi``."""
+
+import sys
+
+from credo.methods import vi
+from credo.methods.vi import *  # noqa: F403  # for type checkers, which do not see the next line
+
+sys.modules[__name__] = vi
