@@ -8,12 +8,12 @@ import pytest
 from numpyro.distributions import constraints
 
 from credo.linalg.dense import Dense
-from credo.methods.vi.ascent import linearised
 from credo.methods.vi.families.full_rank import FullRank
-from credo.methods.vi.gradients.estimator import antithetic_normal, in_batches
+from credo.methods.vi.gradients.estimator import grouped_noise
 from credo.methods.vi.gradients.reparameterised import Reparameterised, gaussian_prior
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.minibatch import lay_anchor, on_batch
+from credo.methods.vi.objectives.elbo import ELBO
 from credo.model.model import Model
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
@@ -47,13 +47,12 @@ def somewhere():
 def gradients(estimator, q, target, num_samples=2):
     """Repeated estimates of the gradient of the ELBO at q, flat: (NUM_REPEATS, coordinates)."""
     known = estimator.prepare(target)
-    log_density = linearised(target.log_density)
 
     def one(key):
-        z = antithetic_normal(key, num_samples, 2)
+        z = grouped_noise(ELBO(), FAMILY, key, num_samples, 2)
 
         def objective(xi):
-            return jnp.mean(in_batches(estimator.log_weight(FAMILY, q, xi, log_density, known), z, num_samples))
+            return estimator.surrogate(ELBO(), FAMILY, q, xi, target.log_density, z, known, num_samples)
 
         a, B = jax.grad(objective)(FAMILY.rest(q))
         return jnp.concatenate([a, B[np.tril_indices(2)]])

@@ -22,7 +22,6 @@ from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
-from credo.methods.vi.optimisers.momentum import Momentum
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.start import Start, find_start
 from credo.model.target import Target
@@ -41,7 +40,8 @@ class ADVI:
     """Gaussian variational inference: the posterior is a ``Gaussian`` over unconstrained positions.
 
     ``family``: ``MeanField()`` or ``FullRank()``. ``batch_size``: rows a step; None for all, which is more precise at
-    the same time up to about 10⁵ rows. ``gradient``, ``objective``, ``optimiser``: any of each go together.
+    the same time up to about 10⁵ rows. ``gradient``, ``objective``, ``optimiser``: any of each go together; the
+    optimiser is the family's own where left out.
     ``num_samples``: draws a step; None for what the family needs in this dimension, 16 in small ones.
     ``step_size``: ρ at first, in units of the natural gradient, in (0, 1]; the family may ask for less in high
     dimensions, and it falls by itself. ``tolerance``: nats that the averaged iterates may lack to the family's best;
@@ -65,7 +65,7 @@ class ADVI:
     num_samples: int | None = None
     gradient: Estimator = field(default_factory=StickingTheLanding)
     objective: Objective = field(default_factory=ELBO)
-    optimiser: Optimiser = field(default_factory=Momentum)
+    optimiser: Optimiser | None = None
     step_size: float = 0.3
     tolerance: float | None = None
     max_steps: int = 12_700
@@ -75,17 +75,18 @@ class ADVI:
         target = target.flat()
         deadline = options.deadline()
         self._check(target)
+        family = self.family.bound(target.structure)
         at_once = evaluations_at_once(target, options.max_memory)
-        ascent = self._ascent(target, at_once)
-        step_size = min(self.step_size, self.family.largest_step(ascent.num_samples, target.dim))
+        ascent = self._ascent(target, family, at_once)
+        step_size = min(self.step_size, family.largest_step(ascent.num_samples, target.dim))
         part_length = max(FIRST_PART, math.ceil(MEMORY / step_size))
         known = self.gradient.prepare(target)
         blank = ascent.blank(target)
         begun: list[Start] = []  # stays empty where a checkpoint is resumed
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
-            begun.append(find_start(target, self.family, key, start, options.until(deadline)))
-            largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(self.family.variances(begun[0].q))))
+            begun.append(find_start(target, family, key, start, options.until(deadline)))
+            largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(family.variances(begun[0].q))))
             state = ascent.begin(target, begun[0].q, step_size, part_length)
             return Tuning(known, np.asarray(largest_sd, state.step_size.dtype)), [state]
 
@@ -102,12 +103,12 @@ class ADVI:
         state: State = done.states[0]
         is_complete = done.is_complete or bool(state.reviewed.is_done)
         q = state.reviewed.q if np.isfinite(state.reviewed.objective) else state.q
-        measured = measure(q, self.family, target, stream(key, 1), self.num_draws, at_once, deadline)
+        measured = measure(q, family, target, stream(key, 1), self.num_draws, at_once, deadline)
         path, num_taken = _path(done.info["ascent"])
         num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
         free = next((s.free for s in begun if s.free is not None), None)
         if free is None and bool(state.reviewed.is_escaping):
-            free = np.asarray(self.family.variances(state.q))
+            free = np.asarray(family.variances(state.q))
         return Posterior(
             q,
             target,
@@ -131,14 +132,14 @@ class ADVI:
         if self.batch_size is not None:
             target.check_minibatch(self.batch_size)
 
-    def _ascent(self, target: Target, at_once: int) -> Ascent:
-        num_samples = self.num_samples or self.family.num_samples(target.dim, target.size)
+    def _ascent(self, target: Target, family: Family, at_once: int) -> Ascent:
+        num_samples = self.objective.num_samples(self.num_samples or family.num_samples(target.dim, target.size))
         tolerance = self.tolerance or min(0.08, 0.01 * max(1.0, target.dim / 100))
         return Ascent(
-            family=self.family,
+            family=family,
             objective=self.objective,
             gradient=self.gradient,
-            optimiser=self.optimiser,
+            optimiser=self.optimiser or family.optimiser(),
             num_samples=num_samples,
             batch_size=None if self.batch_size == target.size else self.batch_size,
             tolerance=tolerance,

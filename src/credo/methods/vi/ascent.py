@@ -12,7 +12,6 @@ A step whose gradient or result is not finite is not taken: the momentum is drop
 until its draws keep to where the density is finite.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 from credo.algorithm import Algorithm
 from credo.linalg.operator import Stored
 from credo.methods.vi.families.family import Family
-from credo.methods.vi.gradients.estimator import Estimator, antithetic_normal, in_batches
+from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.minibatch import Anchor, anchored, lay_anchor
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.optimiser import Optimiser
@@ -114,12 +113,13 @@ class Ascent:
         def ascend(key, state: State) -> tuple[State, Info]:
             k_noise, k_batch = jax.random.split(key)
             rest = self.family.rest(state.q)
-            z = antithetic_normal(k_noise, self.num_samples, target.dim)
-            log_density = linearised(anchored(target, state.anchor, self.batch_size, k_batch))
+            z = self.gradient.noise(self.objective, self.family, k_noise, self.num_samples, target.dim)
+            log_density = anchored(target, state.anchor, self.batch_size, k_batch)
 
             def objective(tangent):
-                one = self.gradient.log_weight(self.family, state.q, tangent, log_density, tuning.known)
-                return self.objective(in_batches(one, z, self.draws_at_once))
+                return self.gradient.surrogate(
+                    self.objective, self.family, state.q, tangent, log_density, z, tuning.known, self.draws_at_once
+                )
 
             value, g = jax.value_and_grad(objective)(rest)
             direction = self.family.natural(g, state.step_size)
@@ -160,17 +160,6 @@ class Ascent:
 
     def record(self, state: State) -> dict[str, jax.Array]:
         return {}
-
-
-def linearised(f: Callable) -> Callable:
-    """f, with its gradient worked out along with its value: all that reverse mode then has to keep of it."""
-
-    def evaluate(u):
-        here = jax.lax.stop_gradient(u)
-        value, gradient = jax.value_and_grad(f)(here)
-        return value + jnp.dot(gradient, u - here)
-
-    return evaluate
 
 
 def _like(array, value) -> np.ndarray:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from credo.methods.vi.gradients.estimator import antithetic_normal, in_batches
+from credo.methods.vi.gradients.estimator import grouped_noise, in_batches
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.tree import where
@@ -70,7 +70,7 @@ def review(
         lambda *leaves: jnp.stack(leaves), average, state.q, before.q
     )  # in the order of the names above
     members = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), single, halves, parts)
-    z = antithetic_normal(key, NUM_DRAWS, target.dim)
+    z = grouped_noise(ascent.objective, ascent.family, key, NUM_DRAWS, target.dim)
     draws = jax.lax.map(lambda q: _objective(ascent, target, q, z), members)
     values = jnp.mean(draws, axis=1)
     f_halves, f_parts = values[HALVES], values[PARTS]
@@ -99,10 +99,17 @@ def review(
 
 
 def _objective(ascent: "Ascent", target: Target, q: Kind, z) -> Float[Array, " S"]:
-    """The terms of f(q), with the entropy in closed form; one a pair ±z, which are independent."""
+    """The terms of f(q), with the entropy in closed form where there is one; one a pair ±z, which are independent."""
     rest = ascent.family.rest(q)
-    log_p = in_batches(lambda z: target.log_density(ascent.family.draw(q, rest, z).u), z, ascent.draws_at_once)
-    return jnp.mean(log_p.reshape(2, -1), axis=0) + ascent.family.entropy(q, rest)
+    entropy = ascent.family.entropy(q, rest)
+
+    def one(z):
+        draw = ascent.family.draw(q, rest, z)
+        log_q = draw.path_log_prob if entropy is None else -entropy
+        return target.log_density(draw.u) - log_q, draw.log_share
+
+    terms = ascent.objective.terms(*in_batches(one, z, ascent.draws_at_once))
+    return jnp.mean(terms.reshape(2, -1), axis=0)
 
 
 def _lead(differences: Float[Array, " S"]) -> Float[Array, ""]:

@@ -10,22 +10,31 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from credo.linalg.operator import Stored
+from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.optimisers.optimiser import Optimiser
+from credo.methods.vi.optimisers.optimiser import Tangent as Tangent  # re-exported: families and optimisers share it
+from credo.model.structure import Structure
 from credo.posterior.kinds import Kind
 
-Tangent = Any  # a pytree of arrays; linear: sums and multiples of tangents are tangents
+Noise = Any  # a pytree of arrays with a leading axis of draws
 
 
 class Draw(NamedTuple):
     """A draw u from q moved by a tangent.
 
     ``path_log_prob``: log q(u) under q *not* moved, so that it depends on the tangent by way of u alone.
+    ``log_share``: log of K times the share of this draw in expectations under q moved, E_q[f] ≈ mean_k exp(log_share_k)
+    f_k. Zero but where draws are stratified (mixtures); differentiable in the tangent.
     """
 
     u: Float[Array, " dim"]
     path_log_prob: Float[Array, ""]
+    log_share: Float[Array, ""] | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,31 @@ class Family(ABC):
     """
 
     has_correlations: ClassVar[bool]
+
+    @property
+    def num_strata(self) -> int:
+        """Draws are taken in turn from so many strata, with ``Draw.log_share``; 1 where they are independent."""
+        return 1
+
+    def bound(self, structure: Structure) -> "Family":
+        """This family on the parameters of ``structure``: what every fit asks for before anything else.
+
+        A family that speaks of parameters by name resolves them here. CredoError for names that the model lacks, and
+        for supports that the family cannot represent.
+        """
+        return self
+
+    def optimiser(self) -> Optimiser:
+        """The optimiser that suits this family."""
+        return Momentum()
+
+    def noise(self, key, num_samples: int, dim: int) -> Noise:
+        """What ``num_samples`` draws are made from: a pytree with that leading axis.
+
+        The first half of the draws are independent of each other (or one of each stratum in turn); the others may be
+        their mirror images.
+        """
+        return antithetic_normal(key, num_samples, dim)
 
     def num_samples(self, dim: int, size: int) -> int:
         """Draws a step where the caller does not say: 16 keep both cores of a small machine busy."""
@@ -69,12 +103,12 @@ class Family(ABC):
         """The zero tangent at q."""
 
     @abstractmethod
-    def draw(self, q: Kind, tangent: Tangent, z: Float[Array, " dim"]) -> Draw:
-        """The draw that noise ``z`` makes from q moved by ``tangent``; differentiable in ``tangent``."""
+    def draw(self, q: Kind, tangent: Tangent, z: Any) -> Draw:
+        """The draw that one row of noise makes from q moved by ``tangent``; differentiable in ``tangent``."""
 
     @abstractmethod
-    def entropy(self, q: Kind, tangent: Tangent) -> Float[Array, ""]:
-        """−E[log q] of q moved by ``tangent``, in closed form."""
+    def entropy(self, q: Kind, tangent: Tangent) -> Float[Array, ""] | None:
+        """−E[log q] of q moved by ``tangent``, in closed form; None where there is none, and it is sampled."""
 
     @abstractmethod
     def natural(self, gradient: Tangent, step_size: Float[Array, ""]) -> Tangent:
@@ -87,3 +121,9 @@ class Family(ABC):
     @abstractmethod
     def move(self, q: Kind, tangent: Tangent) -> Kind:
         """q moved by ``tangent``."""
+
+
+def antithetic_normal(key, num_samples: int, dim: int) -> Float[Array, "K dim"]:
+    """Standard normal noise in pairs z, −z: what is odd in z cancels, such as all noise of the mean on Gaussians."""
+    z = jax.random.normal(key, (-(-num_samples // 2), dim))
+    return jnp.concatenate([z, -z])[:num_samples]

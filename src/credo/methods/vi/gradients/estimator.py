@@ -1,8 +1,8 @@
 """The interface of gradient estimators.
 
-An estimator turns draws of q moved by a tangent ξ into K log weights log p(u_k, D) − log q(u_k) whose *derivative* in
-ξ at zero has the right mean. Objectives are functions of log weights, so that any objective meets any estimator.
-An estimator writes the log weight of one draw; axes are added elsewhere.
+An estimator gives a *surrogate*: its value is the objective's estimate on K draws of q, and its derivative in the
+tangent ξ of q at zero has the mean of the objective's gradient. Any objective meets any estimator, but where a
+sentence says that they do not go together.
 """
 
 from abc import ABC, abstractmethod
@@ -14,9 +14,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from credo.methods.vi.families.family import Family, Tangent
+from credo.methods.vi.families.family import Family, Noise, Tangent
+from credo.methods.vi.families.family import antithetic_normal as antithetic_normal  # re-exported
+from credo.methods.vi.objectives.objective import Objective
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
+
+LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
 
 @dataclass(frozen=True)
@@ -27,29 +31,56 @@ class Estimator(ABC):
         """What the estimator must know of the target beforehand: a pytree of arrays, made once a fit."""
         return ()
 
+    def noise(self, objective: Objective, family: Family, key, num_samples: int, dim: int) -> Noise:
+        """What ``num_samples`` draws are made from."""
+        return grouped_noise(objective, family, key, num_samples, dim)
+
     @abstractmethod
-    def log_weight(
+    def surrogate(
         self,
+        objective: Objective,
         family: Family,
         q: Kind,
         tangent: Tangent,
-        log_density: Callable[[Float[Array, " dim"]], Float[Array, ""]],
+        log_density: LogDensity,
+        z: Noise,
         known: Any,
-    ) -> Callable[[Float[Array, " dim"]], Float[Array, ""]]:
-        """z -> the log weight of its draw, differentiable in ``tangent`` at zero.
+        draws_at_once: int,
+    ) -> Float[Array, ""]:
+        """The objective's estimate on the draws that ``z`` makes; its derivative in ``tangent`` at zero is unbiased.
 
         ``log_density``: the target's, on full data or on a minibatch. ``known``: what ``prepare`` gave.
+        ``draws_at_once``: how many draws fit into memory together.
         """
 
 
-def antithetic_normal(key, num_samples: int, dim: int) -> Float[Array, "K dim"]:
-    """Standard normal noise in pairs z, −z: what is odd in z cancels, such as all noise of the mean on Gaussians."""
-    z = jax.random.normal(key, (-(-num_samples // 2), dim))
-    return jnp.concatenate([z, -z])[:num_samples]
+def grouped_noise(objective: Objective, family: Family, key, num_samples: int, dim: int) -> Noise:
+    """Noise of draws that are independent within each group of the objective; groups come in mirrored pairs.
+
+    Mirrored draws within a group would break the rule by which path derivatives stand for scores: it holds for one
+    draw while the others stay where they are.
+    """
+    size = objective.group_size
+    if size == 1:
+        return family.noise(key, num_samples, dim)
+    keys = jax.random.split(key, num_samples // (2 * size))
+    z = jax.vmap(lambda key: family.noise(key, 2 * size, dim))(keys)
+    return jax.tree.map(lambda leaf: jnp.reshape(leaf, (num_samples, *leaf.shape[2:])), z)
 
 
-def in_batches(function: Callable, z: Float[Array, "K dim"], draws_at_once: int):
+def linearised(f: LogDensity) -> LogDensity:
+    """f, with its gradient worked out along with its value: all that reverse mode then has to keep of it."""
+
+    def evaluate(u):
+        here = jax.lax.stop_gradient(u)
+        value, gradient = jax.value_and_grad(f)(here)
+        return value + jnp.dot(gradient, u - here)
+
+    return evaluate
+
+
+def in_batches(function: Callable, z: Noise, draws_at_once: int):
     """``function`` of each row, as many at once as memory holds."""
-    if draws_at_once >= z.shape[0]:
+    if draws_at_once >= jax.tree.leaves(z)[0].shape[0]:
         return jax.vmap(function)(z)
     return jax.lax.map(function, z, batch_size=draws_at_once)

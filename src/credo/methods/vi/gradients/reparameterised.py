@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from credo.linalg.operator import Stored
 from credo.linalg.quadratic import quadratic
-from credo.methods.vi.gradients.estimator import Estimator
+from credo.methods.vi.gradients.estimator import Estimator, in_batches, linearised
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
@@ -51,17 +51,24 @@ class Reparameterised(Estimator):
     def prepare(self, target: Target) -> GaussianPrior | None:
         return gaussian_prior(target)
 
-    def log_weight(self, family, q, tangent, log_density, known: GaussianPrior | None):
-        entropy = family.entropy(q, tangent)
-        if known is None:
-            return lambda z: log_density(family.draw(q, tangent, z).u) + entropy
-        expected_log_prior = known.expectation(family.move(q, tangent))
+    def surrogate(self, objective, family, q, tangent, log_density, z, known: GaussianPrior | None, draws_at_once):
+        log_density, moved = linearised(log_density), family.move(q, tangent)
+        entropy = family.entropy(q, tangent) if objective.is_linear else None
+        if entropy is None:
+            known = None
+        elif known is not None and isinstance(q, Gaussian):
+            entropy = entropy + known.expectation(moved)
 
         def one(z):
-            u = family.draw(q, tangent, z).u
-            return log_density(u) - known.log_prob(u) + expected_log_prior + entropy
+            draw = family.draw(q, tangent, z)
+            log_p = log_density(draw.u)
+            if entropy is None:
+                return log_p - moved.log_prob_u(draw.u), draw.log_share
+            if known is not None and isinstance(q, Gaussian):
+                log_p = log_p - known.log_prob(draw.u)
+            return log_p + entropy, draw.log_share
 
-        return one
+        return objective(*in_batches(one, z, draws_at_once))
 
 
 def gaussian_prior(target: Target) -> GaussianPrior | None:

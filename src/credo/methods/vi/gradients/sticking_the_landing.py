@@ -8,16 +8,18 @@ posterior, so that no noise is left at the optimum if the family contains the po
 
 from dataclasses import dataclass
 
-from credo.methods.vi.gradients.estimator import Estimator
+from credo.methods.vi.gradients.estimator import Estimator, in_batches, linearised
 
 
 @dataclass(frozen=True)
 class StickingTheLanding(Estimator):
     """The default: the least noise near the optimum, and none on Gaussian targets."""
 
-    def log_weight(self, family, q, tangent, log_density, known):
+    def surrogate(self, objective, family, q, tangent, log_density, z, known, draws_at_once):
+        log_density = linearised(log_density)
+
         def one(z):
             draw = family.draw(q, tangent, z)
-            return log_density(draw.u) - draw.path_log_prob
+            return log_density(draw.u) - draw.path_log_prob, draw.log_share
 
-        return one
+        return objective(*in_batches(one, z, draws_at_once))

@@ -1,6 +1,7 @@
 """The evidence lower bound E_q[log p(u, D) − log q(u)] = log p(D) − KL(q ‖ p(· | D))."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -11,5 +12,7 @@ from credo.methods.vi.objectives.objective import Objective
 class ELBO(Objective):
     """Maximised by the member of the family nearest to the posterior in KL(q ‖ p), which seeks a mode."""
 
-    def __call__(self, log_weights):
-        return jnp.mean(log_weights)
+    is_linear: ClassVar[bool] = True
+
+    def of_group(self, log_weights, log_shares):
+        return jnp.mean(jnp.exp(log_shares) * log_weights)

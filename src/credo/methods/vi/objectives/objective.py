@@ -1,15 +1,54 @@
-"""The interface of variational objectives: functions of the log weights log p(u_k, D) − log q(u_k) of K draws."""
+"""The interface of variational objectives: functions of the log weights ℓ_k = log p(u_k, D) − log q(u_k) of K draws.
+
+Draws fall into groups of ``num_inner``, independent of each other within a group: the objective is the mean over
+groups of a function L of the log weights in one. Its gradient in the parameters ξ of q has the form
+
+    Σ_k a_k ∂ℓ_k^path + b_k ∂ log q_ξ(u_k),   ∂ℓ^path = ∇_u(log p − log q) · ∂u/∂ξ,  ∂ log q_ξ at u held fixed
+
+with a_k = ∂L/∂ℓ_k and b_k = −a_k where it is the derivative of L. How the two terms are estimated is the business of
+gradients/; E[b_k ∂ log q_ξ(u_k)] = E[(∂b_k/∂ℓ_k) ∂ℓ_k^path] turns the second into the first (Tucker et al. 2019).
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """What is maximised. A subclass is a frozen dataclass of settings: compiled code is keyed on it."""
+    """What is maximised. A subclass is a frozen dataclass of settings: compiled code is keyed on it.
+
+    ``is_linear``: an average of log weights, so that closed forms and minibatches serve it without bias.
+    """
+
+    is_linear: ClassVar[bool] = False
+
+    @property
+    def group_size(self) -> int:
+        """Draws in a group."""
+        return 1
+
+    def num_samples(self, asked: int) -> int:
+        """Draws a step where ``asked`` would do: whole groups, an even number of them (noise comes in pairs)."""
+        size = 2 * self.group_size
+        return asked if self.group_size == 1 else size * -(-asked // size)
+
+    def __call__(self, log_weights: Float[Array, " K"], log_shares: Float[Array, " K"]) -> Float[Array, ""]:
+        """The estimate of the objective that K draws give; ``log_shares``: those of families/family.py, else zero."""
+        return jnp.mean(self.terms(log_weights, log_shares))
+
+    def terms(self, log_weights: Float[Array, " K"], log_shares: Float[Array, " K"]) -> Float[Array, " G"]:
+        """One estimate a group."""
+        return jax.vmap(self.of_group)(self.grouped(log_weights), self.grouped(log_shares))
+
+    def grouped(self, values: Float[Array, " K"]) -> Float[Array, "G M"]:
+        """One row a group."""
+        return jnp.reshape(values, (-1, self.group_size))
 
     @abstractmethod
-    def __call__(self, log_weights: Float[Array, " K"]) -> Float[Array, ""]:
-        """The estimate of the objective that K log weights give."""
+    def of_group(self, log_weights: Float[Array, " M"], log_shares: Float[Array, " M"]) -> Float[Array, ""]:
+        """L of the draws in one group."""

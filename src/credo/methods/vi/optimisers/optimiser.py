@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from credo.methods.vi.families.family import Tangent
+Tangent = Any  # a pytree of arrays; linear: sums and multiples of tangents are tangents
 
 
 @dataclass(frozen=True)
