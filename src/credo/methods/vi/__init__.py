@@ -1,5 +1,6 @@
 """Variational inference: families, objectives, gradient estimators and optimisers that compose, and the fits."""
 
+from credo.methods.vi import cavi as cavi
 from credo.methods.vi.advi import ADVI
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
