@@ -1,6 +1,6 @@
 """Where each public name lives: read by type checkers, and by ``credo/__init__.py`` to load names on demand."""
 
-from . import adapters, decisions, diagnose, estimators, exact, mcmc, plots, vi
+from . import adapters, decisions, diagnose, estimators, exact, mcmc, nn, plots, vi
 from ._version import __version__
 from .decisions.deciding import Decision, decide
 from .fitting import fit, load, resume
@@ -55,6 +55,7 @@ __all__ = [
     "exact",
     "mcmc",
     "vi",
+    "nn",
     "Exact",
     "Grid",
     "MAP",

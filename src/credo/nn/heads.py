@@ -1,0 +1,191 @@
+"""Heads: from the outputs z of a network to p(y | z), with the parameters that the head has of its own.
+
+``outcome(z, own)`` takes outputs (M, K) or (M,) and the head's own parameters by name, and returns one distribution a
+row; ``priors()`` says what these are believed to be. A single output belongs to outcomes (M,), K of them to (M, K).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import Distribution
+
+from credo.model.distributions import is_distribution
+from credo.status import CredoError
+
+LEAST_SCALE = 1e-6  # of an input-dependent noise: below it a single row would outweigh all others
+
+
+@dataclass(frozen=True)
+class Head(ABC):
+    """What is observed, given a network's outputs."""
+
+    def priors(self) -> dict[str, Distribution]:
+        """The head's own parameters: their priors by name."""
+        return {}
+
+    @abstractmethod
+    def outcome(self, z: Any, own: Mapping[str, Any]) -> Distribution:
+        """p(y | z), one factor a row."""
+
+    def check(self, z: Any, y: np.ndarray) -> None:
+        """CredoError where outputs of these shapes cannot belong to outcomes ``y``. ``z``: abstract arrays."""
+        return
+
+
+@dataclass(frozen=True)
+class Gaussian(Head):
+    """y = z + noise, one sd for all rows.
+
+    ``noise``: the sd, a number where it is known, or its prior; it is then the parameter ``noise`` of the model. The
+    default prior suits outcomes of about unit scale.
+    """
+
+    noise: float | Distribution = field(default_factory=lambda: dist.HalfNormal(1.0))
+
+    def priors(self):
+        return {"noise": self.noise} if is_distribution(self.noise) else {}
+
+    def outcome(self, z, own):
+        return dist.Normal(sole(z), own.get("noise", self.noise))
+
+    def check(self, z, y):
+        _same_shape(self, z, y)
+
+
+@dataclass(frozen=True)
+class StudentT(Head):
+    """y = z + noise of heavy tails, so that outliers pull less. ``scale``: as ``Gaussian.noise``."""
+
+    df: float = 4.0
+    scale: float | Distribution = field(default_factory=lambda: dist.HalfNormal(1.0))
+
+    def priors(self):
+        return {"scale": self.scale} if is_distribution(self.scale) else {}
+
+    def outcome(self, z, own):
+        return dist.StudentT(self.df, sole(z), own.get("scale", self.scale))
+
+    def check(self, z, y):
+        _same_shape(self, z, y)
+
+
+@dataclass(frozen=True)
+class HeteroscedasticGaussian(Head):
+    """Mean and sd both depend on the input (Nix & Weigend 1994).
+
+    The network gives 2 K outputs for K outcomes, means first, or a pair (means, raw scales) from two networks.
+    sd = softplus(raw scale), which is 0.69 at zero.
+    """
+
+    def outcome(self, z, own):
+        mean, raw = self._split(z)
+        return dist.Normal(sole(mean), LEAST_SCALE + jax.nn.softplus(sole(raw)))
+
+    def check(self, z, y):
+        if not isinstance(z, tuple | list) and (len(z.shape) < 2 or z.shape[-1] % 2):
+            raise CredoError(
+                f"HeteroscedasticGaussian() needs an even number of outputs, means and then scales; the network gives "
+                f"{z.shape}. Let its last layer have {2 * (1 if y.ndim == 1 else y.shape[-1])}, or return a pair."
+            )
+        _same_shape(self, jax.eval_shape(lambda z: self._split(z)[0], z), y)
+
+    @staticmethod
+    def _split(z):
+        if isinstance(z, tuple | list):
+            return z[0], z[1]
+        return z[..., : z.shape[-1] // 2], z[..., z.shape[-1] // 2 :]
+
+
+@dataclass(frozen=True)
+class Categorical(Head):
+    """One of K classes, labels 0 … K − 1; the K outputs are logits."""
+
+    def outcome(self, z, own):
+        return dist.Categorical(logits=z)
+
+    def check(self, z, y):
+        if len(z.shape) < 2 or z.shape[-1] < 2:
+            raise CredoError(
+                f"Categorical() needs one output a class; the network gives {z.shape}: use Bernoulli() for a single "
+                "logit, or widen the last layer."
+            )
+        _whole(y)
+        if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
+            wrong = y[(y < 0) | (y >= z.shape[-1])].ravel()[0]
+            raise CredoError(
+                f"A label is {wrong:g}, and the network has {z.shape[-1]} classes, 0 to {z.shape[-1] - 1}: recode y "
+                f"(scikit-learn's LabelEncoder), or give the last layer {int(y.max()) + 1} outputs."
+            )
+        _same_shape(self, jax.ShapeDtypeStruct(z.shape[:-1], z.dtype), y)
+
+
+@dataclass(frozen=True)
+class Bernoulli(Head):
+    """0 or 1; the output is a logit."""
+
+    def outcome(self, z, own):
+        return dist.Bernoulli(logits=sole(z))
+
+    def check(self, z, y):
+        if not np.isin(y, (0, 1)).all():
+            wrong = y[~np.isin(y, (0, 1))].ravel()[0]
+            raise CredoError(f"A label is {wrong}, and Bernoulli() knows 0 and 1: recode y, or use Categorical().")
+        _same_shape(self, z, y)
+
+
+@dataclass(frozen=True)
+class Poisson(Head):
+    """Counts; the output is the log of the rate."""
+
+    def outcome(self, z, own):
+        return dist.Poisson(jnp.exp(sole(z)))
+
+    def check(self, z, y):
+        _whole(y)
+        _same_shape(self, z, y)
+
+
+@dataclass(frozen=True)
+class Custom(Head):
+    """``function(z, **own)`` returns a numpyro distribution, one factor a row; ``own``: priors by name."""
+
+    function: Callable
+    own: tuple[tuple[str, Distribution], ...] = ()
+
+    def __init__(self, function: Callable, own: Mapping[str, Distribution] | None = None):
+        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "own", tuple((own or {}).items()))
+
+    def priors(self):
+        return dict(self.own)
+
+    def outcome(self, z, own):
+        return self.function(z, **own)
+
+
+def sole(z):
+    """Outputs (M, 1) as (M,): a single output belongs to outcomes without a second axis."""
+    return z[..., 0] if z.ndim > 1 and z.shape[-1] == 1 else z
+
+
+def _same_shape(head: Head, z, y: np.ndarray) -> None:
+    if isinstance(z, tuple | list):
+        raise CredoError(f"{type(head).__name__}() takes one array of outputs, and the network returns {len(z)}.")
+    shape = z.shape[:-1] if len(z.shape) > 1 and z.shape[-1] == 1 else z.shape
+    if shape != y.shape:
+        hint = "y of shape (M,) for a single output" if y.ndim > 1 else "a last layer of one output"
+        raise CredoError(
+            f"The network gives outputs of shape {z.shape} for outcomes of shape {y.shape}, and "
+            f"{type(head).__name__}() needs one an outcome: use {hint}."
+        )
+
+
+def _whole(y: np.ndarray) -> None:
+    if not np.issubdtype(y.dtype, np.integer) and not np.all(y == np.round(y)):
+        raise CredoError(f"The outcomes must be whole numbers; one is {y[y != np.round(y)].ravel()[0]:g}.")

@@ -1,0 +1,131 @@
+"""Any network as a model: y ~ head(apply(weights, x)), weights ~ prior."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from numpyro.distributions import Distribution
+
+from credo.model.data import outcomes
+from credo.model.model import Model
+from credo.model.target import Target
+from credo.model.visit import leaf_name
+from credo.nn.heads import Custom, Head
+from credo.nn.priors import WEIGHTS, Isotropic, WeightPrior
+from credo.status import CredoError
+
+
+class Outcome(eqx.Module):
+    """(params, x) -> p(y | x, params): the network and then its head."""
+
+    apply: Callable = eqx.field(static=True)
+    head: Head = eqx.field(static=True)
+    own: tuple[str, ...] = eqx.field(static=True)
+
+    def __call__(self, params, x) -> Distribution:
+        return self.head.outcome(self.apply(params[WEIGHTS], x), {name: params[name] for name in self.own})
+
+
+class BayesianNetwork(Model):
+    """A network whose weights are believed and not known.
+
+    ``apply(params, x)``: the outputs (M, K) or (M,) at inputs x (M, …), in jax.numpy. ``params``: a pytree of
+    floating-point arrays, the trained weights or an initialisation: every fit starts there. ``head``: what the outputs
+    say of an outcome (``credo.nn.Categorical()``, …), or a function from outputs to a numpyro distribution.
+    ``prior``: of the weights, ``credo.nn.Isotropic(1.0)`` where left out.
+    The parameters of the model are ``weights`` and, where unknown, the head's own (``noise``) and ``precision``.
+    Raises CredoError for leaves that are no floating-point arrays or differ in precision.
+
+    >>> import jax.numpy as jnp, numpy as np, credo
+    >>> params = {"in": np.full((1, 3), 0.1), "out": np.zeros(3)}
+    >>> network = credo.nn.BayesianNetwork(
+    ...     lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"], params, head=credo.nn.Gaussian(0.1)
+    ... )
+    >>> network.given(np.zeros((5, 1)), np.zeros(5)).dim
+    6
+    """
+
+    network: Outcome = eqx.field(static=True)
+
+    def __init__(
+        self,
+        apply: Callable,
+        params: Any,
+        *,
+        head: Head | Callable,
+        prior: WeightPrior | None = None,
+    ):
+        check_weights(params)
+        head = head if isinstance(head, Head) else _custom(head)
+        rule = Isotropic() if prior is None else prior
+        if not isinstance(rule, WeightPrior):
+            raise CredoError(
+                f"The prior of a network is a rule for its weights, such as credo.nn.Isotropic(1.0); got {prior!r}."
+            )
+        own = head.priors()
+        self.network = Outcome(apply, head, tuple(own))
+        super().__init__({**own, **rule.of(params)}, self.network)
+        self.start = self._start(params, own)
+
+    def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
+        if y is not None:
+            self._check_outputs(x, outcomes(y) if missing is None else np.asarray(y))
+        return super().given(x, y, weights=weights, missing=missing)
+
+    def _check_outputs(self, x, y: np.ndarray) -> None:
+        params = jax.eval_shape(lambda: self.prior.constrain(self._origin())[0])
+        try:
+            z = jax.eval_shape(self.network.apply, params[WEIGHTS], x)
+        except (TypeError, ValueError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise CredoError(
+                f"The network cannot be applied to inputs of shape {[np.shape(leaf) for leaf in jax.tree.leaves(x)]}: "
+                f"{reason} Give x in the shape that it was made for, rows first."
+            ) from error
+        for each in jax.tree.leaves(z):
+            if each.shape[:1] != y.shape[:1]:
+                raise CredoError(
+                    f"The network gives outputs of shape {each.shape} for {y.shape[0]} outcomes: it must return one "
+                    "row of outputs a row of x."
+                )
+        self.network.head.check(z, y)
+
+    def _origin(self):
+        return {leaf.name: np.zeros(leaf.free_shape) for leaf in self.structure.leaves}
+
+    def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:
+        """The given weights, and the others where their unconstrained coordinate is zero."""
+        others = jax.tree.map(np.asarray, self.prior.constrain(self._origin())[0])
+        return {**others, WEIGHTS: jax.tree.map(np.asarray, params)}
+
+
+def check_weights(params) -> None:
+    """CredoError where a leaf cannot be a random weight."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if not leaves:
+        raise CredoError("The network has no weights: params holds no array.")
+    for path, leaf in leaves:
+        dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype if np.isscalar(leaf) else None)
+        if dtype is None or not np.issubdtype(dtype, np.floating):
+            kind = type(leaf).__name__ if dtype is None else dtype
+            raise CredoError(
+                f"The weight {leaf_name(path)!r} is {kind}, and only floating-point arrays can be random: keep it out "
+                "of params, in the closure of apply (equinox.partition(module, equinox.is_inexact_array) splits them)."
+            )
+        if not np.all(np.isfinite(np.asarray(leaf, np.float64))):
+            raise CredoError(f"The weight {leaf_name(path)!r} is not finite: train again, or start from other weights.")
+    found = {np.dtype(getattr(leaf, "dtype", np.float64)) for _, leaf in leaves}
+    if len(found) > 1:
+        names = ", ".join(sorted(map(str, found)))
+        raise CredoError(f"The weights are of mixed precision ({names}): cast them to one dtype, float32 say.")
+
+
+def _custom(head) -> Head:
+    if not callable(head) or isinstance(head, type):
+        raise CredoError(
+            f"The head of a network is one of credo.nn's, with its brackets, or a function from outputs to a "
+            f"distribution; got {head!r}."
+        )
+    return Custom(head)

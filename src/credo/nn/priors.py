@@ -1,0 +1,138 @@
+"""Priors of weights: from the weights' shapes to numpyro distributions, with hyperparameters where these are unknown.
+
+A prior of weights is a rule: ``of(params)`` gives the entries that it adds to the model's dict of priors, the last of
+which is ``"weights"``, a pytree in the structure of ``params``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.tree_util import tree_map_with_path
+from numpyro.distributions import Distribution
+
+from credo.model.distributions import is_distribution
+from credo.model.visit import leaf_name
+from credo.nn.laws import CauchySlash, TwoNormals
+from credo.status import CredoError
+
+WEIGHTS, PRECISION = "weights", "precision"
+
+
+@dataclass(frozen=True)
+class WeightPrior(ABC):
+    """A rule that gives each weight a prior."""
+
+    @abstractmethod
+    def of(self, params: Any) -> dict[str, Any]:
+        """Entries of the model's prior, in order, ``weights`` last."""
+
+
+@dataclass(frozen=True)
+class Isotropic(WeightPrior):
+    """w ~ N(0, 1/α), one α for all. ``precision``: α, or its prior; it is then the parameter ``precision``."""
+
+    precision: float | Distribution = 1.0
+
+    def of(self, params):
+        def weights(precision):
+            return _each(params, lambda path: dist.Normal(0.0, precision**-0.5))
+
+        if is_distribution(self.precision):
+            return {PRECISION: self.precision, WEIGHTS: weights}
+        _check_precision(self.precision)
+        return {WEIGHTS: weights(self.precision)}
+
+
+@dataclass(frozen=True)
+class PerLayer(WeightPrior):
+    """w ~ N(0, 1/α_l), one α a layer (the first part of a weight's path), or one a leaf.
+
+    ``precision``: a number for all; a dict by layer; or a prior that each α_l has on its own, which makes them the
+    parameters ``precision.LAYER``. ``by``: "layer" or "leaf".
+    """
+
+    precision: Any = 1.0
+    by: str = "layer"
+
+    def __post_init__(self):
+        if self.by not in ("layer", "leaf"):
+            raise CredoError(f"PerLayer(by={self.by!r}): say 'layer' or 'leaf'.")
+
+    def of(self, params):
+        names = list(dict.fromkeys(self._layer(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)))
+
+        def weights(precision):
+            return _each(params, lambda path: dist.Normal(0.0, precision[self._layer(path)] ** -0.5))
+
+        if is_distribution(self.precision):
+            return {PRECISION: dict.fromkeys(names, self.precision), WEIGHTS: weights}
+        return {WEIGHTS: weights(self._known(names))}
+
+    def _known(self, names: list[str]) -> dict[str, float]:
+        """Precisions by layer, where they are numbers."""
+        given: Any = self.precision
+        by_name = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
+        if set(by_name) != set(names):
+            odd = sorted(set(by_name) ^ set(names))[0]
+            raise CredoError(
+                f"PerLayer(precision=…) and the network disagree about {odd!r}: the layers are {', '.join(names)}."
+            )
+        for value in by_name.values():
+            _check_precision(value)
+        return by_name
+
+    def _layer(self, path) -> str:
+        return leaf_name(path if self.by == "leaf" else path[:1])
+
+
+@dataclass(frozen=True)
+class LaplacePrior(WeightPrior):
+    """w ~ Laplace(0, scale): the mode has zeros."""
+
+    scale: float = 1.0
+
+    def of(self, params):
+        return {WEIGHTS: _each(params, lambda path: dist.Laplace(0.0, self.scale))}
+
+
+@dataclass(frozen=True)
+class ScaleMixture(WeightPrior):
+    """w ~ π N(0, σ₁²) + (1 − π) N(0, σ₂²) (Blundell et al. 2015, eq. 7): a spike and a slab."""
+
+    weight: float = 0.5
+    scales: tuple[float, float] = (1.0, 0.05)
+
+    def __post_init__(self):
+        if not (0 < self.weight < 1 and min(self.scales) > 0):
+            raise CredoError(f"A mixture of two normals has a weight inside (0, 1) and positive scales; got {self}.")
+
+    def of(self, params):
+        return {WEIGHTS: _each(params, lambda path: TwoNormals(self.weight, *self.scales))}
+
+
+@dataclass(frozen=True)
+class HorseshoeLike(WeightPrior):
+    """Infinitely high at zero, with tails as 1/w²: few weights matter, hardly shrunk (Bhadra et al. 2019).
+
+    ``scale``: half of all weights are believed to be within about 0.4 of it.
+    """
+
+    scale: float = 1.0
+
+    def of(self, params):
+        return {WEIGHTS: _each(params, lambda path: CauchySlash(self.scale))}
+
+
+def _each(params, distribution) -> Any:
+    """``distribution(path)`` expanded to the shape of each leaf."""
+    return tree_map_with_path(lambda path, leaf: distribution(path).expand(jnp.shape(leaf)), params)
+
+
+def _check_precision(value) -> None:
+    if not (isinstance(value, int | float) and value > 0):
+        raise CredoError(f"A prior precision is a positive number; got {value!r}.")

@@ -1,0 +1,235 @@
+"""Networks as models: densities, heads, priors of weights, and requests that cannot be answered."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import integrate, stats
+
+import credo
+from credo.nn import (
+    BayesianNetwork,
+    Bernoulli,
+    Categorical,
+    Custom,
+    Gaussian,
+    HeteroscedasticGaussian,
+    HorseshoeLike,
+    Isotropic,
+    LaplacePrior,
+    PerLayer,
+    Poisson,
+    ScaleMixture,
+    StudentT,
+)
+from credo.nn.laws import CauchySlash, TwoNormals
+from credo.precision import double
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(12, 2))
+Y = RANDOM.normal(size=12)
+
+
+def weights(num_outputs: int = 1, dtype=np.float32):
+    random = np.random.default_rng(1)
+    return {
+        "in": {"w": random.normal(size=(2, 3)).astype(dtype), "b": np.zeros(3, dtype)},
+        "out": {"w": random.normal(size=(3, num_outputs)).astype(dtype)},
+    }
+
+
+def apply(params, x):
+    return jnp.tanh(x @ params["in"]["w"] + params["in"]["b"]) @ params["out"]["w"]
+
+
+def by_hand(params):
+    return np.tanh(X @ params["in"]["w"] + params["in"]["b"]) @ params["out"]["w"]
+
+
+def log_density(target, params) -> float:
+    with double():
+        return float(target.log_density(target.unconstrain(params)))
+
+
+def network(head=None, num_outputs: int = 1, prior=None, **options) -> BayesianNetwork:
+    return BayesianNetwork(apply, weights(num_outputs), head=Gaussian(0.5) if head is None else head, prior=prior)
+
+
+# the density ------------------------------------------------------------------------------------------------------
+
+
+def test_the_density_is_prior_times_likelihood():
+    params = weights(dtype=np.float64)
+    found = log_density(network(prior=Isotropic(4.0)).given(X, Y), {"weights": params})
+    prior = sum(stats.norm(0, 0.5).logpdf(leaf).sum() for leaf in (*params["in"].values(), params["out"]["w"]))
+    assert found == pytest.approx(prior + stats.norm(by_hand(params)[:, 0], 0.5).logpdf(Y).sum(), rel=1e-12)
+
+
+def test_unknown_noise_and_precision_are_parameters():
+    model = network(Gaussian(dist.HalfNormal(2.0)), prior=Isotropic(dist.Gamma(2.0, 3.0)))
+    params = weights(dtype=np.float64)
+    given = {"noise": 0.7, "precision": 4.0, "weights": params}
+    target = model.given(X, Y)
+    prior = sum(stats.norm(0, 0.5).logpdf(leaf).sum() for leaf in (*params["in"].values(), params["out"]["w"]))
+    prior += stats.halfnorm(scale=2.0).logpdf(0.7) + stats.gamma(2.0, scale=1 / 3).logpdf(4.0)
+    expected = prior + stats.norm(by_hand(params)[:, 0], 0.7).logpdf(Y).sum() + np.log(0.7) + np.log(4.0)  # Jacobians
+    assert log_density(target, given) == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_precision_a_layer():
+    params = {"weights": weights(dtype=np.float64)}
+    target = network(prior=PerLayer({"in": 1.0, "out": 16.0})).given(X, Y)
+    w = params["weights"]
+    prior = (
+        sum(stats.norm.logpdf(leaf).sum() for leaf in w["in"].values())
+        + stats.norm(0, 0.25).logpdf(w["out"]["w"]).sum()
+    )
+    likelihood = stats.norm(by_hand(w)[:, 0], 0.5).logpdf(Y).sum()
+    assert log_density(target, params) == pytest.approx(prior + likelihood, rel=1e-12)
+    hierarchical = network(prior=PerLayer(dist.Gamma(2.0, 1.0)))
+    assert {leaf.name for leaf in hierarchical.structure.leaves} >= {"precision.in", "precision.out", "weights.in.w"}
+    by_leaf = network(prior=PerLayer(dist.Gamma(2.0, 1.0), by="leaf"))
+    assert "precision.in.w" in {leaf.name for leaf in by_leaf.structure.leaves}
+
+
+@pytest.mark.parametrize("distribution", [CauchySlash(0.7), TwoNormals(0.3, 1.5, 0.05)], ids=["slash", "two"])
+def test_the_laws_of_weights_are_normalised_and_sampled(distribution):
+    with double():
+
+        def density(w):
+            return float(jnp.exp(distribution.log_prob(w)))
+
+        parts = [
+            integrate.quad(density, a, b, limit=200)[0] for a, b in ((0, 1e-3), (1e-3, 0.1), (0.1, 3), (3, np.inf))
+        ]
+        assert 2 * sum(parts) == pytest.approx(1.0, abs=1e-6)
+        draws = np.abs(distribution.sample(jax.random.key(0), (20_000,)))
+    for bound, share in ((0.1, 2 * sum(parts[:2])), (3.0, 2 * sum(parts[:3]))):
+        error = np.sqrt(share * (1 - share) / 20_000)
+        assert np.mean(draws < bound) == pytest.approx(share, abs=4.5 * error + 1e-12)
+
+
+@pytest.mark.parametrize("prior", [LaplacePrior(0.5), ScaleMixture(), HorseshoeLike(0.3), Isotropic(dist.Gamma(2, 2))])
+def test_every_prior_makes_a_target_with_gradients(prior):
+    target = network(prior=prior).given(X, Y).flat()
+    with double():
+        gradient = jax.grad(target.log_density)(jnp.full(target.dim, 0.3))
+    assert np.all(np.isfinite(gradient))
+    assert np.all(np.isfinite(list(network(prior=prior).sample_prior(0, 3)["weights.out.w"].ravel())))
+
+
+# heads --------------------------------------------------------------------------------------------------------------
+
+COUNTS = RANDOM.poisson(2.0, 12)
+HEADS = {
+    "categorical": (Categorical(), 3, COUNTS % 3, lambda z, y: np.log(softmax(z))[np.arange(12), y]),
+    "bernoulli": (Bernoulli(), 1, COUNTS % 2, lambda z, y: stats.bernoulli(1 / (1 + np.exp(-z[:, 0]))).logpmf(y)),
+    "poisson": (Poisson(), 1, COUNTS, lambda z, y: stats.poisson(np.exp(z[:, 0])).logpmf(y)),
+    "student": (StudentT(3.0, 0.4), 1, Y, lambda z, y: stats.t(3.0, z[:, 0], 0.4).logpdf(y)),
+    "two outcomes": (Gaussian(0.5), 2, np.stack([Y, -Y], axis=1), lambda z, y: stats.norm(z, 0.5).logpdf(y).sum(1)),
+    "input-dependent noise": (
+        HeteroscedasticGaussian(),
+        2,
+        Y,
+        lambda z, y: stats.norm(z[:, 0], 1e-6 + np.log1p(np.exp(z[:, 1]))).logpdf(y),
+    ),
+    "own": (Custom(lambda z: dist.Exponential(jnp.exp(z[:, 0]))), 1, Y**2, lambda z, y: z[:, 0] - np.exp(z[:, 0]) * y),
+}
+
+
+def softmax(z):
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_score_each_row(name):
+    head, num_outputs, y, expected = HEADS[name]
+    target = network(head, num_outputs).given(X, y)
+    params = weights(num_outputs, np.float64)
+    with double():
+        rows = np.asarray(target.log_likelihood(target.unconstrain({"weights": params})))
+    np.testing.assert_allclose(rows, expected(by_hand(params), y), rtol=1e-9)
+
+
+def test_two_networks_give_mean_and_noise():
+    params = {"mean": weights(), "noise": weights()}
+    model = BayesianNetwork(
+        lambda p, x: (apply(p["mean"], x), apply(p["noise"], x)), params, head=HeteroscedasticGaussian()
+    )
+    assert model.given(X, Y).dim == 24
+
+
+# fits -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_linear_network_has_the_posterior_of_linear_regression():
+    model = BayesianNetwork(lambda w, x: x @ w, np.zeros(2), head=Gaussian(0.5), prior=Isotropic(2.0))
+    posterior = credo.fit(model.given(X, Y), credo.Laplace(), progress=False)
+    precision = X.T @ X / 0.25 + 2.0 * np.eye(2)
+    np.testing.assert_allclose(posterior.mean()["weights"], np.linalg.solve(precision, X.T @ Y / 0.25), rtol=1e-8)
+    np.testing.assert_allclose(posterior.sd()["weights"], np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-8)
+    predictive = posterior.predict(X, rule=credo.Linearised())
+    spread = np.einsum("ij,jk,ik->i", X, np.linalg.inv(precision), X)
+    np.testing.assert_allclose(predictive.epistemic, spread, rtol=1e-8)
+
+
+def test_fits_start_at_the_given_weights():
+    model = network()
+    start = credo.fit(model.given(X, Y), credo.Laplace(num_steps=0), progress=False)
+    np.testing.assert_allclose(
+        start.kind.mean,  # type: ignore[attr-defined]
+        model.given(X, Y).flat().unconstrain({"weights": weights()}),
+        rtol=1e-6,
+    )
+
+
+# requests that cannot be answered -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"w": np.zeros((2, 1)), "count": np.array(3)}, "'count' is int64"),
+        ({"w": np.zeros((2, 1)), "f": jnp.tanh}, "'f' is PjitFunction"),
+        ({"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float16)}, "mixed precision"),
+        ({"w": np.array([1.0, np.nan])}, "'w' is not finite"),
+        ({}, "no weights"),
+    ],
+    ids=["integer", "function", "mixed", "nan", "empty"],
+)
+def test_leaves_that_cannot_be_weights(params, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        BayesianNetwork(lambda p, x: x, params, head=Gaussian())
+
+
+@pytest.mark.parametrize(
+    ("head", "num_outputs", "y", "sentence"),
+    [
+        (Categorical(), 3, COUNTS % 3 + 1, "A label is 3, and the network has 3 classes, 0 to 2"),
+        (Categorical(), 1, COUNTS % 2, "use Bernoulli"),
+        (Categorical(), 3, (COUNTS % 3) + 0.5, "whole numbers"),
+        (Bernoulli(), 1, COUNTS % 2 + 1, "Bernoulli\\(\\) knows 0 and 1"),
+        (Gaussian(), 2, Y, "outputs of shape \\(12, 2\\) for outcomes of shape \\(12,\\)"),
+        (Gaussian(), 1, Y[:, None], "y of shape \\(M,\\)"),
+        (HeteroscedasticGaussian(), 3, Y, "even number of outputs"),
+        (Poisson(), 1, COUNTS[:7], "for 7 outcomes"),
+    ],
+)
+def test_outputs_and_outcomes_that_do_not_match(head, num_outputs, y, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        network(head, num_outputs).given(X, y)
+
+
+def test_wrong_inputs_heads_and_priors():
+    with pytest.raises(credo.CredoError, match="cannot be applied to inputs of shape"):
+        network().given(X[:, :1], Y)
+    with pytest.raises(credo.CredoError, match="with its brackets"):
+        network(Gaussian)
+    with pytest.raises(credo.CredoError, match="a rule for its weights"):
+        network(prior=dist.Normal(0, 1))
+    with pytest.raises(credo.CredoError, match="disagree about 'middle'"):
+        network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
+    with pytest.raises(credo.CredoError, match="positive number; got -1"):
+        network(prior=Isotropic(-1.0))
