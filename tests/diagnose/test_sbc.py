@@ -65,10 +65,30 @@ MODELS: dict[str, tuple[credo.Model, dict[str, Any]]] = {
 WAITING = credo.Model({"rate": dist.LogNormal(0.0, 0.7)}, exponential)  # of few operations: it compiles soon
 LINE = credo.Model({"slope": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["slope"] * x, 1.0))
 ALL = tuple(MODELS)
+
+
+def independence(target):
+    return credo.IndependenceMH(credo.fit(target, credo.Laplace(), progress=False), chains=2, num_draws=500)
+
+
+def by_parameter(target):
+    return credo.Gibbs({leaf.name: credo.NUTS() for leaf in target.structure.leaves}, chains=2, num_draws=500)
+
+
 METHODS: dict[str, tuple[Any, tuple[str, ...]]] = {  # a method joins by a line, with the models that it claims
     # short runs: 100 ranks need 100 independent draws
     "nuts": (credo.NUTS(chains=2, num_draws=300), ALL),
     "hmc": (credo.HMC(chains=2, num_draws=400, num_steps=8), ALL),
+    "chees": (credo.ChEES(chains=8, num_draws=100), ALL[1:]),
+    "mala": (credo.MALA(chains=2, num_warmup=500, num_draws=2_000), ALL),
+    "random_walk": (credo.RandomWalkMetropolis(chains=2, num_warmup=1_000, num_draws=3_000), ALL),
+    "slice": (credo.Slice(chains=2, num_draws=1_000), ALL),
+    "elliptical_slice": (credo.EllipticalSlice(chains=2, num_draws=1_000), ("normal mean", "logistic")),
+    "parallel_tempering": (credo.ParallelTempering(chains=1, num_draws=1_000), ALL),
+    "independence": (independence, ("normal mean", "logistic", "beta-binomial", "gamma-poisson")),
+    "gibbs": (by_parameter, ALL),
+    "conjugate": (credo.Gibbs({"mean": credo.Conjugate()}, chains=2, num_draws=200), ("normal mean",)),
+    "smc": (credo.SMC(num_particles=512), ALL),
 }
 CASES = [(method, model) for method, (_, models) in METHODS.items() for model in models]
 
@@ -128,7 +148,9 @@ def test_nuts_is_calibrated():
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_every_method_is_calibrated_on_every_model(method, name):
     model, data = MODELS[name]
-    calibration = sbc(model, METHODS[method][0], 300, key=3, progress=False, **data)
+    calibration = sbc(
+        model, METHODS[method][0], 300 if method in ("nuts", "hmc") else 100, key=3, progress=False, **data
+    )
     assert is_uniform(calibration), calibration.verdict
 
 
