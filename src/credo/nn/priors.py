@@ -73,7 +73,7 @@ class PerLayer(WeightPrior):
             return {PRECISION: dict.fromkeys(names, self.precision), WEIGHTS: weights}
         return {WEIGHTS: weights(self._known(names))}
 
-    def _known(self, names: list[str]) -> dict[str, float]:
+    def _known(self, names: list[str]) -> dict[str, Any]:
         """Precisions by layer, where they are numbers."""
         given: Any = self.precision
         by_name = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
