@@ -24,7 +24,7 @@ from credo.algorithm import Algorithm
 from credo.linalg.operator import Stored
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.gradients.estimator import Estimator
-from credo.methods.vi.minibatch import Anchor, anchored, lay_anchor
+from credo.methods.vi.minibatch import Anchor, lay_anchor
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.review import NUM_PARTS, Review, review
@@ -77,6 +77,10 @@ class Ascent:
     tolerance: float
     draws_at_once: int
 
+    @property
+    def has_anchor(self) -> bool:
+        return self.batch_size is not None and self.gradient.has_paths
+
     def blank(self, target: Target) -> State:
         """Zeros in the shapes of a state, on the host: nothing is compiled."""
 
@@ -90,7 +94,7 @@ class Ascent:
                 part_length=jnp.zeros((), jnp.int32),
                 step_size=jnp.zeros(()),
                 reviewed=Review.none(q),
-                anchor=None if self.batch_size is None else lay_anchor(target, self.family.center(q)),
+                anchor=lay_anchor(target, self.family.center(q)) if self.has_anchor else None,
             )
 
         return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(build, target))
@@ -104,7 +108,7 @@ class Ascent:
             part_length=_like(blank.part_length, part_length),
             step_size=_like(blank.step_size, step_size),
             reviewed=blank.reviewed._replace(q=q, objective=-infinity, gap=infinity, is_drifting=np.ones((), bool)),
-            anchor=None if self.batch_size is None else jax.jit(lay_anchor)(target, self.family.center(q)),
+            anchor=jax.jit(lay_anchor)(target, self.family.center(q)) if self.has_anchor else None,
         )
 
     def algorithm(self, target: Target, tuning: Tuning) -> Algorithm:
@@ -114,7 +118,7 @@ class Ascent:
             k_noise, k_batch = jax.random.split(key)
             rest = self.family.rest(state.q)
             z = self.gradient.noise(self.objective, self.family, k_noise, self.num_samples, target.dim)
-            log_density = anchored(target, state.anchor, self.batch_size, k_batch)
+            log_density = self.gradient.density(target, state.anchor, self.batch_size, k_batch)
 
             def objective(tangent):
                 return self.gradient.surrogate(

@@ -35,7 +35,12 @@ def anchored(target: Target, anchor: Anchor | None, batch_size: int | None, key)
     """u -> log p(u, D); with an anchor its estimate on one random batch, rows drawn with replacement."""
     if anchor is None or batch_size is None:
         return target.log_density
-    return on_batch(target, anchor, target.rows(jax.random.randint(key, (batch_size,), 0, target.size)))
+    return on_batch(target, anchor, random_rows(target, batch_size, key))
+
+
+def random_rows(target: Target, batch_size: int, key) -> Rows:
+    """Rows drawn with replacement."""
+    return target.rows(jax.random.randint(key, (batch_size,), 0, target.size))
 
 
 def on_batch(target: Target, anchor: Anchor, batch: Rows) -> Callable:

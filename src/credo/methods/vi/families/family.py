@@ -110,6 +110,10 @@ class Family(ABC):
     def entropy(self, q: Kind, tangent: Tangent) -> Float[Array, ""] | None:
         """−E[log q] of q moved by ``tangent``, in closed form; None where there is none, and it is sampled."""
 
+    def log_probs(self, q: Kind, u: Float[Array, " dim"]) -> Float[Array, " dim"] | None:
+        """log q_i(u_i) of each coordinate, where q makes them independent; None where it does not."""
+        return None
+
     @abstractmethod
     def natural(self, gradient: Tangent, step_size: Float[Array, ""]) -> Tangent:
         """ρ F⁻¹ g: a natural gradient step, shortened to where a local model can be trusted."""

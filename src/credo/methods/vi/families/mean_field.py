@@ -50,6 +50,10 @@ class MeanField(Family):
     def entropy(self, q: Gaussian, tangent):
         return gaussian_entropy(q) + jnp.sum(tangent[1])
 
+    def log_probs(self, q: Gaussian, u):
+        z = q.scale.solve(u - q.mean)
+        return -0.5 * (jnp.square(z) + jnp.log(2 * jnp.pi) + jnp.log(q.scale.diagonal()))
+
     def natural(self, gradient, step_size):
         g_a, g_b = gradient
         return shortened(step_size * g_a), jnp.clip(0.5 * step_size * g_b, -LARGEST_GROWTH, LARGEST_GROWTH)

@@ -8,7 +8,7 @@ sentence says that they do not go together.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +16,42 @@ from jaxtyping import Array, Float
 
 from credo.methods.vi.families.family import Family, Noise, Tangent
 from credo.methods.vi.families.family import antithetic_normal as antithetic_normal  # re-exported
-from credo.methods.vi.objectives.objective import Objective
+from credo.methods.vi.minibatch import Anchor, anchored
+from credo.methods.vi.objectives.objective import Objective, WeightObjective
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
+from credo.status import CredoError
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
 
 @dataclass(frozen=True)
 class Estimator(ABC):
-    """A gradient estimator. A subclass is a frozen dataclass of settings: compiled code is keyed on it."""
+    """A gradient estimator. A subclass is a frozen dataclass of settings: compiled code is keyed on it.
 
-    def prepare(self, target: Target) -> Any:
-        """What the estimator must know of the target beforehand: a pytree of arrays, made once a fit."""
+    ``has_paths``: it differentiates the log density along draws that move with q; else it asks for its values alone.
+    """
+
+    has_paths: ClassVar[bool] = True
+
+    def check(self, objective: Objective, family: Family, target: Target, num_samples: int) -> None:
+        """CredoError, a sentence, where they do not go together."""
+        if target.structure.discrete_names:
+            raise CredoError(
+                f"Parameter {target.structure.discrete_names[0]!r} is discrete, and {type(self).__name__}() follows "
+                "draws along the gradient: take ADVI(gradient=ScoreFunction()), or fit Gibbs()."
+            )
+
+    def prepare(self, target: Target, has_rows: bool = True) -> Any:
+        """What the estimator must know of the target beforehand: a pytree of arrays, made once a fit.
+
+        ``has_rows``: the likelihood will be that of all rows, and not of minibatches.
+        """
         return ()
+
+    def density(self, target: Target, anchor: Anchor | None, batch_size: int | None, key) -> Callable:
+        """u -> log p(u, D), or its estimate on one random batch."""
+        return anchored(target, anchor, batch_size, key)
 
     def noise(self, objective: Objective, family: Family, key, num_samples: int, dim: int) -> Noise:
         """What ``num_samples`` draws are made from."""
@@ -66,6 +88,13 @@ def grouped_noise(objective: Objective, family: Family, key, num_samples: int, d
     keys = jax.random.split(key, num_samples // (2 * size))
     z = jax.vmap(lambda key: family.noise(key, 2 * size, dim))(keys)
     return jax.tree.map(lambda leaf: jnp.reshape(leaf, (num_samples, *leaf.shape[2:])), z)
+
+
+def by_scores(objective: WeightObjective, value, weights, log_prob):
+    """A surrogate of this value with the derivative mean_groups Σ_k weights_k ∂ log q(u_k); all are (K,)."""
+    num_groups = log_prob.size // objective.group_size
+    moved = log_prob - jax.lax.stop_gradient(log_prob)
+    return jax.lax.stop_gradient(value) + jnp.dot(jax.lax.stop_gradient(weights), moved) / num_groups
 
 
 def linearised(f: LogDensity) -> LogDensity:

@@ -6,19 +6,25 @@ Where the prior of u is Gaussian its expectation is known too, and only the like
 
     ∇_ξ ( E_z[log p(D | T_ξ(z))] − KL(q_ξ ‖ prior) )
 
+Where q has no entropy in closed form, or the objective is no average of log weights, the whole derivative of sampled
+log weights log p(u, D) − log q_ξ(u) is taken, scores included.
 That the prior is Gaussian is checked on its density, not read off its name: log-normal parameters qualify.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from credo.linalg.operator import Stored
 from credo.linalg.quadratic import quadratic
-from credo.methods.vi.gradients.estimator import Estimator, in_batches, linearised
+from credo.methods.vi.families.family import Family
+from credo.methods.vi.gradients.estimator import Estimator, by_scores, in_batches, linearised
+from credo.methods.vi.objectives.fisher import FisherDivergence
+from credo.methods.vi.objectives.objective import WeightObjective
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
@@ -48,15 +54,20 @@ class GaussianPrior(NamedTuple):
 class Reparameterised(Estimator):
     """Closed-form entropy, and closed-form KL where the prior of u is Gaussian."""
 
-    def prepare(self, target: Target) -> GaussianPrior | None:
+    def prepare(self, target: Target, has_rows: bool = True) -> GaussianPrior | None:
         return gaussian_prior(target)
 
     def surrogate(self, objective, family, q, tangent, log_density, z, known: GaussianPrior | None, draws_at_once):
+        if isinstance(objective, FisherDivergence):
+            return jnp.mean(objective.on_paths(family, q, tangent, log_density, z, draws_at_once))
+        assert isinstance(objective, WeightObjective)
         log_density, moved = linearised(log_density), family.move(q, tangent)
+        if not objective.is_derivative:
+            return _at_fixed_draws(objective, family, q, moved, log_density, z, draws_at_once)
         entropy = family.entropy(q, tangent) if objective.is_linear else None
-        if entropy is None:
+        if entropy is None or not isinstance(q, Gaussian):
             known = None
-        elif known is not None and isinstance(q, Gaussian):
+        if known is not None:
             entropy = entropy + known.expectation(moved)
 
         def one(z):
@@ -64,11 +75,24 @@ class Reparameterised(Estimator):
             log_p = log_density(draw.u)
             if entropy is None:
                 return log_p - moved.log_prob_u(draw.u), draw.log_share
-            if known is not None and isinstance(q, Gaussian):
+            if known is not None:
                 log_p = log_p - known.log_prob(draw.u)
             return log_p + entropy, draw.log_share
 
         return objective(*in_batches(one, z, draws_at_once))
+
+
+def _at_fixed_draws(objective: WeightObjective, family: Family, q: Kind, moved: Kind, log_density, z, at_once: int):
+    """Draws of q at rest and the scores there, for a gradient that is no derivative of log weights."""
+
+    def one(z):
+        draw = jax.lax.stop_gradient(family.draw(q, family.rest(q), z))
+        return log_density(draw.u) - draw.path_log_prob, jnp.asarray(draw.log_share), moved.log_prob_u(draw.u)
+
+    log_weights, log_shares, log_prob = in_batches(one, z, at_once)
+    groups = objective.grouped(log_weights), objective.grouped(log_shares)
+    weights = jax.vmap(objective.score_weights)(*groups)
+    return by_scores(objective, objective(log_weights, log_shares), weights.ravel(), log_prob)
 
 
 def gaussian_prior(target: Target) -> GaussianPrior | None:
