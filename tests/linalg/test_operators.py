@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from credo.linalg.blocks import BlockDiagonal, join, take
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.lowrank import LowRank
 from credo.precision import double
 from credo.status import CredoError
@@ -29,6 +31,22 @@ def eigen_covariance():
     return np.diag(SCALE) @ inner @ np.diag(SCALE)
 
 
+GROUPS = (((0, 1), (3, 5)), ((1, 3), (5, 6)))  # two groups of three coordinates, interleaved
+MEMBERS = [0, 3, 4], [1, 2, 5]
+
+
+def blocks(scale, root):
+    group = np.ix_(*MEMBERS[:1] * 2)
+    return BlockDiagonal((Dense.from_covariance((root @ root.T)[group]), Diagonal(take(scale, GROUPS[1]))), GROUPS)
+
+
+def block_covariance():
+    covariance = np.zeros((DIM, DIM))
+    covariance[np.ix_(*MEMBERS[:1] * 2)] = COVARIANCE[np.ix_(*MEMBERS[:1] * 2)]
+    covariance[MEMBERS[1], MEMBERS[1]] = SCALE[MEMBERS[1]] ** 2
+    return covariance
+
+
 # name: constructor, its arguments, the covariance meant
 OPERATORS = {
     "diagonal": (Diagonal, (SCALE,), np.diag(SCALE**2)),
@@ -38,6 +56,8 @@ OPERATORS = {
     "low rank": (LowRank.from_factor, (SCALE, FACTOR), np.diag(SCALE**2) + FACTOR @ FACTOR.T),
     "low rank, steep": (LowRank.from_factor, (SCALE, 1e3 * FACTOR), np.diag(SCALE**2) + 1e6 * FACTOR @ FACTOR.T),
     "low rank, zero": (LowRank.from_factor, (SCALE, 0 * FACTOR), np.diag(SCALE**2)),
+    "factor": (DiagonalPlusFactor, (SCALE, FACTOR), np.diag(SCALE**2) + FACTOR @ FACTOR.T),
+    "blocks": (blocks, (SCALE, ROOT), block_covariance()),
     "rank zero": (LowRank.from_factor, (SCALE, FACTOR[:, :0]), np.diag(SCALE**2)),
     "low rank of eigenvectors": (LowRank.from_eigen, (SCALE, VECTORS, EIGENVALUES), eigen_covariance()),
 }
@@ -125,6 +145,9 @@ def test_low_rank_has_derivatives_everywhere(factor):
         (LowRank.from_factor, (np.ones(2), np.ones((3, 1))), r"shape \(2,\) and the columns \(3, 1\)"),
         (LowRank.from_eigen, (np.ones(2), np.ones((2, 1)), np.ones(1)), "not orthonormal"),
         (LowRank.from_eigen, (np.ones(2), np.eye(2)[:, :1], np.zeros(1)), "eigenvalue of coordinate 0 is 0"),
+        (BlockDiagonal, ((Diagonal(np.ones(2)),), (((0, 3),),)), "operator of dimension 2 was given for 3"),
+        (BlockDiagonal, ((Diagonal(np.ones(2)),), (((1, 3),),)), "cover coordinate 0 twice or not at all"),
+        (BlockDiagonal, ((Diagonal(np.ones(2)),) * 2, (((0, 2),), ((1, 3),))), "cover coordinate 1 twice"),
     ],
 )
 def test_what_is_not_positive_definite_has_a_sentence(constructor, arguments, sentence):
@@ -135,3 +158,10 @@ def test_what_is_not_positive_definite_has_a_sentence(constructor, arguments, se
 def test_traced_factorisation_answers_nan():
     with double():
         assert np.all(np.isnan(jax.jit(Dense.from_covariance)(-np.eye(2)).lower[np.tril_indices(2)]))
+
+
+def test_groups_are_taken_out_and_joined():
+    v = np.arange(6.0)
+    parts = [take(v, spans) for spans in GROUPS]
+    np.testing.assert_array_equal(parts[0], MEMBERS[0])
+    np.testing.assert_array_equal(join(parts, GROUPS), v)

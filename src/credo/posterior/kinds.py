@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from credo.linalg.blocks import Spans, join, take
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.status import CredoError
 
@@ -84,6 +85,24 @@ class Flow(Kind):
     def log_prob_u(self, u):
         z, log_det = self.inverse(self.parameters, u)
         return -0.5 * jnp.dot(z, z) - 0.5 * self.dim * jnp.log(2.0 * jnp.pi) + log_det
+
+
+class Independent(Kind):
+    """Π_i part_i: groups of coordinates, independent of each other, each of its own kind.
+
+    ``spans``: those of the coordinates that belong to each part (linalg/blocks.py).
+    """
+
+    parts: tuple[Kind, ...]
+    spans: tuple[Spans, ...] = eqx.field(static=True)
+
+    def sample_u(self, key):
+        keys = jax.random.split(key, len(self.parts))
+        return join([part.sample_u(key) for key, part in zip(keys, self.parts, strict=True)], self.spans)
+
+    def log_prob_u(self, u):
+        terms = [part.log_prob_u(take(u, spans)) for part, spans in zip(self.parts, self.spans, strict=True)]
+        return sum(terms[1:], start=terms[0])
 
 
 class Mixture(Kind):
