@@ -37,8 +37,12 @@ def environment(library: str, folder: str, is_kept: bool) -> dict[str, str]:
 
 def run_fit(kind: str, library: str, problem: str, *numbers: int, timeout: float, cache: str | None = None) -> dict:
     """The JSON of one fit in a fresh process, or {"error": its last words}. ``cache``: a folder that outlives it."""
+    return run_program("one_fit.py", [kind, library, problem, *map(str, numbers)], library, timeout, cache)
+
+
+def run_program(program: str, words: list[str], library: str, timeout: float, cache: str | None = None) -> dict:
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, str(HERE / "one_fit.py"), kind, library, problem, *map(str, numbers)]
+        command = [sys.executable, str(HERE / program), *words]
         where = environment(library, cache or scratch, cache is not None)
         # A session of its own: the processes that a library starts end with it.
         process = subprocess.Popen(
