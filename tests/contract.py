@@ -60,8 +60,20 @@ METHODS: dict[str, Entry] = {
         lambda known: credo.ADVI(family=credo.MeanField()), ("gaussian", "skewed", "logistic"), ()
     ),
     "advi_full_rank": Entry(lambda known: credo.ADVI(family=credo.FullRank()), SMOOTH, ("gaussian",), 0.02),
+    "dadvi": Entry(lambda known: credo.DADVI(), SMOOTH, GAUSSIANS, 1e-6),
+    "dadvi_full_rank": Entry(lambda known: credo.DADVI(family=credo.FullRank()), SMOOTH, GAUSSIANS, 1e-6),
+    "batch_and_match": Entry(lambda known: credo.BatchAndMatch(), SMOOTH, GAUSSIANS, 1e-6),
     "importance": Entry(importance, ("gaussian", "logistic"), ("gaussian", "logistic")),
     "importance_sobol": Entry(importance_sobol, ("gaussian", "logistic"), ("gaussian", "logistic")),
+    "sgld": Entry(
+        lambda known: credo.SGLD(batch_size=None), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed"), 0.06
+    ),
+    "sghmc": Entry(
+        lambda known: credo.SGHMC(batch_size=None), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed"), 0.06
+    ),
+    "sgnht": Entry(
+        lambda known: credo.SGNHT(batch_size=None), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed"), 0.06
+    ),
     "smc": Entry(smc, ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic")),
     "grid": Entry(
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6

@@ -23,10 +23,11 @@ LAYERS = (
     ("crew",),
     ("run",),
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.rules", "diagnose.verdict",
-     "diagnose.checks", "diagnose.geometry"),
+     "diagnose.checks", "diagnose.geometry", "diagnose.moments"),
     ("posterior",),
     ("predict",),
-    ("methods.optimise", "methods.particles.points", "methods.particles.importance"),
+    ("methods.optimise", "methods.particles.points", "methods.particles.importance",
+     "methods.particles.correction", "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text
@@ -37,10 +38,17 @@ LAYERS = (
     ("estimators",),
     ("reporting",),
     ("cli",),
-    ("__main__", "", "exact", "mcmc", "plots", "vi"),  # public addresses
+    ("__main__", "", "exact", "mcmc", "plots", "sgmcmc", "vi"),  # public addresses
 )  # fmt: skip
 RANK = {prefix: rank for rank, layer in enumerate(LAYERS) for prefix in layer}
-SHARED_METHODS = "methods.optimise", "methods.particles.importance"
+SHARED_METHODS = (
+    "methods.optimise",
+    "methods.particles.importance",
+    "methods.particles.correction",
+    "methods.exact.checks",  # ready models of coordinate ascent speak as the exact families do
+    "methods.exact.family",
+    "methods.exact.information",
+)
 LATE = ("posterior", "predict")  # Posterior.predict: one line inside a function
 
 HEAVY = (

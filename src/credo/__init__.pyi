@@ -1,6 +1,6 @@
 """Where each public name lives: read by type checkers, and by ``credo/__init__.py`` to load names on demand."""
 
-from . import adapters, decisions, diagnose, estimators, exact, mcmc, nn, plots, vi
+from . import adapters, decisions, diagnose, estimators, exact, mcmc, nn, plots, sgmcmc, vi
 from ._version import __version__
 from .decisions.deciding import Decision, decide
 from .fitting import fit, load, resume
@@ -25,7 +25,8 @@ from .methods.optimise import MAP, MLE, confidence_ellipsoid
 from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
 from .methods.particles.smc import SMC
-from .methods.vi import ADVI, FullRank, MeanField
+from .methods.sgmcmc import SGHMC, SGLD, SGNHT
+from .methods.vi import ADVI, BatchAndMatch, DADVI, FullRank, MeanField
 from .model.data import Rows
 from .model.model import Model
 from .model.target import Target
@@ -54,6 +55,7 @@ __all__ = [
     "load",
     "exact",
     "mcmc",
+    "sgmcmc",
     "vi",
     "nn",
     "Exact",
@@ -65,6 +67,8 @@ __all__ = [
     "ExactHessian",
     "GaussNewton",
     "ADVI",
+    "BatchAndMatch",
+    "DADVI",
     "MeanField",
     "FullRank",
     "HMC",
@@ -80,6 +84,9 @@ __all__ = [
     "Gibbs",
     "Conjugate",
     "Enumerated",
+    "SGLD",
+    "SGHMC",
+    "SGNHT",
     "Importance",
     "Independent",
     "Sobol",

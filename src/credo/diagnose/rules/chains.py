@@ -99,4 +99,14 @@ CHAINS: dict[str, Rule] = {
         "Between two temperatures {value:.0%} of the swaps are accepted (20 % pass): replicas hardly get past. Raise "
         "num_temperatures to twice the figure barrier, or warm up longer.",
     ),
+    "temperature_error": Rule(
+        "difference from one of the temperature that forces and positions of a stochastic-gradient chain show",
+        "at most",
+        0.1,
+        0.5,
+        "this library; Leimkuhler & Matthews (2015), section 6.1.5",
+        "Step size and gradient noise change the temperature of the chain by {value:.0%} (10 % passes): variances are "
+        "wrong by about as much. Give a smaller step_size, a larger batch_size, or longer chains.",
+        "look for a gradient that is not finite",
+    ),
 }

@@ -1,0 +1,69 @@
+"""What the stochastic-gradient samplers share: scaled forces, schedules, and a thermometer.
+
+The thermometer: at the target with density p(u)^{1/T} any coordinate has E[−(u_i − c_i) ∂_i log p(u)] = T, whatever the
+constant c (integrate by parts). Gradients that are unbiased serve as well as exact ones, and the batch of a step is
+independent of where it is taken: the mean of −(v − c)ᵀg / d shows by how much step size and noise heat the chain.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from credo.methods.sgmcmc.minibatch import Gradient
+from credo.methods.sgmcmc.schedule import Schedule
+
+
+class Info(NamedTuple):
+    """``temperature``: of the configuration, a mean over the updates. ``num_steps``: gradients evaluated."""
+
+    temperature: Float[Array, ""]
+    num_steps: Int[Array, ""]
+    step_size: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """``first``, ``total``: steps of warm-up and of sampling, which the schedule counts. ``center``: c above."""
+
+    gradient: Gradient
+    scale: Float[Array, " dim"]
+    step_size: Float[Array, ""]
+    center: Float[Array, " dim"]
+    schedule: Schedule
+    temperature: float
+    num_steps: int
+    first: int
+    total: int
+
+    def at(self, count, power: int = 1) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """(step size, temperature) of step ``count``. ``power``: of the schedule in the step size: 2 for ε = h²."""
+        t = jnp.maximum(count - self.first, 0)
+        size = self.step_size * self.schedule.factor(t, self.total) ** (power / 2)
+        T = jnp.where(self.schedule.is_hot(t, self.total), self.temperature, 0.0)
+        return size.astype(self.scale.dtype), T.astype(self.scale.dtype)
+
+    def force(self, key, u) -> Float[Array, " dim"]:
+        """s ∘ g."""
+        return self.scale * self.gradient(key, u)
+
+    def virial(self, u, force) -> Float[Array, ""]:
+        return -jnp.mean((u - self.center) / self.scale * force)
+
+
+def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any, Info]:
+    """``dynamics.num_steps`` updates."""
+
+    def body(i, carry):
+        state, total = carry
+        state, temperature = update(jax.random.fold_in(key, i), state)
+        return state, total + temperature
+
+    zero = jnp.zeros((), dynamics.scale.dtype)
+    state, total = lax.fori_loop(0, dynamics.num_steps, body, (state, zero))
+    size, _ = dynamics.at(state.count - 1, power=2)
+    return state, Info(total / dynamics.num_steps, jnp.int32(dynamics.num_steps), size)

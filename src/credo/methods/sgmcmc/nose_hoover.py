@@ -1,0 +1,57 @@
+"""The stochastic-gradient Nosé-Hoover thermostat (Ding et al. 2014): a friction ξ that adapts to the gradients' noise.
+
+    dv = r dt,  dr = g dt − ξ r dt + √(2 A) dW,  dξ = (rᵀr / d − T) dt        v = u / s, unit masses
+
+Gradient noise of any constant size raises ξ until the kinetic temperature is T. The parts are solved exactly, in a
+symmetric order with one gradient a step (Leimkuhler & Shang 2016): A B D O D B A with
+
+    A  v ← v + ½ h r        B  r ← r + ½ h g        D  ξ ← ξ + ½ h (rᵀr / d − T)
+    O  r ← e^{−ξh} r + √(2 A (1 − e^{−2ξh}) / (2 ξ)) z
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from credo.algorithm import Algorithm
+from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
+
+
+class State(NamedTuple):
+    """``friction``: ξ. ``count``: steps taken."""
+
+    position: Float[Array, " dim"]
+    momentum: Float[Array, " dim"]
+    friction: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
+    """``diffusion``: A. A step of the algorithm is ``dynamics.num_steps`` updates."""
+
+    def init(key, position) -> State:
+        r = jax.random.normal(key, position.shape, position.dtype)
+        return State(position, r, jnp.asarray(diffusion, position.dtype), jnp.zeros((), jnp.int32))
+
+    def update(key, state: State) -> tuple[State, Float[Array, ""]]:
+        k_batch, k_noise = jax.random.split(key)
+        h, T = dynamics.at(state.count)
+        middle = state.position + 0.5 * h * dynamics.scale * state.momentum
+        g = dynamics.force(k_batch, middle)
+        r = state.momentum + 0.5 * h * g
+        ξ = state.friction + 0.5 * h * (jnp.mean(r * r) - T)
+        x = 2 * ξ * h
+        decay = jnp.where(jnp.abs(x) < 1e-6, 1 - 0.5 * x, -jnp.expm1(-x) / jnp.where(x == 0, 1, x))  # (1 − e^−x) / x
+        z = jax.random.normal(k_noise, r.shape, r.dtype)
+        r = jnp.exp(-ξ * h) * r + jnp.sqrt(2 * diffusion * T * h * decay) * z
+        ξ = ξ + 0.5 * h * (jnp.mean(r * r) - T)
+        r = r + 0.5 * h * g
+        position = middle + 0.5 * h * dynamics.scale * r
+        return State(position, r, ξ, state.count + 1), dynamics.virial(middle, g)
+
+    def step(key, state: State) -> tuple[State, Info]:
+        return repeated(update, dynamics, key, state)
+
+    return Algorithm(init, step)

@@ -1,0 +1,66 @@
+"""Scales of the coordinates, found once where the chains begin: the dynamics run in u / s.
+
+A preconditioner that changed with the position would change the stationary law by a term that nobody computes (Ma, Chen
+& Fox 2015); this one is frozen before the first draw, and so leaves the law as it is.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from credo.linalg.products import hvp
+from credo.methods.sgmcmc.minibatch import Gradient, window
+
+NUM_PROBES = 32  # random products: a diagonal to about a fifth
+NUM_GRADIENTS = 64
+FLAT = 1e-4  # of the median curvature: a flatter coordinate counts as so flat
+
+
+@dataclass(frozen=True)
+class Preconditioner(ABC):
+    """How the scales are found."""
+
+    @abstractmethod
+    def scale(self, target, batch_size: int | None, gradient: Gradient, key, u) -> Float[Array, " dim"]:
+        """s at position ``u``, traceable. ``target``: flat and shuffled; ``gradient``: its stochastic gradient."""
+
+
+@dataclass(frozen=True)
+class UnitScale(Preconditioner):
+    """s = 1: the coordinates as they are."""
+
+    def scale(self, target, batch_size, gradient, key, u):
+        return jnp.ones_like(u)
+
+
+@dataclass(frozen=True)
+class CurvatureScale(Preconditioner):
+    """s = |diag H|^−½, H the Hessian of the log density, by random products E[v ∘ Hv] with signs v on minibatches."""
+
+    def scale(self, target, batch_size, gradient, key, u):
+        def probe(key):
+            k_batch, k_sign = jax.random.split(key)
+            batch = None if batch_size is None else window(target, batch_size, k_batch)
+            v = jax.random.rademacher(k_sign, u.shape, u.dtype)
+            return v * hvp(lambda u: target.log_density(u, batch), u, v)
+
+        curvature = jnp.abs(jnp.mean(jax.lax.map(probe, jax.random.split(key, NUM_PROBES)), axis=0))
+        return jnp.maximum(curvature, FLAT * jnp.median(curvature)) ** -0.5
+
+
+@dataclass(frozen=True)
+class GradientScale(Preconditioner):
+    """s² = 1 / (λ + √V), V the mean square of stochastic gradients (RMSprop: Li, Chen, Carlson & Carin 2016).
+
+    ``damping``: λ as a share of the largest √V.
+    """
+
+    damping: float = 1e-5
+
+    def scale(self, target, batch_size, gradient, key, u):
+        squares = jax.lax.map(lambda key: gradient(key, u) ** 2, jax.random.split(key, NUM_GRADIENTS))
+        size = jnp.sqrt(jnp.mean(squares, axis=0))
+        return (self.damping * jnp.max(size) + size) ** -0.5

@@ -1,0 +1,101 @@
+"""Where the chains begin, the scales of their coordinates and the step size, measured before the first step.
+
+With L the largest curvature of the scaled log density and V the largest variance of a coordinate of its stochastic
+gradient, a step of Langevin dynamics makes the stationary variance wrong by a share of about ε (L + V) / 4, one of
+Hamiltonian dynamics by h² L / 4 + h V / (2 γ). Steps are set so that each of these terms is about a twentieth.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from credo.algorithm import as_key, stream
+from credo.linalg.products import hvp
+from credo.methods.optimise.newton import Status
+from credo.methods.optimise.objective import find_mode, in_unconstrained_space, solver_for, starting_position
+from credo.methods.sgmcmc.minibatch import Anchor, stochastic_gradient
+from credo.methods.sgmcmc.preconditioner import NUM_GRADIENTS, Preconditioner
+from credo.model.data import Rows
+from credo.model.target import Target
+from credo.status import CredoError
+
+NUM_PRODUCTS = 20  # of the power method: L to a few percent
+MAX_STEPS = 60  # on the way to a mode
+
+
+class Measured(NamedTuple):
+    """At the start: ``gradient`` on all data; L; V without and with a control variate, both one sd from there."""
+
+    scale: Float[Array, " dim"]
+    gradient: Float[Array, " dim"]
+    curvature: Float[Array, ""]
+    noise: Float[Array, ""]
+    anchored_noise: Float[Array, ""]
+
+
+def first_position(target: Target, key, start, max_memory: int | None, deadline_left: float | None) -> np.ndarray:
+    """The centre of a posterior, the position given, or a mode; near the origin where no mode is found."""
+    position = starting_position(target, key, start)
+    if start is not None:
+        return position
+    solver, objective = solver_for(target, max_memory), in_unconstrained_space(target)
+    mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=deadline_left)
+    return mode.position if mode.status in (Status.CONVERGED, Status.STALLED) else position
+
+
+def measure(
+    target: Target, batch_size: int | None, preconditioner: Preconditioner, key, u: Float[np.ndarray, " dim"]
+) -> Measured:
+    """``target``: flat and shuffled. CredoError where the log density has no finite gradient at ``u``."""
+    found = jax.tree.map(np.asarray, _measure(target, stream(key), u, batch_size, preconditioner))
+    if not np.all(np.isfinite(found.gradient)):
+        raise CredoError(
+            "The gradient of the log density is not finite where the chains begin: give another start=, such as "
+            "credo.fit(target, credo.MAP())."
+        )
+    if not (np.all(np.isfinite(found.scale)) and np.isfinite(found.curvature)):
+        raise CredoError(
+            "The curvature of the log density is not finite where the chains begin: give step_size= and "
+            "preconditioner=UnitScale(), or start elsewhere."
+        )
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("batch_size", "preconditioner"))
+def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Measured:
+    k_scale, k_power, k_noise, k_away = jax.random.split(as_key(key), 4)
+    everything = None if batch_size is None else _all_rows(target)
+    plain = stochastic_gradient(target, batch_size, None)
+    scale = preconditioner.scale(target, batch_size, plain, k_scale, u)
+    gradient = jax.grad(lambda u: target.log_density(u, everything))(u)
+
+    def scaled_product(v):
+        return -scale * hvp(lambda u: target.log_density(u, everything), u, scale * v)
+
+    def iterate(_, v):
+        v = scaled_product(v)
+        return v / jnp.maximum(jnp.linalg.norm(v), jnp.finfo(v.dtype).tiny)
+
+    v = jax.lax.fori_loop(0, NUM_PRODUCTS, iterate, jax.random.normal(k_power, u.shape, u.dtype))
+    curvature = jnp.abs(jnp.dot(v, scaled_product(v)) / jnp.maximum(jnp.dot(v, v), jnp.finfo(v.dtype).tiny))
+
+    away = u + scale * jax.random.normal(k_away, u.shape, u.dtype) / jnp.sqrt(jnp.maximum(curvature, 1.0))
+    keys = jax.random.split(k_noise, NUM_GRADIENTS)
+
+    def noise(estimate):
+        if batch_size is None:
+            return jnp.zeros(())
+        draws = jax.lax.map(lambda key: scale * estimate(key, away), keys)
+        return jnp.max(jnp.var(draws, axis=0, ddof=1))
+
+    anchored = stochastic_gradient(target, batch_size, Anchor(u, gradient))
+    return Measured(scale, gradient, curvature, noise(plain), noise(anchored))
+
+
+def _all_rows(target: Target) -> Rows:
+    """All data of a shuffled target: what was repeated at the end is left out."""
+    return jax.tree.map(lambda leaf: leaf[: target.size], Rows(target.x, target.y, target.weights))

@@ -1,0 +1,278 @@
+"""Stochastic-gradient samplers: unbiased gradients, stationary laws in closed form, schedules, resuming."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import linalg
+
+import credo
+from credo.methods.sgmcmc.dynamics import Dynamics
+from credo.methods.sgmcmc.minibatch import Anchor, shuffled, stochastic_gradient
+from credo.methods.sgmcmc.nose_hoover import nose_hoover
+from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
+from credo.methods.sgmcmc.sghmc import sghmc
+from credo.methods.sgmcmc.sgld import sgld
+from credo.precision import double
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(60, 2)) @ np.array([[1.0, 0.0], [0.8, 0.6]])
+Y = X @ np.array([1.0, -2.0]) + 0.5 * RANDOM.normal(size=60)
+WEIGHTS = RANDOM.integers(1, 4, 60).astype(float)
+NUM_ERRORS = 4.5  # two-sided false-alarm rate 7e-6 a number
+
+
+def likelihood(params, x):
+    return dist.Normal(x @ params["w"], 0.5)
+
+
+def logistic(params, x):
+    return dist.Bernoulli(logits=x @ params["w"])
+
+
+LINEAR = credo.Model({"w": dist.Normal(0.0, 2.0).expand([2])}, likelihood)
+PRECISION = X.T @ X / 0.25 + np.eye(2) / 4
+MEAN = np.linalg.solve(PRECISION, X.T @ Y / 0.25)
+COVARIANCE = np.linalg.inv(PRECISION)
+
+
+def dynamics(gradient, step_size, *, num_steps=1, schedule=None, temperature=1.0, scale=None, total=1_000) -> Dynamics:
+    scale, step_size = np.ones(2) if scale is None else scale, np.asarray(step_size, float)
+    with double():
+        arrays = [jnp.asarray(a) for a in (scale, step_size, MEAN)]
+    return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total)
+
+
+def exact(key, u):
+    return -jnp.asarray(PRECISION) @ (u - jnp.asarray(MEAN))
+
+
+def simulate(algorithm, num_draws, key=0):
+    """Positions (draw, dim) and temperatures of one chain."""
+    with double():
+
+        @jax.jit
+        def chain(key):
+            state = algorithm.init(key, jnp.asarray(MEAN))
+
+            def step(state, i):
+                state, info = algorithm.step(jax.random.fold_in(key, i), state)
+                return state, (state.position, info.temperature)
+
+            return jax.lax.scan(step, state, jnp.arange(num_draws))[1]
+
+        return jax.tree.map(np.asarray, chain(jax.random.key(key)))
+
+
+def check_moments(positions, covariance, mean=MEAN):
+    """Means and covariances against the truth, in errors that effective sizes give."""
+    sd = np.sqrt(np.diag(covariance))
+    for i in range(2):
+        z = positions[:, i] - mean[i]
+        for value, truth in ((z, 0.0), (z**2, covariance[i, i])):
+            blocks = value[: len(value) // 100 * 100].reshape(100, -1).mean(axis=1)
+            error = np.std(blocks, ddof=1) / 10
+            assert abs(blocks.mean() - truth) < NUM_ERRORS * error
+            assert error < 0.05 * (sd[i] if truth == 0 else truth), "else the test could not fail"
+
+
+# gradients ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_anchored", [False, True])
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+@pytest.mark.parametrize("model", [LINEAR, credo.Model(LINEAR.prior, logistic)], ids=["linear", "logistic"])
+def test_the_mean_over_all_windows_is_the_gradient(model, weights, is_anchored, monkeypatch):
+    y = Y if model is LINEAR else (Y > 0).astype(float)
+    target = model.given(X, y, weights=weights).flat()
+    data = shuffled(target, 7, np.random.default_rng(1))
+    u = np.array([0.3, -1.2])
+    with double():
+        here = np.array([1.0, -1.0])
+        anchor = Anchor(here, jax.grad(target.log_density)(here)) if is_anchored else None
+        estimate = stochastic_gradient(data, 7, anchor)
+        monkeypatch.setattr(jax.random, "randint", lambda key, shape, low, high: key)  # every place once
+        windows = np.stack([estimate(jnp.asarray(i), u) for i in range(target.size)])
+        np.testing.assert_allclose(windows.mean(axis=0), jax.grad(target.log_density)(u), rtol=1e-10)
+    assert windows.std(axis=0).min() > 0
+
+
+def test_control_variates_remove_the_noise_of_a_gaussian():
+    target = LINEAR.given(X, Y).flat()
+    data = shuffled(target, 7, np.random.default_rng(1))
+    with double():
+        estimate = stochastic_gradient(data, 7, Anchor(MEAN, np.zeros(2)))
+        draws = np.stack([estimate(jax.random.key(i), jnp.asarray(MEAN)) for i in range(5)])
+    np.testing.assert_allclose(draws, 0.0, atol=1e-9)
+
+
+# stationary laws ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+def test_sgld_has_the_law_that_its_step_size_gives(temperature):
+    """In the eigenvectors of Λ: variance T / (λ (1 − ε λ / 4)), and so the temperature that it shows."""
+    ε = 0.4 / np.linalg.eigvalsh(PRECISION)[-1]
+    positions, temperatures = simulate(sgld(dynamics(exact, ε, num_steps=20, temperature=temperature)), 20_000)
+    expected = temperature * np.linalg.inv(PRECISION @ (np.eye(2) - ε / 4 * PRECISION))
+    check_moments(positions, expected)
+    shown = np.trace(PRECISION @ expected) / 2
+    assert temperatures.mean() == pytest.approx(shown, abs=NUM_ERRORS * temperatures.std() * 5 / np.sqrt(20_000))
+
+
+def test_noise_of_gradients_heats_sgld_as_said():
+    """(1 + ε V / 4) / (1 − ε λ / 4), for independent noise of variance V in a coordinate of precision λ."""
+    λ, V = np.diag(PRECISION), 9.0 * np.diag(PRECISION)
+
+    def noisy(key, u):
+        return -jnp.asarray(λ) * (u - MEAN) + jnp.sqrt(V) * jax.random.normal(jax.random.fold_in(key, 7), (2,))
+
+    s = λ**-0.5
+    positions, _ = simulate(sgld(dynamics(noisy, 0.3, num_steps=10, scale=s)), 30_000)
+    check_moments(positions, np.diag((1 + 0.3 * 9.0 / 4) / (1 - 0.3 / 4) / λ))
+
+
+def test_sghmc_has_the_law_that_its_step_size_gives():
+    """The stationary covariance of the linear recursion O A B A O, by Lyapunov's equation in each eigenvector."""
+    h, γ, λ = 0.6, 1.5, 1.0
+    c = np.exp(-γ * h / 2)
+    O, A, B = np.diag([1.0, c]), np.array([[1.0, h / 2], [0.0, 1.0]]), np.array([[1.0, 0.0], [-h * λ, 1.0]])
+    noise = np.diag([0.0, 1 - c**2])
+    M = O @ A @ B @ A @ O
+    Q = O @ A @ B @ A @ noise @ (O @ A @ B @ A).T + noise
+    expected = linalg.solve_discrete_lyapunov(M, Q)[0, 0]
+    assert abs(expected - 1) < 0.1
+
+    def unit(key, u):
+        return -(u - MEAN)
+
+    positions, _ = simulate(sghmc(dynamics(unit, h, num_steps=5), γ), 40_000)
+    check_moments(positions, expected * np.eye(2))
+
+
+def test_the_thermostat_takes_up_the_noise_of_gradients():
+    """Noise that would heat SGHMC of the same step by half leaves the variance within a few percent."""
+    V, h, d = 40.0, 0.05, 2
+
+    def noisy(key, u):
+        return -(u - MEAN) + np.sqrt(V) * jax.random.normal(jax.random.fold_in(key, 7), (d,))
+
+    hot, _ = simulate(sghmc(dynamics(noisy, h, num_steps=20), 1.0), 10_000)
+    assert np.var(hot[2_000:]) > 1.6
+    positions, temperatures = simulate(nose_hoover(dynamics(noisy, h, num_steps=20), 1.0), 40_000)
+    assert np.var(positions[2_000:] - MEAN) == pytest.approx(1.0, abs=0.06)
+    assert temperatures[2_000:].mean() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "method", [credo.SGLD(), credo.SGHMC(), credo.SGNHT(), credo.SGLD(preconditioner=credo.sgmcmc.GradientScale())]
+)
+def test_fits_of_a_linear_model_are_right_to_the_bias_they_promise(method):
+    posterior = credo.fit(LINEAR.given(X, Y), dataclasses.replace(method, batch_size=20), key=1, progress=False)
+    sd = np.sqrt(np.diag(COVARIANCE))
+    error = NUM_ERRORS / np.sqrt(posterior.verdict.figures["min_ess_bulk"])
+    np.testing.assert_array_less(np.abs(posterior.mean()["w"] - MEAN) / sd, error)
+    np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), 0.1 + error)
+    assert posterior.verdict.figures["temperature_error"] < 0.15
+
+
+def test_the_bias_vanishes_with_the_step():
+    """SGLD without control variates: the variance's excess falls in proportion to ε."""
+    excess = []
+    for ε in (0.4, 0.1):
+        method = credo.SGLD(batch_size=None, step_size=ε, num_steps=int(12 / ε), num_draws=8_000)
+        posterior = credo.fit(LINEAR.given(X, Y), method, key=2, progress=False)
+        excess.append(np.mean(posterior.sd()["w"] ** 2 / np.diag(COVARIANCE)) - 1)
+    assert excess[0] > 0.05
+    assert excess[1] < 0.5 * excess[0]
+
+
+# schedules ------------------------------------------------------------------------------------------------------------
+
+
+def test_draws_of_decaying_steps_are_weighed_by_them():
+    posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=Decaying(), batch_size=20), key=3, progress=False)
+    weights = np.exp(posterior.kind.log_weights)  # type: ignore[attr-defined]
+    assert weights.sum() == pytest.approx(1.0)
+    factors = (1 + np.arange(1, 1_001) / 50.0) ** -0.55
+    np.testing.assert_allclose(weights[0] / weights[0, 0], factors / factors[0], rtol=0.02)
+    np.testing.assert_allclose(posterior.mean()["w"], MEAN, atol=0.5 * np.sqrt(COVARIANCE.max()))
+
+
+def test_a_cycle_explores_without_noise_and_its_draws_are_dropped():
+    schedule = Cyclical(cycles=4, exploration=0.75)
+    posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=schedule, batch_size=None), key=4, progress=False)
+    num_kept = posterior.kind.positions.shape[1]  # type: ignore[attr-defined]
+    assert abs(num_kept - 250) <= 4
+    with double():
+        place = np.array([schedule.factor(t, 1_000) for t in (0, 125, 249, 250)])
+        assert not schedule.is_hot(180, 1_000)
+        assert schedule.is_hot(190, 1_000)
+    np.testing.assert_allclose(place, [1.0, 0.5, 0.5 * (np.cos(np.pi * 249 / 250) + 1), 1.0], atol=1e-12)
+
+
+def test_a_cold_posterior_is_called_one():
+    posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(temperature=0.1), key=5, progress=False)
+    ratio = np.mean(posterior.sd()["w"] ** 2 / np.diag(COVARIANCE))
+    assert 0.08 < ratio < 0.13
+    assert posterior.verdict.status == "doubtful"
+    assert any("not the posterior" in sentence for sentence in posterior.verdict.sentences)
+
+
+# the loop -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [credo.SGLD, credo.SGHMC, credo.SGNHT])
+def test_a_run_cut_short_is_resumed_bit_for_bit(method, tmp_path):
+    target, settings = LINEAR.given(X, Y), {"chains": 2, "num_warmup": 20, "num_draws": 60, "batch_size": 10}
+    whole = credo.fit(target, method(**settings), key=6, progress=False)
+    checkpoint = tmp_path / "run"
+    credo.fit(target, method(**settings), key=6, checkpoint=checkpoint, progress=False)
+    again = credo.resume(checkpoint, target, progress=False)
+    np.testing.assert_array_equal(whole.kind.positions, again.kind.positions)  # type: ignore[attr-defined]
+
+
+def test_chains_begin_round_a_posterior_or_a_position():
+    target = LINEAR.given(X, Y)
+    laplace = credo.fit(target, credo.Laplace(), progress=False)
+    for start in (laplace, {"w": MEAN}):
+        posterior = credo.fit(target, credo.SGLD(num_draws=50, num_warmup=0), key=7, start=start, progress=False)
+        first = posterior.kind.positions[:, 0]  # type: ignore[attr-defined]
+        assert np.all(np.abs(first - MEAN) < 10 * np.sqrt(np.diag(COVARIANCE)))
+
+
+# requests that cannot be answered -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (credo.SGLD(step_size=-1.0), "step_size is -1"),
+        (credo.SGLD(temperature=0.0), "temperature is 0"),
+        (credo.SGLD(batch_size=0), "batch_size is 0"),
+        (credo.SGHMC(friction=0.0), "friction is 0"),
+        (credo.SGNHT(diffusion=-1.0), "diffusion is -1"),
+        (credo.SGLD(step_size=1e6, batch_size=None), "ran away to infinity"),
+    ],
+)
+def test_wrong_settings_are_said(method, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        credo.fit(LINEAR.given(X, Y), method, progress=False)
+
+
+def test_targets_without_minibatches_are_said():
+    density = credo.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["a"] ** 2), {"a": dist.constraints.real})
+    with pytest.raises(credo.CredoError, match="batch_size=None"):
+        credo.fit(density.given(), credo.SGLD(), progress=False)
+    joint = credo.Model(
+        {"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.MultivariateNormal(params["a"] * jnp.ones(9), np.eye(9))
+    )
+    with pytest.raises(credo.CredoError, match="joint"):
+        credo.fit(joint.given(y=np.zeros(9)), credo.SGLD(batch_size=3), progress=False)
+    with pytest.raises(credo.CredoError, match="0.5 < power"):
+        Decaying(power=0.3)
+    with pytest.raises(credo.CredoError, match="share in"):
+        Cyclical(exploration=1.0)
