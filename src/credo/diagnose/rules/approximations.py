@@ -63,6 +63,25 @@ APPROXIMATIONS: dict[str, Rule] = {
         "larger step size.",
         "look for draws at which the log density is not finite, and lower the step size",
     ),
+    "num_best_starts": Rule(
+        "starts that led to the best bound found, or within a hundred-thousandth of it",
+        "at least",
+        2.0,
+        1.0,
+        "this library",
+        "Of the starts {value:.0f} led to the best bound found (2 pass): optima are separated, and a better one may be "
+        "unseen. Raise num_starts.",
+    ),
+    "draws_error": Rule(
+        "largest standard error that fixed draws leave, of a mean in sds (and of the log of an sd of the family's own)",
+        "at most",
+        0.06,
+        0.3,
+        "Giordano, Ingram & Broderick (2024); this library",
+        "The draws that the fit kept fixed leave the worst mean (or the log of an sd) a standard error of {value:.2f} "
+        "sd (0.06 passes). Raise num_draws.",
+        "give two pairs of draws or more, and look for a log density whose second derivatives are not finite",
+    ),
     # Exact answers
     "grid_boundary_mass": Rule(
         "posterior mass in the outermost cells of the grid",

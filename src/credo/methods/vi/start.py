@@ -13,8 +13,15 @@ import numpy as np
 
 from credo.algorithm import Options, as_key, stream
 from credo.linalg.products import columns, hvp
-from credo.methods.optimise.newton import Optimum, Status
-from credo.methods.optimise.objective import chunk_size, find_mode, in_unconstrained_space, starting_position
+from credo.methods.optimise.newton import Optimum, Solver, Status
+from credo.methods.optimise.objective import (
+    Objective,
+    chunk_size,
+    find_mode,
+    log_density,
+    log_prior,
+    starting_position,
+)
 from credo.methods.optimise.spectrum import Spectrum
 from credo.methods.optimise.subproblem import ConjugateGradients, Dense
 from credo.methods.vi.families.family import Family
@@ -41,14 +48,18 @@ class Start(NamedTuple):
     free: np.ndarray | None = None
 
 
-def find_start(target: Target, family: Family, key, start, options: Options) -> Start:
-    """From a Gaussian posterior: its nearest member. From a position, or nothing: by way of a mode."""
+def find_start(target: Target, family: Family, key, start, options: Options, *, solver: Solver | None = None) -> Start:
+    """From a Gaussian posterior: its nearest member. From a position, or nothing: by way of a mode.
+
+    ``solver``: of the mode's search, where the caller has compiled one.
+    """
     if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
         covariance = np.asarray(start.kind.scale.dense())
         return Start(family.around(np.asarray(start.kind.mean), np.linalg.inv(covariance)), 0)
     position = starting_position(target, key, start)
-    solver = Dense(chunk_size(target, options.max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
-    objective, time_limit = in_unconstrained_space(target), options.time_limit
+    if solver is None:
+        solver = Dense(chunk_size(target, options.max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
+    objective, time_limit = density_of(target), options.time_limit
     mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=time_limit)
     num_gradients = mode.num_gradients + mode.num_products
     if mode.status is Status.TIME:  # as near as it came, with what curvature there is
@@ -59,6 +70,18 @@ def find_start(target: Target, family: Family, key, start, options: Options) -> 
     precision, num_products = _precision(target, family, mode, key, options)
     free = _free_direction(target, mode.position, precision) if precision.ndim == 2 else None
     return Start(family.around(mode.position, precision), num_gradients + num_products, free)
+
+
+def density_of(target: Target) -> Objective:
+    """The log density over positions as it stands."""
+    return Objective(log_density, log_prior, target, "mode of the density in unconstrained space (Jacobian included)")
+
+
+def improper_sentence(target: Target, direction: np.ndarray) -> str:
+    """What to say of a posterior that does not fall along ``direction`` (dim,)."""
+    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
+    leaf = target.structure.leaves[int(np.searchsorted(ends, np.argmax(np.abs(direction)), side="right"))]
+    return f"The density does not fall along {leaf.name!r}: the posterior is improper. Give it a proper prior."
 
 
 def _free_direction(target: Target, position: np.ndarray, precision: np.ndarray) -> np.ndarray | None:

@@ -1,0 +1,1 @@
+"""Deterministic variational inference: fixed draws, and Newton's method."""

@@ -1,0 +1,165 @@
+"""A deterministic fit of any family, by automatic differentiation: products with the Hessian of F and nothing larger.
+
+    F(ξ) = (1/K) Σ_k log p(T_ξ(z_k), D) + H(q_ξ),   ξ the tangent at the start;  where H has no closed form it is
+    sampled by the same draws, −(1/K) Σ_k log q_ξ(T_ξ(z_k))
+
+The error of the draws takes one solution by conjugate gradients a pair (Giordano, Ingram & Broderick 2024, section 4).
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from credo.algorithm import Options
+from credo.linalg.products import second_order
+from credo.methods.optimise.subproblem import ConjugateGradients
+from credo.methods.particles.importance import evaluations_at_once
+from credo.methods.vi.deterministic.climb import Problem, climb
+from credo.methods.vi.deterministic.fitted import Fitted
+from credo.methods.vi.families.family import Family
+from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.gradients.estimator import in_batches
+from credo.methods.vi.start import find_start
+from credo.model.target import Target
+from credo.posterior.kinds import Kind
+from credo.status import CredoError
+
+SOLVED, MAX_PRODUCTS = 1e-3, 100  # of the conjugate gradients that give the error: three digits are plenty
+
+
+@dataclass(frozen=True)
+class Composed:
+    """F(args, ξ), ``args`` the target, q and the draws z (K, dim)."""
+
+    family: Family
+    draws_at_once: int
+
+    def __call__(self, args, point):
+        target, q, z = args
+        tangent = _unravelled(self.family, q, point)
+        entropy = self.family.entropy(q, tangent)
+        moved = self.family.move(q, tangent) if entropy is None else None
+
+        def one(z):
+            u = self.family.draw(q, tangent, z).u
+            log_density = target.log_density(u)
+            return log_density if moved is None else log_density - moved.log_prob_u(u)
+
+        value = jnp.mean(in_batches(one, z, self.draws_at_once))
+        return value if entropy is None else value + entropy
+
+
+def fit_composed(
+    target: Target,
+    family: Family,
+    draw: Callable[[int, int], np.ndarray],
+    num_pairs: int,
+    *,
+    key,
+    start,
+    options: Options,
+    more_pairs: Callable[[Fitted], int | None],
+    max_steps: int,
+) -> Fitted:
+    """Arguments as for ``fit_small``."""
+    if family.num_strata > 1:
+        raise CredoError(
+            f"DADVI keeps draws of white noise, and those of {type(family).__name__} choose a component first: use "
+            "ADVI() for it."
+        )
+    deadline, dtype = options.deadline(), np.dtype(jnp.result_type(float))
+    begun = find_start(target, family, key, start, options)
+    q, num_gradients, path = begun.q, begun.num_gradients, []
+    at_once = max(evaluations_at_once(target, options.max_memory) // 8, 1)  # tangents of a gradient keep as much again
+    while True:
+        noise = draw(num_pairs, target.dim)
+        objective = Composed(family, min(at_once, len(noise)))
+
+        def problem(q) -> Problem:
+            point = np.zeros(ravel_pytree(family.rest(q))[0].size, dtype)
+            return Problem(objective, (target, q, noise.astype(dtype)), point, ConjugateGradients())  # noqa: B023
+
+        q, solved, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
+        path += [optimum.value] * optimum.num_gradients
+        is_scaled = type(family) is MeanField and np.allclose(np.mean(noise**2, axis=0), 1.0, atol=1e-10)
+        of_mean, of_log_sd, num_solving = _moves(objective, solved.args, optimum.position, is_scaled)
+        q = family.move(q, _unravelled(family, q, jnp.asarray(optimum.position)))  # type: ignore[arg-type]
+        num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + int(num_solving))
+        fitted = Fitted(
+            q=q,
+            start=begun.q,
+            responding=None,
+            response_variances=None,
+            error_of_mean=_spread(of_mean) / np.sqrt(np.asarray(family.variances(q))),
+            error_of_log_sd=_spread(of_log_sd),
+            value=optimum.value,
+            lacks=0.5 * float(optimum.gradient_norm) ** 2,
+            status=optimum.status,
+            path=path,
+            num_draws=len(noise),
+            num_gradients=num_gradients,
+            free=begun.free,
+        )
+        wanted = more_pairs(fitted)
+        if wanted is None:
+            return fitted
+        num_pairs = wanted
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "is_scaled"))
+def _moves(objective: Composed, args, point, is_scaled: bool):
+    """How far each pair of draws pulls means and log sds, (P, ways, dim) each, and the number of products that took."""
+    target, q, z = args
+    family = objective.family
+    product = second_order(lambda v: objective(args, v), point)[2]
+
+    def moments(point):
+        moved = family.move(q, _unravelled(family, q, point))
+        return family.center(moved), 0.5 * jnp.log(family.variances(moved))
+
+    def one(pair):
+        gradient = jax.grad(Composed(family, 2), argnums=1)((target, q, pair), point)
+        gradients = gradient[None]
+        if is_scaled:  # mean-field, (a, b): at the optimum E[∂²log p] s² = −1, and the mean of z² is exact
+            taken = jnp.concatenate([jnp.zeros_like(pair[0]), 1 - jnp.mean(pair**2, axis=0)])
+            gradients = jnp.stack([gradient, gradient - taken])
+        moves, counts = jax.lax.map(lambda g: _solve(lambda v: -product(v), g), gradients)
+        of_mean, of_log_sd = jax.lax.map(lambda move: jax.jvp(moments, (point,), (move,))[1], moves)
+        return of_mean, of_log_sd, jnp.sum(counts)
+
+    of_mean, of_log_sd, counts = jax.lax.map(one, jnp.stack(jnp.split(z, 2), axis=1))
+    return of_mean, of_log_sd, jnp.sum(counts)
+
+
+def _spread(moves) -> np.ndarray:
+    """The standard error (dim,) of a mean of pairs, from ``moves`` (P, ways, dim): of several ways, all of them upper
+    bounds (response.py), the least."""
+    moves = np.asarray(moves)
+    return np.min(np.std(moves, axis=0, ddof=1), axis=0) / np.sqrt(len(moves))
+
+
+def _solve(product: Callable, b):
+    """A⁻¹b by conjugate gradients, and how many products that took."""
+    bound = SOLVED * jnp.linalg.norm(b)
+
+    def body(state):
+        x, r, p, count = state
+        Ap, rr = product(p), jnp.dot(r, r)
+        α = rr / jnp.dot(p, Ap)
+        residual = r - α * Ap
+        return x + α * p, residual, residual + jnp.dot(residual, residual) / rr * p, count + 1
+
+    def goes_on(state):
+        return (jnp.linalg.norm(state[1]) > bound) & (state[3] < MAX_PRODUCTS)
+
+    x, _, _, count = jax.lax.while_loop(goes_on, body, (jnp.zeros_like(b), b, b, jnp.zeros((), jnp.int32)))
+    return x, count
+
+
+def _unravelled(family: Family, q: Kind, point):
+    return ravel_pytree(family.rest(q))[1](point)

@@ -1,0 +1,115 @@
+"""Value, gradient and second derivatives of one density at many positions: the one program that a small fit compiles.
+
+The mode and every evaluation of the deterministic objective come from it, whatever the number of draws: positions
+fill a buffer of fixed length, and the loop over them ends where they do. Around one position nothing is vectorised
+where the model is small, so that the whole becomes one native function (native.py).
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Float
+
+from credo.linalg.products import second_order
+from credo.methods.optimise.newton import Evaluation, Proposal
+from credo.methods.optimise.subproblem import Dense, columns
+from credo.model.target import Target
+from credo.native import jit
+
+BUFFER = 32, 256  # positions a call, at least and at most
+BUFFER_BYTES = 2 * 2**20  # of their Hessians
+SMALL = 20_000  # rows times dimensions up to which columns of a Hessian come one after the other
+
+
+class Derivatives(NamedTuple):
+    """At K positions. ``hessians``: (K, dim, dim), or None where they were not asked for."""
+
+    values: Float[np.ndarray, " K"]
+    gradients: Float[np.ndarray, "K dim"]
+    hessians: Float[np.ndarray, "K dim dim"] | None
+
+
+@dataclass(frozen=True)
+class AtPositions:
+    """How the program is compiled. ``length``: of the buffer; ``chunk``: columns at once, 1 for a loop over them.
+
+    It also is a solver of trust-region problems (newton.py), so that the mode needs no program of its own.
+    """
+
+    length: int
+    chunk: int
+
+    @classmethod
+    def suited(cls, target: Target, chunk: int) -> "AtPositions":
+        length = int(np.clip(BUFFER_BYTES // (8 * max(target.dim, 1) ** 2), *BUFFER))
+        return cls(length, 1 if target.size * target.dim <= SMALL else chunk)
+
+    def derivatives(self, objective, args, positions: np.ndarray, *, with_hessians: bool) -> Derivatives:
+        """Of ``objective(args, u)``, a module-level function, at ``positions`` (K, dim)."""
+        parts = [
+            [np.asarray(each)[: len(rows)] for each in (found if with_hessians else found[:2])]
+            for rows, found in self._calls(objective, args, positions, with_hessians)
+        ]
+        values, gradients, *hessians = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Derivatives(values, gradients, hessians[0] if hessians else None)
+
+    def values(self, objective, args, positions: np.ndarray, deadline: float = math.inf) -> Float[np.ndarray, " K"]:
+        """Values alone; of the first positions where ``deadline``, by ``time.monotonic()``, comes before the last."""
+        parts = []
+        for rows, found in self._calls(objective, args, positions, False):
+            parts.append(np.asarray(found[0])[: len(rows)])
+            if time.monotonic() > deadline:
+                break
+        return np.concatenate(parts)
+
+    def _calls(self, objective, args, positions: np.ndarray, with_hessians: bool) -> Iterator[tuple]:
+        for first in range(0, len(positions), self.length):
+            rows = positions[first : first + self.length]
+            buffer = np.concatenate([rows, np.zeros((self.length - len(rows), rows.shape[1]), rows.dtype)])
+            count, flag = np.int32(len(rows)), np.bool_(with_hessians)
+            yield rows, _derivatives(args, buffer, count, flag, objective=objective, chunk=self.chunk)
+
+    def evaluate(self, objective, args, u: np.ndarray, minimum: float, last: Proposal | None) -> Evaluation:
+        is_open = minimum == -math.inf
+        at = self.derivatives(objective, args, u[None], with_hessians=is_open)
+        if not is_open and at.values[0] >= minimum:
+            at = self.derivatives(objective, args, u[None], with_hessians=True)
+        curvature = np.zeros((u.size, u.size), u.dtype) if at.hessians is None else -at.hessians[0]
+        resolution = float(np.finfo(u.dtype).eps)
+        return Evaluation(float(at.values[0]), at.gradients[0], curvature, (), resolution, u.size)
+
+    def propose(self, at: Evaluation, radius, scale) -> Proposal:
+        return Dense(self.chunk).propose(at, radius, scale)
+
+
+def _at_positions(args, positions, count, with_hessians, *, objective, chunk: int):
+    """The first ``count`` of ``positions`` (length, dim); zeros after them."""
+    length, dim = positions.shape
+
+    def at(u):
+        value, gradient, product = second_order(lambda v: objective(args, v), u)
+
+        def column(i, matrix):
+            return lax.dynamic_update_index_in_dim(matrix, product(jnp.zeros_like(u).at[i].set(1.0)), i, 0)
+
+        none = jnp.zeros((dim, dim), u.dtype)
+        if chunk == 1:
+            return value, gradient, lax.fori_loop(0, jnp.where(with_hessians, dim, 0), column, none)
+        return value, gradient, lax.cond(with_hessians, lambda: columns(product, u, chunk), lambda: none)
+
+    def body(i, buffers):
+        found = at(lax.dynamic_index_in_dim(positions, i, keepdims=False))
+        return jax.tree.map(lambda buffer, each: lax.dynamic_update_index_in_dim(buffer, each, i, 0), buffers, found)
+
+    blank = jnp.zeros(length), jnp.zeros((length, dim)), jnp.zeros((length, dim, dim))
+    return lax.fori_loop(0, count, body, jax.tree.map(lambda leaf: leaf.astype(positions.dtype), blank))
+
+
+_derivatives = jit(_at_positions, static_argnames=("objective", "chunk"))
