@@ -7,6 +7,7 @@ INFORMATION: dict[str, Rule] = {
     "barrier": Rule("communication barrier between reference and posterior (Syed et al. 2022)", "information"),
     "condition_number": Rule("largest over smallest eigenvalue of the curvature or metric", "information"),
     "elbo": Rule("evidence lower bound, nats", "information"),
+    "elbo_spread": Rule("best less worst bound of the starts, nats", "information"),
     "num_chains": Rule("chains run", "information"),
     "num_divergences": Rule("transitions after warm-up whose energy error diverged", "information"),
     "num_draws": Rule("draws taken, over all chains", "information"),

@@ -1,0 +1,233 @@
+"""What is believed of a mixture of Gaussians after the data, and what can be asked of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import gammaln, logsumexp
+
+from credo.methods.vi.cavi.mixture.factors import LOG_2PI, NormalWishartFactor, PointFactor, log_det_of_root
+from credo.methods.vi.cavi.mixture.priors import Units
+from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, respond
+from credo.methods.vi.cavi.mixture.rows import as_rows
+from credo.posterior.posterior import as_key
+from credo.status import Estimate, Verdict
+
+IN_USE = 0.5  # rows that a component expects to own
+
+
+class MixturePosterior:
+    """A fitted mixture of Gaussians: weights, means and covariances of K components, with all that q says of them.
+
+    ``verdict``, ``log_evidence`` (a lower bound; None for a point) and ``info`` are those of every posterior: ``info``
+    has ``elbo_path`` (nats after each sweep; for a point EM's bound of the log likelihood, which it meets at the end),
+    ``restarts`` (where each start led, by rows as many as all), ``num_sweeps``, ``is_complete`` and ``seconds``.
+    Components come in the order of their weights, largest first.
+
+    The factors assume that labels and parameters are independent, and cover one of K! orders of the components: where
+    components overlap, sds are too small. Arrays are NumPy's, in the units of the data.
+    """
+
+    def __init__(
+        self,
+        factor: NormalWishartFactor | PointFactor,
+        statistics: Float[np.ndarray, "K P"],
+        units: Units,
+        *,
+        verdict: Verdict,
+        info: Mapping[str, Any],
+        log_evidence: Estimate | None = None,
+    ):
+        self.factor, self.units = factor, units
+        self.statistics = statistics[np.argsort(-statistics[:, 0], kind="stable")]
+        self.verdict, self.info, self.log_evidence = verdict, dict(info), log_evidence
+        self._q: _Components = (
+            _Point(factor, self.statistics, units)
+            if isinstance(factor, PointFactor)
+            else _NormalWishart(factor, self.statistics, units)
+        )
+
+    @property
+    def num_components(self) -> int:
+        """K, those not in use included."""
+        return len(self.statistics)
+
+    @property
+    def counts(self) -> Float[np.ndarray, " K"]:
+        """The rows that each component is expected to own; they sum to N."""
+        return self.statistics[:, 0].copy()
+
+    @property
+    def num_components_used(self) -> int:
+        """Components that expect to own half a row or more; the others have emptied themselves."""
+        return int(np.sum(self.counts >= IN_USE))
+
+    def mean(self) -> dict[str, np.ndarray]:
+        """Means of q: ``weights`` (K,), ``means`` (K, D), ``covariances`` (K, D, D) or, diagonal, ``variances`` (K, D).
+
+        inf or NaN where an integral does not exist: a covariance has a mean above D + 1 degrees of freedom.
+        """
+        return self._q.mean()
+
+    def sd(self) -> dict[str, np.ndarray]:
+        """Standard deviations of q, as ``mean``; zeros for a point."""
+        return self._q.sd()
+
+    def sample(self, key, n: int) -> dict[str, np.ndarray]:
+        """``n`` independent draws of the parameters, as ``mean`` with a leading axis. ``key``: int or JAX key."""
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
+        return self._q.sample(rng, n)
+
+    def responsibilities(self, x) -> Float[np.ndarray, "row K"]:
+        """The probability of each component for each row of ``x`` (rows, D) under q(z)."""
+        lines = self.factor.features.of(self.units.standard(as_rows(x, self._dim)))
+        coefficients, _ = self.factor.coefficients(self.statistics)
+        return respond(coefficients, lines)[0].T
+
+    def labels(self, x) -> Int[np.ndarray, " row"]:
+        """The most probable component of each row."""
+        return np.argmax(self.responsibilities(x), axis=1)
+
+    def log_density(self, x) -> Float[np.ndarray, " row"]:
+        """log p(x* | D), the posterior predictive density, at the rows of ``x``: a mixture of Student t under q.
+
+        For a point it is the density of the mixture at it.
+        """
+        z = self.units.standard(as_rows(x, self._dim))
+        parts = [self._q.log_density(z[i : i + ROWS_AT_ONCE]) for i in range(0, len(z), ROWS_AT_ONCE)]
+        return np.concatenate(parts) - self.units.log_jacobian
+
+    @property
+    def _dim(self) -> int:
+        return self.factor.features.dim
+
+    def save(self, path) -> None:
+        """Write this posterior to a file of arrays and text; ``MixturePosterior.load`` reads it."""
+        from credo.methods.vi.cavi.mixture.files import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path) -> "MixturePosterior":
+        """The posterior in the file ``path``; CredoError where it is missing, damaged or no mixture's."""
+        from credo.methods.vi.cavi.mixture.files import load
+
+        return load(path)
+
+    def __repr__(self) -> str:
+        evidence = f", log evidence {self.log_evidence}" if self.log_evidence else ""
+        used = f"{self.num_components_used} of {self.num_components} components in use"
+        return f"<MixturePosterior: {used}{evidence}, {self.verdict.status}>"
+
+
+class _Components(ABC):
+    """q(π, μ, Λ) at its statistics; log densities in standard units, everything else in those of the data."""
+
+    @abstractmethod
+    def mean(self) -> dict[str, np.ndarray]: ...
+
+    @abstractmethod
+    def sd(self) -> dict[str, np.ndarray]: ...
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]: ...
+
+    @abstractmethod
+    def log_density(self, z: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, " row"]: ...
+
+
+class _NormalWishart(_Components):
+    def __init__(self, factor: NormalWishartFactor, statistics, units: Units):
+        self.features, self.units = factor.features, units
+        self.q = factor.parameters(statistics)
+
+    def mean(self):
+        q, b = self.q, self.features.block_size
+        spare = (q.nu - b - 1)[:, None, None, None]
+        with np.errstate(divide="ignore"):
+            covariances = np.where(spare > 0, q.scale / spare, np.inf)
+        return named(self.features, self.units, q.alpha / np.sum(q.alpha), q.m, covariances)
+
+    def sd(self):
+        """Of π_k a Beta's, of μ_k a Student t's, of Λ_k⁻¹ an inverse Wishart's (Mardia, Kent & Bibby 1979, 3.8.2)."""
+        q, b = self.q, self.features.block_size
+        share = q.alpha / np.sum(q.alpha)
+        weights = np.sqrt(share * (1 - share) / (np.sum(q.alpha) + 1))
+        nu, S = q.nu[:, None, None, None], q.scale
+        diagonal = np.diagonal(S, axis1=2, axis2=3)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = np.sqrt(diagonal / ((nu[..., 0] - b - 1) * q.beta[:, None, None]))
+            products = diagonal[..., :, None] * diagonal[..., None, :]
+            variance = ((nu - b + 1) * S**2 + (nu - b - 1) * products) / ((nu - b) * (nu - b - 1) ** 2 * (nu - b - 3))
+            means = np.where(nu[..., 0] > b + 1, means, np.inf)
+            covariances = np.where(nu > b + 3, np.sqrt(variance), np.inf)
+        return named(
+            self.features, self.units._replace(shift=np.zeros_like(self.units.shift)), weights, means, covariances
+        )
+
+    def sample(self, rng, n):
+        """Λ = L⁻ᵀ A Aᵀ L⁻¹ for S = L Lᵀ, A lower triangular: χ(ν − i) on its diagonal, N(0, 1) below (Bartlett)."""
+        q, b = self.q, self.features.block_size
+        K, B = q.m.shape[:2]
+        A = np.tril(rng.normal(size=(n, K, B, b, b)), -1)
+        i = np.arange(b)
+        A[..., i, i] = np.sqrt(rng.chisquare((q.nu[:, None] - i)[:, None, :], size=(n, K, B, b)))
+        half = q.root @ np.swapaxes(np.linalg.inv(A), -1, -2)  # Λ⁻¹ = half halfᵀ
+        z = rng.normal(size=(n, K, B, b, 1))
+        means = q.m + (half @ z)[..., 0] / np.sqrt(q.beta)[:, None, None]
+        weights = rng.dirichlet(q.alpha, n)
+        return named(self.features, self.units, weights, means, half @ np.swapaxes(half, -1, -2))
+
+    def log_density(self, z):
+        """Σ_k E[π_k] Π_blocks St(x; m, S (β + 1)/(β (ν − b + 1)), ν − b + 1)   (Bishop 2006, eq. 10.81)."""
+        q, b = self.q, self.features.block_size
+        degrees = q.nu - b + 1
+        offset = z.reshape(len(z), 1, *q.m.shape[1:]) - q.m  # (row, K, B, b)
+        inverse = np.linalg.inv(q.root)
+        square = np.sum(np.einsum("kbij,nkbj->nkbi", inverse, offset) ** 2, axis=-1)
+        ratio = (q.beta / (q.beta + 1))[:, None]
+        constant = (gammaln(0.5 * (degrees + b)) - gammaln(0.5 * degrees) - 0.5 * b * np.log(np.pi))[:, None]
+        each = (
+            constant
+            + 0.5 * b * np.log(ratio)
+            - 0.5 * log_det_of_root(q.root)
+            - 0.5 * (degrees + b)[:, None] * np.log1p(ratio * square)
+        )
+        return logsumexp(np.log(q.alpha / np.sum(q.alpha)) + np.sum(each, axis=-1), axis=1)
+
+
+class _Point(_Components):
+    def __init__(self, factor: PointFactor, statistics, units: Units):
+        self.features, self.units = factor.features, units
+        self.weights, self.means, self.covariances, self.root = factor.parameters(statistics)
+
+    def mean(self):
+        return named(self.features, self.units, self.weights, self.means, self.covariances)
+
+    def sd(self):
+        return {name: np.zeros_like(value) for name, value in self.mean().items()}
+
+    def sample(self, rng, n):
+        return {name: np.broadcast_to(value, (n, *value.shape)).copy() for name, value in self.mean().items()}
+
+    def log_density(self, z):
+        offset = z.reshape(len(z), 1, *self.means.shape[1:]) - self.means
+        square = np.sum(np.einsum("kbij,nkbj->nkbi", np.linalg.inv(self.root), offset) ** 2, axis=(2, 3))
+        log_det = np.sum(log_det_of_root(self.root), axis=1)
+        return logsumexp(np.log(self.weights) - 0.5 * (square + log_det + self.features.dim * LOG_2PI), axis=1)
+
+
+def named(features, units: Units, weights, means, covariances) -> dict[str, np.ndarray]:
+    """Blocks (…, K, B, b) and (…, K, B, b, b) in standard units -> arrays by name in the units of the data."""
+    batch = means.shape[:-2]
+    means = units.shift + units.unit * means.reshape(*batch, features.dim)
+    if features.block_size == 1 and not features.is_full:
+        return {"weights": weights, "means": means, "variances": covariances[..., 0, 0] * units.unit**2}
+    return {
+        "weights": weights,
+        "means": means,
+        "covariances": covariances[..., 0, :, :] * np.outer(units.unit, units.unit),
+    }
