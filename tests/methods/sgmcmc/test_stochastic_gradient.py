@@ -11,11 +11,12 @@ from scipy import linalg
 
 import credo
 from credo.methods.sgmcmc.dynamics import Dynamics
-from credo.methods.sgmcmc.minibatch import Anchor, shuffled, stochastic_gradient
+from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.nose_hoover import nose_hoover
 from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
 from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
+from credo.model.windows import shuffled
 from credo.precision import double
 
 RANDOM = np.random.default_rng(0)

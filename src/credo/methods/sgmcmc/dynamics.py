@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from credo.methods.sgmcmc.minibatch import Gradient
+from credo.methods.sgmcmc.gradient import Gradient
 from credo.methods.sgmcmc.schedule import Schedule
 
 

@@ -18,10 +18,11 @@ from credo.methods.sgmcmc import nose_hoover as thermostat
 from credo.methods.sgmcmc import sghmc as hamiltonian
 from credo.methods.sgmcmc import sgld as langevin
 from credo.methods.sgmcmc.dynamics import Dynamics
-from credo.methods.sgmcmc.minibatch import Anchor, shuffled, stochastic_gradient
+from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
 from credo.methods.sgmcmc.schedule import Constant, Schedule
 from credo.methods.sgmcmc.tune import Measured, first_position, measure
+from credo.model.windows import shuffled
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 from credo.run import run

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from credo.linalg.products import hvp
-from credo.methods.sgmcmc.minibatch import Gradient, window
+from credo.methods.sgmcmc.gradient import Gradient
+from credo.model.windows import random_window
 
 NUM_PROBES = 32  # random products: a diagonal to about a fifth
 NUM_GRADIENTS = 64
@@ -43,7 +44,7 @@ class CurvatureScale(Preconditioner):
     def scale(self, target, batch_size, gradient, key, u):
         def probe(key):
             k_batch, k_sign = jax.random.split(key)
-            batch = None if batch_size is None else window(target, batch_size, k_batch)
+            batch = None if batch_size is None else random_window(target, batch_size, k_batch)
             v = jax.random.rademacher(k_sign, u.shape, u.dtype)
             return v * hvp(lambda u: target.log_density(u, batch), u, v)
 

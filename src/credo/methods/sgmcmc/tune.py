@@ -17,10 +17,10 @@ from credo.algorithm import as_key, stream
 from credo.linalg.products import hvp
 from credo.methods.optimise.newton import Status
 from credo.methods.optimise.objective import find_mode, in_unconstrained_space, solver_for, starting_position
-from credo.methods.sgmcmc.minibatch import Anchor, stochastic_gradient
+from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import NUM_GRADIENTS, Preconditioner
-from credo.model.data import Rows
 from credo.model.target import Target
+from credo.model.windows import all_rows
 from credo.status import CredoError
 
 NUM_PRODUCTS = 20  # of the power method: L to a few percent
@@ -68,7 +68,7 @@ def measure(
 @functools.partial(jax.jit, static_argnames=("batch_size", "preconditioner"))
 def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Measured:
     k_scale, k_power, k_noise, k_away = jax.random.split(as_key(key), 4)
-    everything = None if batch_size is None else _all_rows(target)
+    everything = None if batch_size is None else all_rows(target)
     plain = stochastic_gradient(target, batch_size, None)
     scale = preconditioner.scale(target, batch_size, plain, k_scale, u)
     gradient = jax.grad(lambda u: target.log_density(u, everything))(u)
@@ -94,8 +94,3 @@ def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Pre
 
     anchored = stochastic_gradient(target, batch_size, Anchor(u, gradient))
     return Measured(scale, gradient, curvature, noise(plain), noise(anchored))
-
-
-def _all_rows(target: Target) -> Rows:
-    """All data of a shuffled target: what was repeated at the end is left out."""
-    return jax.tree.map(lambda leaf: leaf[: target.size], Rows(target.x, target.y, target.weights))

@@ -1,0 +1,43 @@
+"""Minibatches as windows of shuffled data.
+
+Rows are shuffled once and the first M − 1 repeated at the end; a minibatch is the window of M rows from some place on.
+Each row is in M of the N windows: from a random place, (N/M) Σ over a window is unbiased. A window is read at the speed
+of memory, where M scattered rows would each miss the cache.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from credo.model.data import Rows
+from credo.model.target import Target
+
+
+def shuffled(target: Target, batch_size: int | None, random: np.random.Generator) -> Target:
+    """``target`` with its rows in random order and the first ``batch_size`` − 1 of them once more at the end.
+
+    Its density is right on windows alone. ``batch_size`` None: the target itself.
+    """
+    if batch_size is None:
+        return target
+    order = random.permutation(target.size)
+    order = np.concatenate([order, order[: batch_size - 1]])
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[order], target.rows())
+    return dataclasses.replace(target, x=rows.x, y=rows.y, weights=rows.weights)
+
+
+def window(target: Target, batch_size: int, start) -> Rows:
+    """The rows of a shuffled target from ``start``, in 0 … N − 1, on."""
+    rows = Rows(target.x, target.y, target.weights)
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, batch_size), rows)
+
+
+def random_window(target: Target, batch_size: int, key) -> Rows:
+    """From a random place on."""
+    return window(target, batch_size, jax.random.randint(key, (), 0, target.size))
+
+
+def all_rows(target: Target) -> Rows:
+    """All data of a shuffled target, once: what is repeated at the end is left out."""
+    return jax.tree.map(lambda leaf: leaf[: target.size], Rows(target.x, target.y, target.weights))
