@@ -11,6 +11,7 @@ from scipy import stats
 
 import credo
 from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
 from credo.posterior.kinds import Flow, Gaussian
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
@@ -118,7 +119,7 @@ def test_products_are_drawn_by_their_quantiles(name):
 
 def test_kinds_without_quantiles_and_very_many_numbers_are_drawn_independently(monkeypatch):
     generator = np.random.default_rng(0)
-    flow = Flow({}, 3, lambda parameters, z: (z, 0.0), lambda parameters, u: (u, 0.0))
+    flow = Flow((), Gaussian(np.zeros(3), Diagonal(np.ones(3))))
     simplex = dist.Dirichlet(np.ones(3))
     target = credo.Model({"a": simplex}, lambda params, x: dist.Categorical(params["a"])).given(y=np.zeros(3, int))
     assert stratified_positions(flow, generator, 8, 3) is None

@@ -5,7 +5,6 @@ start or metric elsewhere. ``Posterior`` wraps one of them with a target, a verd
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -14,6 +13,7 @@ from jaxtyping import Array, Float
 
 from credo.linalg.blocks import Spans, join, take
 from credo.linalg.operator import ScaleOperator, Stored
+from credo.posterior.flow.layer import Layer
 from credo.status import CredoError
 
 
@@ -72,19 +72,36 @@ class Draws(Kind):
 
 
 class Flow(Kind):
-    """The image of N(0, I) under ``forward(parameters, z) -> (u, log|du/dz|)``; ``inverse`` maps back likewise."""
+    """The image of N(0, I) under ``layers``, one after the other, and last under u = mean + S · of ``affine``.
 
-    parameters: eqx.Module | dict
-    dim: int = eqx.field(static=True)
-    forward: Callable = eqx.field(static=True)
-    inverse: Callable = eqx.field(static=True)
+    Layers and Gaussian are arrays and whole numbers: a file holds them, and no code.
+    """
+
+    layers: tuple[Layer, ...]
+    affine: Gaussian
+
+    def forward(self, z: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+        """(u, log|du/dz|)."""
+        log_det = jnp.asarray(self.affine.scale.log_det())
+        for layer in self.layers:
+            z, more = layer.forward(z)
+            log_det = log_det + more
+        return self.affine.mean + self.affine.scale.matvec(z), log_det
+
+    def inverse(self, u: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+        """(z, log|dz/du|)."""
+        z, log_det = self.affine.scale.solve(u - self.affine.mean), -jnp.asarray(self.affine.scale.log_det())
+        for layer in reversed(self.layers):
+            z, more = layer.inverse(z)
+            log_det = log_det + more
+        return z, log_det
 
     def sample_u(self, key):
-        return self.forward(self.parameters, jax.random.normal(key, (self.dim,)))[0]
+        return self.forward(jax.random.normal(key, self.affine.mean.shape, self.affine.mean.dtype))[0]
 
     def log_prob_u(self, u):
-        z, log_det = self.inverse(self.parameters, u)
-        return -0.5 * jnp.dot(z, z) - 0.5 * self.dim * jnp.log(2.0 * jnp.pi) + log_det
+        z, log_det = self.inverse(u)
+        return -0.5 * jnp.dot(z, z) - 0.5 * z.size * jnp.log(2.0 * jnp.pi) + log_det
 
 
 class Independent(Kind):

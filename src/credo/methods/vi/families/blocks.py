@@ -98,9 +98,9 @@ class Blocks(Family):
         return max(family.num_strata for family in self.families)
 
     def optimiser(self) -> Optimiser:
-        """That of the first family which is not content with momentum; momentum if all are."""
-        own = [family.optimiser() for family in self.families]
-        return next((optimiser for optimiser in own if not isinstance(optimiser, Momentum)), own[0])
+        """That of all families, or each its own."""
+        own = tuple(family.optimiser() for family in self.families)
+        return own[0] if all(each == own[0] == Momentum() for each in own) else EachOwn(own)
 
     def noise(self, key, num_samples: int, dim: int):
         keys = jax.random.split(key, len(self.spans))
@@ -172,6 +172,20 @@ class Blocks(Family):
             return Independent(parts, self.spans)
         scale = BlockDiagonal(tuple(part.scale for part in parts), self.spans)
         return Gaussian(join([part.mean for part in parts], self.spans), scale)
+
+
+@dataclass(frozen=True)
+class EachOwn(Optimiser):
+    """An optimiser for each group."""
+
+    optimisers: tuple[Optimiser, ...]
+
+    def start(self, rest):
+        return tuple(each.start(own) for each, own in zip(self.optimisers, rest, strict=True))
+
+    def update(self, direction, state):
+        pairs = [each.update(g, own) for each, g, own in zip(self.optimisers, direction, state, strict=True)]
+        return tuple(step for step, _ in pairs), tuple(new for _, new in pairs)
 
 
 def _places(leaves: tuple[Leaf, ...]) -> dict[str, tuple[int, int]]:

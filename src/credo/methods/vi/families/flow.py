@@ -1,0 +1,203 @@
+"""Normalising flows: a Gaussian bent by coupling layers (posterior/flow/), which begin as the identity.
+
+    T(z) = m + S f_L(… f_1(z)),  z ~ N(0, I);  a tangent is that of the Gaussian (m, S), and one number for each of the
+    networks' weights, which are added to them
+
+so that a fit begins at the best Gaussian and can only gain. The Gaussian's part moves by natural gradients with
+momentum; the weights, whose information nobody knows, by Adam, with steps in proportion to the step size of the ascent.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from credo.methods.vi.families.family import Draw, Family
+from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.optimisers.optimiser import Optimiser
+from credo.model.structure import Structure
+from credo.posterior.flow.affine import AffineCoupling
+from credo.posterior.flow.layer import Layer
+from credo.posterior.flow.spline import SplineCoupling
+from credo.posterior.kinds import Flow as FlowKind
+from credo.posterior.kinds import Gaussian
+from credo.status import CredoError
+
+LARGEST_STEP = 0.03  # ρ: of the Gaussian, which begins at its best; FlowAdam's learning rate is in units of it
+MOST_DRAWS, NUMBERS = 4_096, 4_000_000  # of the draws that a flow's moments are taken from
+
+
+@dataclass(frozen=True)
+class RealNVP:
+    """Affine coupling layers (Dinh, Sohl-Dickstein & Bengio 2017): quick, and Gaussian in each coordinate given others.
+
+    In one dimension they are a normal.
+    """
+
+    def layer(self, dim: int, index: int, width: int, dtype) -> Layer:
+        """The identity, as layer ``index``."""
+        return AffineCoupling.identity(dim, index, width, dtype)
+
+
+@dataclass(frozen=True)
+class NeuralSpline:
+    """Rational-quadratic splines (Durkan et al. 2019): any shape within ``bound`` sds of the Gaussian, normal beyond.
+
+    ``num_bins``: pieces of a spline. CredoError below two, or beyond 500, and for a bound that is not positive.
+    """
+
+    num_bins: int = 8
+    bound: float = 5.0
+
+    def __post_init__(self):
+        if not 2 <= self.num_bins <= 500:
+            raise CredoError(f"NeuralSpline(num_bins={self.num_bins!r}): give a whole number from 2 to 500.")
+        if not self.bound > 0:
+            raise CredoError(f"NeuralSpline(bound={self.bound!r}): give a positive number of standard deviations.")
+
+    def layer(self, dim: int, index: int, width: int, dtype) -> Layer:
+        """The identity, as layer ``index``."""
+        return SplineCoupling.identity(dim, index, width, dtype, int(self.num_bins), float(self.bound))
+
+
+class FlowTangent(NamedTuple):
+    """``step_size``: not a coordinate; how the optimiser learns of the ascent's."""
+
+    affine: Any
+    layers: Any
+    step_size: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class FlowAdam(Optimiser):
+    """Momentum for the Gaussian, and for the weights Adam (Kingma & Ba 2015, algorithm 1), with ρ g their direction:
+
+        m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  step = ρ · learning_rate · m̂ / (v̂^½ + ε)
+
+    ``learning_rate``: of a weight in one step at ρ = 1. ``decay``, ``decay_of_squares``: β₁ and β₂.
+    """
+
+    learning_rate: float = 0.3
+    decay: float = 0.9
+    decay_of_squares: float = 0.99
+
+    def start(self, rest: FlowTangent):
+        zero = jnp.zeros_like(rest.step_size)
+        return Momentum(self.decay).start(rest.affine), rest.layers, rest.layers, zero
+
+    def update(self, direction: FlowTangent, state):
+        speed, m, v, count = state
+        affine, speed = Momentum(self.decay).update(direction.affine, speed)
+        b1, b2, count = self.decay, self.decay_of_squares, count + 1
+        g = jax.tree.map(lambda g: g / direction.step_size, direction.layers)
+        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, m, g)
+        v = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), v, g)
+        rate = direction.step_size * self.learning_rate / (1 - b1**count)
+        layers = jax.tree.map(lambda m, v: rate * m / (jnp.sqrt(v / (1 - b2**count)) + 1e-8), m, v)
+        return FlowTangent(affine, layers, jnp.zeros_like(direction.step_size)), (speed, m, v, count)
+
+
+@dataclass(frozen=True)
+class Flow(Family):
+    """``Flow(RealNVP())`` or ``Flow(NeuralSpline())``: ``num_layers`` coupling layers on the Gaussian ``base``.
+
+    ``width``: hidden units of each layer's network. ``base``: the family of the Gaussian that is bent, in which the
+    fit begins. The posterior is of kind ``Flow``; it has a density, saves and loads.
+    Raises CredoError for numbers that are not positive and a base that is not Gaussian.
+
+    >>> import jax.numpy as jnp, numpyro.distributions as dist, credo
+    >>> target = credo.Model.from_log_density(lambda params: -params["x"] - jnp.exp(-params["x"]),
+    ...                                       {"x": dist.constraints.real}).given()
+    >>> posterior = credo.fit(target, credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline())))
+    >>> abs(posterior.log_evidence.value) < 0.05
+    True
+    """
+
+    kind: RealNVP | NeuralSpline = field(default_factory=NeuralSpline)
+    num_layers: int = 4
+    width: int = 16
+    base: Family = field(default_factory=FullRank)
+    has_correlations: ClassVar[bool] = True
+
+    def __post_init__(self):
+        for name in ("num_layers", "width"):
+            if not getattr(self, name) >= 1:
+                raise CredoError(f"Flow({name}={getattr(self, name)!r}): {name} is a whole number from 1.")
+        if not isinstance(self.base, Family):
+            raise CredoError(f"Flow(base={self.base!r}): base is a Gaussian family, such as FullRank() or MeanField().")
+
+    def bound(self, structure: Structure) -> "Flow":
+        base = self.base.bound(structure)
+        member = jax.eval_shape(lambda: base.start(jnp.zeros(structure.dim), jnp.ones(structure.dim)))
+        if not isinstance(member, Gaussian):
+            raise CredoError(f"A flow bends a Gaussian, and {type(self.base).__name__} is none: use FullRank().")
+        return replace(self, base=base)
+
+    def optimiser(self) -> Optimiser:
+        return FlowAdam()
+
+    def num_samples(self, dim: int, size: int) -> int:
+        return max(32, self.base.num_samples(dim, size))
+
+    def largest_step(self, num_samples: int, dim: int) -> float:
+        """Short, so that a stretch of the ascent is long enough to tell whether the weights have come to rest."""
+        return min(LARGEST_STEP, self.base.largest_step(num_samples, dim))
+
+    def start(self, mean, sd) -> FlowKind:
+        return self._straight(self.base.start(mean, sd))
+
+    def around(self, mean, precision) -> FlowKind:
+        return self._straight(self.base.around(mean, precision))
+
+    def _straight(self, affine) -> FlowKind:
+        dim, dtype = affine.mean.shape[0], affine.mean.dtype
+        layers = tuple(self.kind.layer(dim, index, self.width, dtype) for index in range(self.num_layers))
+        return FlowKind(layers, affine)
+
+    def center(self, q: FlowKind):
+        return _moments(q)[0]
+
+    def variances(self, q: FlowKind):
+        return _moments(q)[1]
+
+    def rest(self, q: FlowKind) -> FlowTangent:
+        mean = jnp.asarray(q.affine.mean)
+        return FlowTangent(self.base.rest(q.affine), jax.tree.map(jnp.zeros_like, q.layers), jnp.zeros((), mean.dtype))
+
+    def draw(self, q: FlowKind, tangent: FlowTangent, z) -> Draw:
+        u = self.move(q, tangent).forward(z)[0]
+        return Draw(u, q.log_prob_u(u))
+
+    def entropy(self, q: FlowKind, tangent: FlowTangent):
+        return None
+
+    def natural(self, gradient: FlowTangent, step_size) -> FlowTangent:
+        affine = self.base.natural(gradient.affine, step_size)
+        squares = jax.tree.map(lambda g: jnp.sum(jnp.square(g)), gradient.layers)
+        factor = step_size / jnp.sqrt(1 + sum(jax.tree.leaves(squares), start=jnp.zeros_like(gradient.step_size)))
+        layers = jax.tree.map(lambda g: factor * g, gradient.layers)
+        return FlowTangent(affine, layers, jnp.asarray(step_size, gradient.step_size.dtype))
+
+    def contract(self, q: FlowKind) -> FlowKind:
+        return FlowKind(q.layers, self._gaussian(self.base.contract(q.affine)))
+
+    def move(self, q: FlowKind, tangent: FlowTangent) -> FlowKind:
+        layers = jax.tree.map(jnp.add, q.layers, tangent.layers)
+        return FlowKind(layers, self._gaussian(self.base.move(q.affine, tangent.affine)))
+
+    def _gaussian(self, q) -> Gaussian:
+        assert isinstance(q, Gaussian)
+        return q
+
+
+def _moments(q: FlowKind):
+    """Means and variances of fixed mirrored draws: to 2 % of an sd."""
+    dim, dtype = q.affine.mean.shape[0], jnp.asarray(q.affine.mean).dtype
+    num_pairs = int(np.clip(NUMBERS // dim, 128, MOST_DRAWS)) // 2
+    z = jax.random.normal(jax.random.key(0), (num_pairs, dim), dtype)
+    u = jax.vmap(lambda z: q.forward(z)[0])(jnp.concatenate([z, -z]))
+    return jnp.mean(u, axis=0), jnp.var(u, axis=0)

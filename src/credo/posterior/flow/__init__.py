@@ -1,0 +1,1 @@
+"""Normalising flows: layers that bend one density into another."""
