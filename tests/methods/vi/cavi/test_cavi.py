@@ -7,7 +7,7 @@ from scipy import stats
 from scipy.special import digamma, gammaln
 
 import credo
-from credo.methods.vi.cavi.sweeps import ascend, best_of
+from credo.methods.vi.cavi.sweeps import Leap, ascend, best_of
 from credo.posterior.product import Product
 from credo.status import CredoError
 
@@ -74,6 +74,35 @@ def test_a_plateau_before_a_rise_is_no_end():
     heights = [0.0, 1e-7, 3e-7, 1e-5, 1.0, 5.0, 5.0, 5.0]
     found = ascend({"t": lambda q, _: q["t"] + 1}, lambda q, _: heights[q["t"]], {"t": -1})
     assert found.elbo == 5.0
+
+
+def test_leaps_reach_the_same_end_in_fewer_sweeps():
+    """x ← A x + b, whose slow directions take thousands of plain sweeps; the ELBO rises with leaps as well."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    slow, end = (Q * [0.998, 0.98, 0.6, 0.1]) @ Q.T, rng.normal(size=4)
+    updates = {"x": lambda q, _: end + slow @ (q["x"] - end)}
+
+    def height(q, _):
+        return -np.sum((q["x"] - end) ** 2)
+
+    leap = Leap(lambda q: q["x"], lambda q, x: {**q, "x": x})
+    plain, quick = (ascend(updates, height, {"x": np.zeros(4)}, leap=each, tolerance=1e-10) for each in (None, leap))
+    for found in (plain, quick):
+        assert found.is_converged
+        assert found.elbo == pytest.approx(0.0, abs=1e-8)
+        assert np.all(np.diff(found.elbo_path) > -1e-15)
+    assert quick.num_sweeps < plain.num_sweeps / 10
+
+
+def test_a_leap_too_far_is_not_taken():
+    """Where the ELBO of the extrapolation is no number, or lower, the sweeps go on from where they were."""
+    updates = {"x": lambda q, _: 0.9 * q["x"] if np.isfinite(q["x"]) else 1 / 0}
+    for wild in (np.nan, 1e3):
+        leap = Leap(lambda q: np.array([q["x"]]), lambda q, x, wild=wild: {**q, "x": wild})
+        found = ascend(updates, lambda q, _: -(q["x"] ** 2), {"x": 1.0}, leap=leap, tolerance=1e-9)
+        assert found.is_converged
+        assert found.elbo == pytest.approx(0.0, abs=1e-8)
 
 
 def test_sweeps_that_are_not_enough_and_the_best_of_several_starts():

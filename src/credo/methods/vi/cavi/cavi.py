@@ -21,7 +21,7 @@ from credo.diagnose.pareto import proposal_figures
 from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, has_evidence
 from credo.methods.vi.cavi.product import product_of
-from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of
+from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of, unfinished
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior, as_key
 from credo.posterior.product import Product
@@ -174,12 +174,3 @@ def _verdict(ascent: Ascent, figures: Mapping[str, float], wrong: tuple[str, ...
     if wrong:
         return judge(figures, wrong, at_best="failed")
     return judge(figures, unfinished(ascent), at_best="pass" if ascent.is_converged else "doubtful")
-
-
-def unfinished(ascent: Ascent) -> tuple[str, ...]:
-    """A sentence where the sweeps ended before the ELBO had."""
-    if ascent.is_converged:
-        return ()
-    cause = "The time limit came" if ascent.is_cut_off else "The sweeps allowed ended"
-    remedy = "Raise time_limit." if ascent.is_cut_off else "Raise max_sweeps, or start nearer."
-    return (f"{cause} after {ascent.num_sweeps:,} sweeps, before the ELBO had converged. {remedy}",)

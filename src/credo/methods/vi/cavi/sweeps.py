@@ -24,6 +24,9 @@ Update = Callable[[Factors, Any], Any]  # (all factors, data) -> the factor
 Bound = Callable[[Factors, Any], Any]  # (all factors, data) -> the ELBO, a number
 
 ROUNDING = 1e-9  # share of |ELBO| that a fall may have: sums of 10⁵ terms leave about 1e-12
+GROWTH = (
+    4.0  # of the longest leap: a longer one is tried after each that was as long as it may be, a shorter if too far
+)
 STANDSTILL = 1e-12  # share of |ELBO| below which a gain is rounding
 
 
@@ -53,6 +56,16 @@ class Ascent(NamedTuple):
         return len(self.elbo_path)
 
 
+class Leap(NamedTuple):
+    """Where extrapolation may carry the factors: ``read(factors) -> (n,)`` and ``write(factors, (n,)) -> factors``.
+
+    The vector holds what the next sweep starts from; any values must be possible (logarithms of positive numbers).
+    """
+
+    read: Callable[[Factors], np.ndarray]
+    write: Callable[[Factors, np.ndarray], Factors]
+
+
 def ascend(
     updates: Mapping[str, Update],
     elbo: Bound,
@@ -63,27 +76,46 @@ def ascend(
     relative_tolerance: float = 1e-10,
     max_sweeps: int = 10_000,
     deadline: float = np.inf,
+    leap: Leap | None = None,
 ) -> Ascent:
     """Sweeps over ``updates`` in their order from the factors ``start``, until the ELBO has no more to gain.
 
     ``start`` holds the factors that are read before they are first updated; more do no harm. ``tolerance``: nats that
     further sweeps may gain, and ``relative_tolerance`` the same as a share of |ELBO|; the larger counts. ``deadline``:
-    by ``time.monotonic()``. Raises CredoError where the ELBO falls, or is no finite number.
+    by ``time.monotonic()``. ``leap``: every third sweep starts from an extrapolation of the last ones (squared
+    iterative method: Varadhan & Roland 2008, scheme S3), and is kept if the ELBO is the higher for it. Raises
+    CredoError where the ELBO falls, or is no finite number.
     """
-    factors, path = dict(start), []
-    remaining, is_converged, is_cut_off = np.inf, False, False
+    factors, path, pace = dict(start), [], Pace()
+    trail: list[np.ndarray] = []  # vectors after sweeps that followed one another
+    is_converged, is_cut_off, longest = False, False, GROWTH
     for _ in range(max_sweeps):
-        before, factors = factors, _sweep(updates, factors, data)
-        path.append(_value(elbo, factors, data))
-        _refuse_fall(updates, elbo, before, data, path)
-        remaining = _remaining(path)
-        is_converged = remaining <= max(tolerance, relative_tolerance * abs(path[-1]))
+        if leap is not None and len(trail) == 3:
+            step = _step(*trail)
+            proposal = leap.write(factors, _extrapolated(*trail, max(step, -longest)))
+            found = _leapt(updates, elbo, proposal, data, path[-1])
+            if found is None:
+                longest = max(longest / GROWTH, 1.0)
+            else:
+                factors, value = found
+                path.append(value)
+                pace = pace.after_leap()
+                longest *= GROWTH if step <= -longest else 1.0
+            trail = [leap.read(factors)]
+        else:
+            before, factors = factors, _sweep(updates, factors, data)
+            path.append(_value(elbo, factors, data))
+            _refuse_fall(updates, elbo, before, data, path)
+            pace = pace.after_sweep(path)
+            if leap is not None:
+                trail.append(leap.read(factors))
+            is_converged = pace.remaining <= max(tolerance, relative_tolerance * abs(path[-1]))
         if is_converged:
             break
         if time.monotonic() > deadline:
             is_cut_off = True
             break
-    return Ascent(factors, np.array(path), remaining, is_converged, is_cut_off, np.array(path[-1:]))
+    return Ascent(factors, np.array(path), pace.remaining, is_converged, is_cut_off, np.array(path[-1:]))
 
 
 def best_of(ascents: Iterable[Ascent]) -> Ascent:
@@ -97,6 +129,15 @@ def best_of(ascents: Iterable[Ascent]) -> Ascent:
     return best._replace(
         restarts=np.array([ascent.elbo for ascent in found]), is_cut_off=any(ascent.is_cut_off for ascent in found)
     )
+
+
+def unfinished(ascent: Ascent) -> tuple[str, ...]:
+    """A sentence where the sweeps ended before the ELBO had."""
+    if ascent.is_converged:
+        return ()
+    cause = "The time limit came" if ascent.is_cut_off else "The sweeps allowed ended"
+    remedy = "Raise time_limit." if ascent.is_cut_off else "Raise max_sweeps, or start nearer."
+    return (f"{cause} after {ascent.num_sweeps:,} sweeps, before the ELBO had converged. {remedy}",)
 
 
 def _sweep(updates: Mapping[str, Update], factors: Factors, data: Any) -> Factors:
@@ -134,15 +175,56 @@ def _is_real(leaf: Any) -> bool:
     return np.issubdtype(np.asarray(leaf).dtype, np.floating)
 
 
-def _remaining(path: list[float]) -> float:
-    """Nats that the sweeps to come would gain; inf before three of them, and where gains do not fall."""
-    if len(path) < 2:
-        return np.inf
-    gain = path[-1] - path[-2]
-    if gain <= STANDSTILL * max(1.0, abs(path[-1])):
-        return 0.0
-    last = path[-2] - path[-3] if len(path) > 2 else 0.0
-    return gain * gain / (last - gain) if last > gain else np.inf
+class Pace(NamedTuple):
+    """How fast the sweeps converge: the last gain (NaN before one, and after a leap) and the last ratios of two gains.
+
+    After a leap the fast directions gain most, so the slowest of several ratios is believed.
+    """
+
+    gain: float = np.nan
+    ratios: tuple[float, ...] = ()
+    remaining: float = np.inf
+    num_ratios: int = 1
+
+    def after_sweep(self, path: list[float]) -> "Pace":
+        """``remaining``: nats that the sweeps to come would gain; inf before two gains, and where gains do not fall."""
+        if len(path) < 2:
+            return self
+        gain = path[-1] - path[-2]
+        if gain <= STANDSTILL * max(1.0, abs(path[-1])):
+            return self._replace(gain=gain, remaining=0.0)
+        ratios = self.ratios if np.isnan(self.gain) else (*self.ratios, gain / self.gain)[-self.num_ratios :]
+        r = max(ratios, default=np.inf)
+        is_known = r < 1 and not np.isnan(self.gain)
+        return self._replace(gain=gain, ratios=ratios, remaining=gain * r / (1 - r) if is_known else np.inf)
+
+    def after_leap(self) -> "Pace":
+        return self._replace(gain=np.nan, num_ratios=3)
+
+
+def _step(x0: np.ndarray, x1: np.ndarray, x2: np.ndarray) -> float:
+    """s = −‖r‖/‖v‖, r = x₁ − x₀ and v = (x₂ − x₁) − r, at most −1: −1/(1 − ρ) along one direction of rate ρ."""
+    r = np.sqrt(np.sum((x1 - x0) ** 2))
+    v = np.sqrt(np.sum((x2 - 2 * x1 + x0) ** 2))
+    return min(-r / v, -1.0) if v > 0 else -1.0
+
+
+def _extrapolated(x0: np.ndarray, x1: np.ndarray, x2: np.ndarray, s: float) -> np.ndarray:
+    """x₀ − 2 s r + s² v; s = −1 is x₂."""
+    return x0 - 2 * s * (x1 - x0) + s**2 * (x2 - 2 * x1 + x0)
+
+
+def _leapt(
+    updates: Mapping[str, Update], elbo: Bound, proposal: Factors, data: Any, least: float
+) -> tuple[Factors, float] | None:
+    """A sweep from ``proposal`` and its ELBO; None where that is below ``least``, or no number."""
+    with np.errstate(all="ignore"):
+        try:
+            factors = _sweep(updates, proposal, data)
+            value = float(elbo(factors, data))
+        except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # too far
+            return None
+    return (factors, value) if np.isfinite(value) and value >= least else None
 
 
 def _refuse_fall(updates: Mapping[str, Update], elbo: Bound, before: Factors, data: Any, path: list[float]) -> None:

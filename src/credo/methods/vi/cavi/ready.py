@@ -1,0 +1,108 @@
+"""What every ready model of coordinate ascent answers, in the manner of the exact families.
+
+``update`` gathers the data; the sweeps run when an answer is first asked for, over all data so far, so that any split
+of the data gives the same answer. (To take a factorised posterior as the next prior would not.)
+"""
+
+import abc
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import qr
+
+from credo.diagnose.pareto import proposal_figures
+from credo.diagnose.verdict import judge
+from credo.methods.exact import checks
+from credo.methods.exact.family import NO_DATA, Family, settle
+from credo.methods.vi.cavi.sweeps import Ascent, unfinished
+from credo.status import CredoError, Estimate, Verdict
+
+MOST_DRAWS = 32_000  # of the factors, for the verdict: they see an sd that is off by 10 % under heavy tails
+LEAST_DRAWS = 1_000
+MULTIPLICATIONS = 1e9  # that they may take: about a second
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyModel(Family):
+    """The interface of the ready models. ``tolerance``: nats that further sweeps may gain; ``max_sweeps``: their limit.
+
+    ``statistics``: what is known of the data, None before any.
+    """
+
+    tolerance: float = field(default=1e-8, kw_only=True)
+    max_sweeps: int = field(default=10_000, kw_only=True)
+    statistics: Any = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self):
+        settle(self, tolerance=checks.number("tolerance", self.tolerance))
+        if self.tolerance < 0 or not self.max_sweeps >= 1:
+            raise CredoError(
+                f"tolerance={self.tolerance:g} and max_sweeps={self.max_sweeps}: give nats from 0, and 1 sweep or more."
+            )
+
+    @abc.abstractmethod
+    def climb(self) -> Ascent:
+        """Coordinate ascent on ``statistics``."""
+
+    @property
+    @abc.abstractmethod
+    def work(self) -> int:
+        """Multiplications that one draw takes."""
+
+    @abc.abstractmethod
+    def weigh(
+        self, generator: np.random.Generator, n: int
+    ) -> tuple[Float[np.ndarray, "n dim"], Float[np.ndarray, " n"]]:
+        """``n`` draws of the factors as unconstrained positions, and log p(y, θ) − log q(θ) there.
+
+        Latent variables are no coordinates: p(y, θ) has them integrated out.
+        """
+
+    def _gathered(self, statistics: Any) -> Self:
+        return replace(self, statistics=statistics)
+
+    @cached_property
+    def ascent(self) -> Ascent:
+        """The sweeps: factors, ELBO after each, and what is left to gain. CredoError before any data."""
+        if self.statistics is None:
+            raise CredoError("There is nothing to fit before any data: call update(…) first.")
+        return self.climb()
+
+    @property
+    def elbo_path(self) -> Float[np.ndarray, " sweeps"]:
+        """The ELBO after each sweep, nats."""
+        return self.ascent.elbo_path
+
+    @property
+    def log_evidence(self) -> Estimate:  # type: ignore[override]
+        """The ELBO, an exact lower bound of log p(y); 0 before any data."""
+        return NO_DATA if self.statistics is None else Estimate(self.ascent.elbo, 0.0, "lower bound")
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether the sweeps converged, and whether importance weights find the factors right."""
+        num_draws = int(np.clip(MULTIPLICATIONS / self.work, LEAST_DRAWS, MOST_DRAWS))
+        positions, log_weights = self.weigh(np.random.default_rng(0), num_draws)
+        z = (positions - positions.mean(axis=0)) / positions.std(axis=0)
+        figures = {
+            "elbo_drift": self.ascent.remaining,
+            **proposal_figures(z, log_weights),
+            "elbo": self.ascent.elbo,
+            "num_iterations": self.ascent.num_sweeps,
+        }
+        is_done = self.ascent.is_converged
+        return judge(figures, unfinished(self.ascent), at_best="pass" if is_done else "doubtful")
+
+    def __repr__(self) -> str:
+        shown = [f.name for f in fields(self) if f.repr and not f.kw_only]
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{type(self).__name__}({settings})" + ("" if self.statistics is None else " with data")
+
+
+def lower_root(half: Float[np.ndarray, "dim dim"]) -> Float[np.ndarray, "dim dim"]:
+    """Lower triangular L with L Lᵀ = half halfᵀ and a positive diagonal."""
+    upper = np.asarray(qr(half.T, mode="r")[0])
+    return (upper * np.where(np.diagonal(upper) < 0, -1.0, 1.0)[:, None]).T
