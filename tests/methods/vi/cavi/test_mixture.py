@@ -9,6 +9,7 @@ from credo.methods.vi.cavi.mixture import Diagonal, Full, GaussianMixture, Norma
 from credo.methods.vi.cavi.mixture.merge import merge
 from credo.methods.vi.cavi.mixture.priors import Units
 from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, Rows, respond
+from credo.methods.vi.cavi.mixture.weigh import weigh
 from credo.status import CredoError
 
 rng = np.random.default_rng(7)
@@ -43,7 +44,7 @@ def log_normal(x, mean, covariance):
 @pytest.mark.parametrize("covariance", STRUCTURES)
 def test_elbo_is_the_expectation_of_log_p_less_log_q(covariance):
     """By Monte Carlo over z and the parameters, with SciPy's densities: five standard errors, a false alarm in 10⁶."""
-    x, K, n = X[:8], 3, 20_000
+    x, K, n = X[:8], 3, 8_000
     prior = NormalWishart(**PRIOR, scale=scale_of(covariance))
     start = np.random.default_rng(0).dirichlet(np.ones(K), len(x))
     fit = GaussianMixture(K, prior, covariance=covariance, max_sweeps=1).fit(x, start=start)
@@ -73,7 +74,7 @@ def test_elbo_is_the_expectation_of_log_p_less_log_q(covariance):
         terms += np.sum([np.where(z[:, i] == k, log_normal(x[i], means[:, k], sigma), 0.0) for i in range(8)], axis=0)
     error = terms.std() / np.sqrt(n)
     assert abs(terms.mean() - fit.log_evidence.value) < 5 * error
-    assert error < 0.2
+    assert error < 0.3
 
 
 @pytest.mark.parametrize("covariance", STRUCTURES)
@@ -258,6 +259,56 @@ def test_predictive_density_integrates_to_one():
     fit = GaussianMixture(3).fit(X[:, 0])
     grid = np.linspace(-400, 400, 400_001)
     assert abs(np.trapezoid(np.exp(fit.log_density(grid)), grid) - 1) < 1e-4  # the rest is in the tails of Student's t
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_weights_of_one_component_are_all_the_evidence(covariance):
+    """With one component q is the posterior: log p(x, θ) − log q(θ) is log p(x) at every draw."""
+    fit = GaussianMixture(1, NormalWishart(**PRIOR, scale=scale_of(covariance)), covariance=covariance).fit(X)
+    rows = Rows(fit.units.standard(X), fit.factor.features)
+    _, log_weights = weigh(fit.factor, fit.statistics, rows, np.random.default_rng(0), 50, np.array([True]))
+    exact = fit.log_evidence.value + len(X) * fit.units.log_jacobian
+    np.testing.assert_allclose(log_weights, exact, rtol=1e-9)
+    assert fit.verdict.status == "pass"
+    assert fit.verdict.figures["pareto_k"] == 0.0
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_weights_sum_out_the_labels(covariance):
+    """log w at a draw, with SciPy's densities."""
+    fit = GaussianMixture(5, covariance=covariance).fit(X[:40])
+    rows = Rows(fit.units.standard(X[:40]), fit.factor.features)
+    _, log_weights = weigh(fit.factor, fit.statistics, rows, np.random.default_rng(8), 3, np.ones(5, bool))
+    weights, means, half = fit.factor.draw(fit.factor.parameters(fit.statistics), np.random.default_rng(8), 3)
+    prior, q = fit.factor, fit.factor.parameters(fit.statistics)
+    for s in range(3):
+        own = stats.dirichlet.logpdf(weights[s], np.full(5, prior.alpha)) - stats.dirichlet.logpdf(weights[s], q.alpha)
+        parts = np.zeros((5, 40))
+        for k in range(5):
+            parts[k] += np.log(weights[s, k])
+            for block in range(prior.features.num_blocks):
+                b = slice(block * prior.features.block_size, (block + 1) * prior.features.block_size)
+                sigma, mean = half[s, k, block] @ half[s, k, block].T, means[s, k, block]
+                wishart, normal = stats.invwishart, stats.multivariate_normal
+                own += wishart.logpdf(sigma, prior.nu, prior.scale[block])
+                own -= wishart.logpdf(sigma, q.nu[k], q.scale[k, block])
+                own += normal.logpdf(mean, prior.m[block], sigma / prior.beta)
+                own -= normal.logpdf(mean, q.m[k, block], sigma / q.beta[k])
+                parts[k] += normal.logpdf(rows.x[:, b], mean, sigma)
+        np.testing.assert_allclose(log_weights[s], own + logsumexp(parts, axis=0).sum(), rtol=1e-8)
+
+
+def test_verdict_tells_overlap_from_separation():
+    """Weights find q right where clusters are apart, and wrong where labels and parameters are not independent."""
+    assert GaussianMixture(5).fit(X).verdict.status == "pass"
+    generator = np.random.default_rng(0)
+    x = np.where(generator.random(300) < 0.5, -1.0, 1.0) + generator.normal(size=300)
+    together = GaussianMixture(2).fit(x, start=(x > 0).astype(int))
+    assert together.verdict.status != "pass"
+    assert together.verdict.figures["pareto_k"] > 0.2
+    with_many = GaussianMixture(2).fit(np.tile(X, (200, 1)), start=np.tile(Z % 2, 200))
+    assert with_many.verdict.status == "doubtful"
+    assert any("examine" in sentence for sentence in with_many.verdict.sentences)
 
 
 def test_starts_that_disagree_are_doubted():

@@ -2,21 +2,36 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import gammaln, logsumexp
 
+from credo.diagnose.pareto import proposal_figures
+from credo.diagnose.verdict import judge
 from credo.methods.vi.cavi.mixture.factors import LOG_2PI, NormalWishartFactor, PointFactor, log_det_of_root
 from credo.methods.vi.cavi.mixture.priors import Units
-from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, respond
+from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, Rows, respond
 from credo.methods.vi.cavi.mixture.rows import as_rows
+from credo.methods.vi.cavi.mixture.weigh import weigh
 from credo.posterior.posterior import as_key
-from credo.status import Estimate, Verdict
+from credo.status import CredoError, Estimate, Verdict
 
 IN_USE = 0.5  # rows that a component expects to own
+MOST_DRAWS, LEAST_DRAWS = 16_000, 1_000  # for the verdict
+RESPONSIBILITIES = 5 * 10**7  # of all draws: about a second
+
+
+class Fit(NamedTuple):
+    """What a fit knows for the verdict: its figures and sentences, and the rows in standard units."""
+
+    x: Float[np.ndarray, "row dim"]
+    figures: Mapping[str, float]
+    sentences: tuple[str, ...]
+    is_converged: bool
 
 
 class MixturePosterior:
@@ -28,7 +43,8 @@ class MixturePosterior:
     Components come in the order of their weights, largest first.
 
     The factors assume that labels and parameters are independent, and cover one of K! orders of the components: where
-    components overlap, sds are too small. Arrays are NumPy's, in the units of the data.
+    components overlap, sds are too small, as the verdict says. Arrays are NumPy's, in the units of the data. The rows
+    are kept for the verdict; a file holds the verdict and not the rows.
     """
 
     def __init__(
@@ -37,18 +53,53 @@ class MixturePosterior:
         statistics: Float[np.ndarray, "K P"],
         units: Units,
         *,
-        verdict: Verdict,
         info: Mapping[str, Any],
         log_evidence: Estimate | None = None,
+        fit: Fit | None = None,
     ):
         self.factor, self.units = factor, units
         self.statistics = statistics[np.argsort(-statistics[:, 0], kind="stable")]
-        self.verdict, self.info, self.log_evidence = verdict, dict(info), log_evidence
+        self.info, self.log_evidence, self._fit = dict(info), log_evidence, fit
         self._q: _Components = (
             _Point(factor, self.statistics, units)
             if isinstance(factor, PointFactor)
             else _NormalWishart(factor, self.statistics, units)
         )
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether the sweeps converged, starts agree, and importance weights find q right; worked out when asked for.
+
+        Where rows are so many that weights would take more than about a second, they are left out, and the verdict is
+        doubtful: ``examine`` takes the time.
+        """
+        return self.examine()
+
+    def examine(self, num_draws: int | None = None, *, key=0) -> Verdict:
+        """The verdict with ``num_draws`` draws of q weighed against the model, each a pass through the rows.
+
+        Default: as many as take about a second, or none. CredoError for a posterior from a file, without its rows.
+        """
+        if self._fit is None:
+            raise CredoError("This mixture came from a file, without its rows: fit again to examine it anew.")
+        fit = self._fit
+        if num_draws is None:
+            affordable = RESPONSIBILITIES // max(1, len(fit.x) * self.num_components)
+            num_draws = min(MOST_DRAWS, affordable) if affordable >= LEAST_DRAWS else 0
+        if isinstance(self.factor, PointFactor):
+            sentences = (*fit.sentences, "A point says nothing of its own uncertainty.")
+            return judge(fit.figures, sentences, at_best="doubtful")
+        if num_draws == 0:
+            unseen = (
+                f"With {len(fit.x):,} rows q was not held against the model: examine(1_000) does, in as many passes. "
+                "Where components overlap, sds are too small."
+            )
+            return judge(fit.figures, (*fit.sentences, unseen), at_best="doubtful")
+        rng, rows = generator_of(key), Rows(fit.x, self.factor.features)
+        u, log_weights = weigh(self.factor, self.statistics, rows, rng, num_draws, self.counts >= IN_USE)
+        weighed = proposal_figures((u - u.mean(axis=0)) / u.std(axis=0), log_weights)
+        at_best = "pass" if fit.is_converged else "doubtful"
+        return judge({**fit.figures, **weighed}, fit.sentences, at_best=at_best)
 
     @property
     def num_components(self) -> int:
@@ -78,8 +129,7 @@ class MixturePosterior:
 
     def sample(self, key, n: int) -> dict[str, np.ndarray]:
         """``n`` independent draws of the parameters, as ``mean`` with a leading axis. ``key``: int or JAX key."""
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
-        return self._q.sample(rng, n)
+        return self._q.sample(generator_of(key), n)
 
     def responsibilities(self, x) -> Float[np.ndarray, "row K"]:
         """The probability of each component for each row of ``x`` (rows, D) under q(z)."""
@@ -123,6 +173,11 @@ class MixturePosterior:
         return f"<MixturePosterior: {used}{evidence}, {self.verdict.status}>"
 
 
+def generator_of(key) -> np.random.Generator:
+    """NumPy's generator, from an int or a JAX key."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
+
+
 class _Components(ABC):
     """q(π, μ, Λ) at its statistics; log densities in standard units, everything else in those of the data."""
 
@@ -141,7 +196,7 @@ class _Components(ABC):
 
 class _NormalWishart(_Components):
     def __init__(self, factor: NormalWishartFactor, statistics, units: Units):
-        self.features, self.units = factor.features, units
+        self.factor, self.features, self.units = factor, factor.features, units
         self.q = factor.parameters(statistics)
 
     def mean(self):
@@ -169,16 +224,7 @@ class _NormalWishart(_Components):
         )
 
     def sample(self, rng, n):
-        """Λ = L⁻ᵀ A Aᵀ L⁻¹ for S = L Lᵀ, A lower triangular: χ(ν − i) on its diagonal, N(0, 1) below (Bartlett)."""
-        q, b = self.q, self.features.block_size
-        K, B = q.m.shape[:2]
-        A = np.tril(rng.normal(size=(n, K, B, b, b)), -1)
-        i = np.arange(b)
-        A[..., i, i] = np.sqrt(rng.chisquare((q.nu[:, None] - i)[:, None, :], size=(n, K, B, b)))
-        half = q.root @ np.swapaxes(np.linalg.inv(A), -1, -2)  # Λ⁻¹ = half halfᵀ
-        z = rng.normal(size=(n, K, B, b, 1))
-        means = q.m + (half @ z)[..., 0] / np.sqrt(q.beta)[:, None, None]
-        weights = rng.dirichlet(q.alpha, n)
+        weights, means, half = self.factor.draw(self.q, rng, n)
         return named(self.features, self.units, weights, means, half @ np.swapaxes(half, -1, -2))
 
     def log_density(self, z):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import digamma, gammaln, multigammaln
+from scipy.special import digamma, gammaln
 
 from credo.methods.vi.cavi.mixture.statistics import Features
 from credo.status import CredoError
@@ -99,10 +99,27 @@ class NormalWishartFactor(Factor):
             gammaln(q.alpha)
             - 0.5 * D * np.log(q.beta)
             - 0.5 * q.nu * np.sum(log_det_of_root(q.root), axis=1)
-            + B * _multigammaln(0.5 * q.nu, self.features.block_size)
+            + B * self.log_gamma(q.nu)
             + 0.5 * D * np.log(2) * q.nu
             - 0.5 * D * LOG_2PI * statistics[:, 0]
         )
+
+    def draw(self, q: NormalWishartParameters, rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+        """``n`` draws of π (n, K), μ (n, K, B, b), and of C (n, K, B, b, b) with Λ⁻¹ = C Cᵀ.
+
+        Λ = L⁻ᵀ A Aᵀ L⁻¹ for S = L Lᵀ, A lower triangular: χ(ν − i) on its diagonal, N(0, 1) below (Bartlett 1933).
+        """
+        (K, B, b), i = q.m.shape, np.arange(self.features.block_size)
+        A = np.tril(rng.normal(size=(n, K, B, b, b)), -1)
+        A[..., i, i] = np.sqrt(rng.chisquare((q.nu[:, None] - i)[:, None, :], size=(n, K, B, b)))
+        half = q.root @ np.swapaxes(np.linalg.inv(A), -1, -2)
+        means = q.m + (half @ rng.normal(size=(n, K, B, b, 1)))[..., 0] / np.sqrt(q.beta)[:, None, None]
+        return rng.dirichlet(q.alpha, n), means, half
+
+    def log_gamma(self, nu) -> np.ndarray:
+        """log Γ_b(ν/2) of a block."""
+        b = self.features.block_size
+        return b * (b - 1) / 4 * np.log(np.pi) + sum(gammaln(0.5 * (nu - i)) for i in range(b))
 
     def _expected_log_det(self, nu) -> Float[np.ndarray, " K"]:
         """Without the part of S."""
@@ -127,7 +144,8 @@ class NormalWishartFactor(Factor):
             0.5 * (nu - self.nu) * (self._expected_log_det(q.nu)[:, None] - log_det)
             + 0.5 * (nu * log_det - self.nu * prior)
             - 0.5 * (nu - self.nu) * b * np.log(2)
-            + (multigammaln(0.5 * self.nu, b) - _multigammaln(0.5 * q.nu, b))[:, None]
+            + self.log_gamma(self.nu)
+            - self.log_gamma(nu)
             + 0.5 * (np.einsum("kbij,bji->kb", precision, self.scale) - nu * b)
         )
         ratio = self.beta / q.beta
@@ -171,15 +189,15 @@ class PointFactor(Factor):
     def coefficients(self, statistics):
         weights, means, _, root = self.parameters(statistics)
         precision = _inverse(root)
-        linear = np.einsum("kbij,kbj->kbi", precision, means)
-        constant = (
-            np.log(weights)
-            - 0.5 * np.sum(log_det_of_root(root), axis=1)
-            - 0.5 * self.features.dim * LOG_2PI
-            - 0.5 * np.sum(linear * means, axis=(1, 2))
-            - 0.5 * np.einsum("bi,kbii->k", self.ridge, precision)
-        )
-        return self.features.coefficients(constant, linear, -0.5 * precision), 0.0
+        log_weights = np.log(weights) - 0.5 * np.einsum("bi,kbii->k", self.ridge, precision)
+        return plain_coefficients(self.features, log_weights, means, precision, -log_det_of_root(root)), 0.0
+
+
+def plain_coefficients(features: Features, log_weights, means, precision, log_det) -> Float[np.ndarray, "K P"]:
+    """c with c·φ(x) = log π + log N(x; μ, Λ⁻¹), from blocks (K, B, b), Λ (K, B, b, b) and log |Λ| (K, B)."""
+    linear = np.einsum("kbij,kbj->kbi", precision, means)
+    constant = log_weights + 0.5 * np.sum(log_det, axis=1) - 0.5 * features.dim * LOG_2PI
+    return features.coefficients(constant - 0.5 * np.sum(linear * means, axis=(1, 2)), linear, -0.5 * precision)
 
 
 def log_det_of_root(root) -> np.ndarray:
@@ -203,8 +221,3 @@ def _inverse(root) -> np.ndarray:
     """(L Lᵀ)⁻¹, symmetric to the last bit."""
     half = np.linalg.solve(root, np.broadcast_to(np.eye(root.shape[-1]), root.shape))
     return np.swapaxes(half, -1, -2) @ half
-
-
-def _multigammaln(a, b: int) -> np.ndarray:
-    """SciPy's takes one a at a time."""
-    return b * (b - 1) / 4 * np.log(np.pi) + np.sum(gammaln(a[:, None] - 0.5 * np.arange(b)), axis=1)

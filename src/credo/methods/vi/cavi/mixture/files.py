@@ -1,7 +1,7 @@
 """A fitted mixture as a file: its statistics, its prior and its figures, as arrays and text."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,19 +44,17 @@ def load(path) -> "MixturePosterior":
     reader = Reader(arrays)
     try:
         features = Features(header["dim"], header["is_full"])
-        prior = {
-            name: np.asarray(value) if np.ndim(value) else value
-            for name, value in reader.decode(header["prior"]).items()
-        }
+        prior: dict[str, Any] = reader.decode(header["prior"])
         factor = (PointFactor if header["is_point"] else NormalWishartFactor)(features, **prior)
         evidence = header["log_evidence"]
-        return MixturePosterior(
+        posterior = MixturePosterior(
             factor,
             np.asarray(reader.decode(header["statistics"])),
             Units(**reader.decode(header["units"])),
-            verdict=Verdict(**reader.decode(header["verdict"])),
             info=reader.decode(header["info"]),
             log_evidence=None if evidence is None else Estimate(**reader.decode(evidence)),
         )
+        posterior.verdict = Verdict(**reader.decode(header["verdict"]))
+        return posterior
     except (KeyError, TypeError, ValueError) as error:
         raise CredoError(f"{path} is damaged ({type(error).__name__}: {error}): restore it from a copy.") from error

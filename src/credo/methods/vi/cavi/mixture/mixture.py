@@ -10,11 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
-from credo.diagnose.verdict import judge
-from credo.methods.vi.cavi.mixture.answer import MixturePosterior
+from credo.methods.vi.cavi.mixture.answer import Fit, MixturePosterior, generator_of
 from credo.methods.vi.cavi.mixture.factors import PointFactor
 from credo.methods.vi.cavi.mixture.priors import Belief, NormalWishart, Units
 from credo.methods.vi.cavi.mixture.responsibilities import Rows
@@ -25,7 +23,6 @@ from credo.methods.vi.cavi.mixture.statistics import Diagonal, Full
 from credo.methods.vi.cavi.mixture.stochastic import Learned, Stochastic
 from credo.methods.vi.cavi.mixture.sweep import climb
 from credo.methods.vi.cavi.sweeps import Ascent, best_of
-from credo.posterior.posterior import as_key
 from credo.status import CredoError, Estimate
 
 SAME = 1e-5  # of |ELBO|: bounds this near are of the same optimum
@@ -49,7 +46,7 @@ class GaussianMixture:
     >>> x = np.concatenate([rng.normal(-5, 1, (100, 2)), rng.normal(5, 1, (200, 2))])
     >>> mixture = credo.vi.cavi.GaussianMixture(6).fit(x)
     >>> mixture.num_components_used, mixture.mean()["weights"][:2].round(2)
-    (2, array([0.66, 0.33]))
+    (2, array([0.67, 0.33]))
     """
 
     num_components: int
@@ -83,7 +80,7 @@ class GaussianMixture:
         """
         begun, x = time.monotonic(), as_rows(x)
         deadline = np.inf if time_limit is None else begun + time_limit
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
+        rng = generator_of(key)
         features = self.covariance.features(x.shape[1])
         is_continued = isinstance(start, MixturePosterior)
         if is_continued:
@@ -126,7 +123,7 @@ class GaussianMixture:
                 max_sweeps=self.max_sweeps if self.updates is None else self.updates.num_last_sweeps,
                 deadline=deadline,
             )
-        return self._answer(factor, units, ascent, restarts, len(x), time.monotonic() - begun, learned)
+        return self._answer(factor, units, ascent, restarts, rows.x, time.monotonic() - begun, learned)
 
     def _as_responsibilities(self, start, num_rows: int) -> np.ndarray:
         K, array = self.num_components, np.asarray(start)
@@ -149,8 +146,8 @@ class GaussianMixture:
                 "Continue with the same."
             )
 
-    def _answer(self, factor, units, ascent: Ascent, restarts, num_rows, seconds, learned) -> MixturePosterior:
-        per_row = num_rows * units.log_jacobian
+    def _answer(self, factor, units, ascent: Ascent, restarts, x, seconds, learned) -> MixturePosterior:
+        per_row = len(x) * units.log_jacobian
         path, restarts = ascent.elbo_path - per_row, restarts - per_row
         is_point = isinstance(factor, PointFactor)
         figures = {
@@ -165,16 +162,10 @@ class GaussianMixture:
         if len(restarts) > 1:
             near = int(np.sum(restarts >= restarts.max() - SAME * abs(restarts.max())))
             figures |= {"num_best_starts": near, "elbo_spread": float(np.ptp(restarts))}
-        sentences.append(
-            "A point says nothing of its own uncertainty."
-            if is_point
-            else "Labels and parameters count as independent: where components overlap, sds are too small."
-        )
         return MixturePosterior(
             factor,
             ascent.factors["responsibilities"].statistics,
             units,
-            verdict=judge(figures, sentences, at_best="doubtful"),
             info={
                 "elbo_path": path,
                 "restarts": restarts,
@@ -184,6 +175,7 @@ class GaussianMixture:
                 **_of_batches(learned, per_row),
             },
             log_evidence=None if is_point else Estimate(float(path[-1]), 0.0, "lower bound"),
+            fit=Fit(x, figures, tuple(sentences), ascent.is_converged or self.updates is not None),
         )
 
 

@@ -61,6 +61,25 @@ class Rows:
         statistics, total = zip(*self._each(of), strict=True)
         return _summed(statistics), float(np.sum(total))
 
+    def log_normalisers(self, coefficients: Float[np.ndarray, "sets_K P"], num_components: int):
+        """Σ_n log Σ_k ρ_nk for each of several sets of ``num_components`` lines of ``coefficients``: (sets,)."""
+
+        def of(i: int):
+            log_rho = (coefficients @ self._lines(i)).reshape(-1, num_components, self._size(i))
+            largest = log_rho.max(axis=1)
+            log_rho -= largest[:, None]
+            return np.sum(largest + np.log(np.sum(np.exp(log_rho, out=log_rho), axis=1)), axis=1)
+
+        return _summed(self._each(of))
+
+    @property
+    def rows_at_once(self) -> int:
+        """The most rows that are taken at a time."""
+        return ROWS_AT_ONCE
+
+    def _size(self, i: int) -> int:
+        return len(self.x[self._parts[i]])
+
     def collect(self, r: Float[np.ndarray, "row K"]) -> Float[np.ndarray, "K P"]:
         """T of given responsibilities."""
         return _summed(self._each(lambda i: r[self._parts[i]].T @ self._lines(i).T))

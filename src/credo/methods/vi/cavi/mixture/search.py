@@ -6,7 +6,7 @@ cluster has one, and merging (merge.py) is a choice that can be made exactly. Wh
 a random sample of them, each of which counts for several.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +20,8 @@ from credo.methods.vi.cavi.sweeps import Ascent
 from credo.status import CredoError
 
 SURPLUS = 2  # 20 clusters in 10 dimensions, 24 starts: the best optimum known from 1 with 1, from 21 with 2, 20 with 3
-ROUGH = 1e-6  # of |ELBO|: how far starts are climbed before the best is taken to all rows
+ROUGH = 1e-5  # of |ELBO|: how far a start is climbed between merges
+NEAR = 1e-6  # of |ELBO|: and after them, before the best is taken to all rows
 ROWS_A_COMPONENT = 250
 MOST_ROUNDS = 50  # of merging: a bound, never met
 
@@ -36,19 +37,24 @@ def starts(
     max_sweeps: int,
     deadline: float,
 ) -> Iterator[Ascent]:
-    """The ascent from each start, with the bounds of all rows. CredoError where EM finds none that holds."""
+    """The ascent from each start on the same rows, bounds as of all. CredoError where EM finds none that holds."""
     num_rows = min(len(rows), max(num_rows, ROWS_A_COMPONENT * num_components))
-    limits = {"tolerance": 0.0, "relative_tolerance": ROUGH, "max_sweeps": max_sweeps, "deadline": deadline}
+    chosen = rows.x if num_rows == len(rows) else rows.x[np.sort(rng.choice(len(rows), num_rows, replace=False))]
+    weight = len(rows) / num_rows
     refusal, is_any = None, False
-    for _ in range(num_starts):
-        chosen = rows.x if num_rows == len(rows) else rows.x[rng.choice(len(rows), num_rows, replace=False)]
-        with Rows(chosen, rows.features) as some:
-            weight = len(rows) / num_rows
+    with Rows(chosen, rows.features) as some:
+
+        def climbed(statistics, relative_tolerance: float) -> Ascent:
+            limits = {"tolerance": 0.0, "max_sweeps": max_sweeps, "deadline": deadline}
+            return climb(factor, some, statistics, weight, relative_tolerance=relative_tolerance, **limits)
+
+        for _ in range(num_starts):
             try:
                 if isinstance(factor, NormalWishartFactor):
-                    yield _merged(factor, some, weight, num_components, rng, limits)
+                    statistics = _merged(factor, some, weight, num_components, rng, climbed)
                 else:
-                    yield climb(factor, some, _divided(some, weight, num_components, rng), weight, **limits)
+                    statistics = _divided(some, weight, num_components, rng)
+                yield climbed(statistics, NEAR)
                 is_any = True
             except CredoError as error:  # under EM a component has closed in on few rows from this start
                 refusal = error
@@ -56,16 +62,17 @@ def starts(
         raise refusal
 
 
-def _merged(factor: NormalWishartFactor, rows: Rows, weight: float, num_components: int, rng, limits) -> Ascent:
-    ascent = climb(factor, rows, _divided(rows, weight, SURPLUS * num_components, rng), weight, **limits)
+def _merged(factor: NormalWishartFactor, rows: Rows, weight: float, num_components: int, rng, climbed: Callable):
+    statistics = _divided(rows, weight, SURPLUS * num_components, rng)
     for _ in range(MOST_ROUNDS):
-        statistics = ascent.factors["responsibilities"].statistics
+        statistics = climbed(statistics, ROUGH).factors["responsibilities"].statistics
         r = respond(factor.coefficients(statistics)[0], rows.features.of(rows.x))[0]
         left, num_merges = merge(factor, r, statistics, num_components)
-        if num_merges == 0 and len(left) == len(statistics):
+        is_settled = num_merges == 0 and len(left) == len(statistics)
+        statistics = left
+        if is_settled:
             break
-        ascent = climb(factor, rows, left, weight, **limits)
-    return ascent
+    return statistics
 
 
 def _divided(rows: Rows, weight: float, num_components: int, rng) -> Float[np.ndarray, "K P"]:
