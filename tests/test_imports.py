@@ -45,6 +45,7 @@ SHARED_METHODS = (
     "methods.optimise",
     "methods.particles.importance",
     "methods.particles.correction",
+    "methods.particles.points",
     "methods.exact.checks",  # ready models of coordinate ascent speak as the exact families do
     "methods.exact.family",
     "methods.exact.information",

@@ -65,7 +65,8 @@ def test_a_tail_that_moves_nothing_is_not_judged():
     assert pareto.smooth(log_weights).k_hat > 0.7
     figures = pareto.proposal_figures(z, log_weights)
     assert figures["pareto_k"] == 0
-    assert figures["mean_shift"] == figures["log_sd_shift"] == 0
+    assert max(figures["mean_shift"], figures["log_sd_shift"]) < 0.01
+    assert figures["mean_limit"] < 0.1
     shifted = 0.2 * z[:, 0]  # a mean off by 0.2 sd: the weights are worth 96 %
     assert pareto.proposal_figures(z, shifted)["pareto_k"] == pareto.smooth(shifted).k_hat
     assert pareto.proposal_figures(z, shifted)["mean_shift"] > 0.1
@@ -100,39 +101,3 @@ def test_effective_sample_size_and_threshold():
     assert pareto.threshold(100) == pytest.approx(0.5)
     assert pareto.threshold(10_000) == 0.7
     assert pareto.threshold(1) == -np.inf
-
-
-def test_moment_shift_of_an_exact_approximation_is_nothing():
-    """Each of the two is positive in at most 5 % of cases: of 200, more than 33 have one but once in 1,000."""
-    generator = np.random.default_rng(3)
-    alarms = 0
-    for _ in range(200):
-        z = generator.normal(size=(500, 6))
-        log_weights = np.full(500, -np.log(500))
-        shift = pareto.moment_shift(z, log_weights)
-        alarms += max(shift.mean, shift.log_sd) > 0
-    assert alarms <= 33
-
-
-def test_moment_shift_finds_a_wrong_mean_and_a_wrong_sd():
-    """The target is N(0.5, 1.2²) in the third coordinate: mean off by half an sd of q, log sd by log 1.2."""
-    z = np.random.default_rng(4).normal(size=(20_000, 4))
-    log_ratio = -0.5 * ((z[:, 2] - 0.5) / 1.2) ** 2 + 0.5 * z[:, 2] ** 2
-    shift = pareto.moment_shift(z, pareto.smooth(log_ratio).log_weights)
-    assert 0.35 < shift.mean <= 0.5
-    assert 0.10 < shift.log_sd <= np.log(1.2)
-
-
-def test_more_draws_are_asked_for_where_they_could_tell():
-    """A mean off by 0.3 sd in 30 dimensions: within the error of 1,000 draws, beyond that of some thousands."""
-    dim = 30
-    z = np.random.default_rng(2).normal(size=(pareto.MOST_DRAWS, dim))
-    log_ratio = 0.3 * z[:, 0] + 0.9 * z[:, 1]  # N(0.3, 1) x N(0.9, 1) over N(0, 1), up to a constant
-    shifted = pareto.moment_shift(z, pareto.smooth(log_ratio).log_weights)
-    assert shifted.mean > 0.1
-    faint = 0.12 * z[:, 0]
-    assert pareto.is_undecided(z[:500], faint[:500])
-    assert not pareto.is_undecided(z, faint), "enough is enough"
-    assert not pareto.is_undecided(z[:4_000], log_ratio[:4_000]), "it does not pass already"
-    assert not pareto.is_undecided(z[:4_000], np.zeros(4_000)), "no shift, and no room for one"
-    assert not pareto.is_undecided(z[:1_000], 5 * z[:1_000, 0]), "k-hat fails already"

@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtri
 
-from credo.diagnose.verdict import RULES
+from credo.diagnose.moments import Weighed, figures_of, shifts
+from credo.diagnose.rules import RULES
 from credo.status import CredoError
 
 MIN_TAIL = 6  # with fewer points the first quartile, which the fit rests on, is the smallest of them
 EQUAL = 1e-8  # log weights this close differ by rounding only
 NEARLY_EQUAL = 0.99  # of the draws: what weights are worth whose tail moves nothing
-MOST_DRAWS = 8_000  # to tell a shift: a mean is known to 0.1 sd where an eighth of them is effective
 UNDERFLOW = -700.0  # exp() of less is zero or subnormal
 
 
@@ -84,67 +83,16 @@ def threshold(num_draws: int) -> float:
     return min(1 - 1 / np.log10(num_draws), 0.7) if num_draws > 1 else -np.inf
 
 
-class Shift(NamedTuple):
-    """How far the weights move the worst coordinate, beyond their own error: its mean in sds, the log of its sd.
-
-    ``mean_error``, ``log_sd_error``: the largest of these errors, which is what the weights cannot see.
-    """
-
-    mean: float
-    log_sd: float
-    mean_error: float
-    log_sd_error: float
-
-
-def is_undecided(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> bool:
-    """Whether more draws could change what ``proposal_figures`` say.
-
-    They pass so far, and a shift that does not pass would still lie within its error.
-    """
-    if len(log_weights) >= MOST_DRAWS:
-        return False
-    smoothed = smooth(log_weights)
-    if not judged_shape(log_weights, smoothed.k_hat) <= RULES["pareto_k"].passes:
-        return False
-    shift, mean, log_sd = moment_shift(z, smoothed.log_weights), RULES["mean_shift"], RULES["log_sd_shift"]
-    is_passing = shift.mean <= mean.passes and shift.log_sd <= log_sd.passes
-    return is_passing and not (shift.mean_error <= mean.passes and shift.log_sd_error <= log_sd.passes)
-
-
 def proposal_figures(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> dict[str, float]:
     """What raw log weights say of an approximation whose standardised draws are ``z``, for its verdict.
 
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so.
     """
     smoothed = smooth(log_weights)
-    k_hat = judged_shape(log_weights, smoothed.k_hat)
-    if not k_hat <= 1:
-        return {"pareto_k": float(k_hat)}
-    shift = moment_shift(z, smoothed.log_weights)
-    return {"pareto_k": float(k_hat), "mean_shift": shift.mean, "log_sd_shift": shift.log_sd}
-
-
-def moment_shift(z: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"]) -> Shift:
-    """What importance weights correct in an approximation's moments (Yao et al. 2018, section 3, look at k̂ alone).
-
-    ``z``: draws of the approximation, each coordinate less its mean over its sd; ``log_weights``: smoothed and
-    normalised. With m = Σ w z and v = Σ w (z − m)², the shifts are |m| and |½ log v| less c standard errors (delta
-    method), c the normal quantile that all coordinates of an exact approximation stay below in 95 % of cases.
-    NaN where the weights are unknown.
-    """
-    w = np.exp(log_weights)[:, None]
-    mean = (w * z).sum(axis=0)
-    square = (z - mean) ** 2
-    variance = (w * square).sum(axis=0)
-    c = -ndtri(0.025 / z.shape[1])
-    error_of_mean = np.sqrt((w**2 * square).sum(axis=0))
-    error_of_log_sd = 0.5 * np.sqrt((w**2 * (square - variance) ** 2).sum(axis=0)) / variance
-    return Shift(
-        float(np.max(np.maximum(np.abs(mean) - c * error_of_mean, 0.0))),
-        float(np.max(np.maximum(np.abs(0.5 * np.log(variance)) - c * error_of_log_sd, 0.0))),
-        float(np.max(c * error_of_mean)),
-        float(np.max(c * error_of_log_sd)),
-    )
+    k_hat = float(judged_shape(log_weights, smoothed.k_hat))
+    if not k_hat <= RULES["pareto_k"].doubtful:
+        return {"pareto_k": k_hat}
+    return {"pareto_k": k_hat, **figures_of(shifts(Weighed(z, smoothed.log_weights, z, np.eye(z.shape[1]))))}
 
 
 def fit_generalised_pareto(excess: Float[np.ndarray, " M"]) -> tuple[float, float]:

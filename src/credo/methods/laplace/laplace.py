@@ -52,9 +52,9 @@ class Laplace:
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
 
     Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for
-    A, sds of 5 at most on logs and logits, so that its draws are numbers, and no evidence), and ``pareto_k``,
-    ``mean_shift`` and ``log_sd_shift`` of 1,000 draws of the Gaussian weighed against the target, up to 8,000 where
-    fewer cannot tell.
+    A, sds of 5 at most on logs and logits, so that its draws are numbers, and no evidence), and ``pareto_k``
+    and how far weights move means and sds (``mean_shift``, ``mean_limit``, ``log_sd_shift``, ``log_sd_limit``), by
+    1,000 draws of the Gaussian weighed against the target, up to 32,000 where fewer cannot tell.
     ``log_evidence`` is None under an improper prior. Raises CredoError where the density is not finite at the start,
     or the curvature asked for does not exist.
     """
@@ -96,7 +96,7 @@ class Laplace:
             )
         # all at once where memory allows: a program without a loop compiles in less than half the time
         at_once = chunk_size(target, options.max_memory, most=NUM_DRAWS)
-        figures, num_draws = proposal_figures(objective, kind, key, at_once, deadline)
+        figures, num_draws = proposal_figures(objective, kind, target, key, at_once, deadline)
         verdict = diagnosis._replace(sentences=sentences).verdict(min_curvature=shape.min_curvature, **figures)
         is_mode = is_mode and is_positive and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
         evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)

@@ -2,53 +2,83 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from credo.algorithm import stream
-from credo.diagnose.pareto import is_undecided, proposal_figures
+from credo.methods.particles.correction import correct, gradients
 from credo.methods.particles.importance import draw_and_weigh
+from credo.methods.particles.points import Weighed
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.upper import evidence_upper
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.status import Estimate
 
 ELBO_ERROR = 0.05  # nats: half of what the verdict asks
 MAX_ROUNDS = 32  # of ``num_draws`` draws
+CHEAP = 4  # a gradient keeps what its value passed through: so many fewer at once
 
 
 class Measured(NamedTuple):
-    """``elbo``: a lower bound of log p(D), with its Monte Carlo error. ``figures``: what importance weights say."""
+    """``elbo``: a lower bound of log p(D), with its Monte Carlo error. ``figures``: what importance weights say.
+
+    ``upper``: an upper bound of log p(D), where the weights allow one (upper.py).
+    """
 
     elbo: Estimate
     figures: dict[str, float]
+    upper: Estimate | None = None
 
 
 def measure(
     q: Kind, family: Family, target: Target, key, num_draws: int, at_once: int, deadline: float = np.inf
 ) -> Measured:
-    """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR.
+    """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR, and the figures of the verdict.
 
-    The figures are those of the first round, or of more where it cannot tell whether a moment is wrong. After
+    These are of the first round, or of more where it cannot tell whether means and sds are right (correction.py). After
     ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
     """
-    u, log_weights = draw_and_weigh(q, target, stream(key, 0), num_draws, at_once, deadline)
-    center, sd = np.asarray(family.center(q)), np.sqrt(np.asarray(family.variances(q)))
-    error = estimate(log_weights).error
+
+    def weigh(i: int) -> Weighed:
+        return draw_and_weigh(q, target, stream(key, i), num_draws, at_once, deadline)
+
+    def gradient(u: np.ndarray) -> np.ndarray:
+        return gradients(_log_density, target, u, max(at_once // CHEAP, 1))
+
+    return assess(weigh, gradient, q, target, deadline)
+
+
+def assess(
+    weigh: Callable[[int], Weighed],
+    gradient: Callable[[np.ndarray], np.ndarray],
+    q: Kind,
+    target: Target,
+    deadline: float = np.inf,
+) -> Measured:
+    """The same of draws that ``weigh(i)`` gives with log weights in round i; ``gradient(u)``: ∇ log p, (S, dim)."""
+    rounds: list[np.ndarray] = []
+
+    def draw(i: int) -> Weighed:
+        u, log_weights = weigh(i)
+        rounds.append(log_weights)
+        return u, log_weights
+
+    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS)
+    error = estimate(rounds[0]).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1
-    z = (u - center) / sd
-    judged, i = len(z), 1  # the figures are those of so many draws
-    is_open = is_undecided(z, log_weights)
-    while (i < num_rounds or is_open) and time.monotonic() < deadline:
-        u, more = draw_and_weigh(q, target, stream(key, i), num_draws, at_once, deadline)
-        log_weights, i = np.concatenate([log_weights, more]), i + 1
-        if is_open:
-            z = np.concatenate([z, (u - center) / sd])
-            judged = len(z)
-            is_open = is_undecided(z, log_weights)
-    return Measured(estimate(log_weights), proposal_figures(z, log_weights[:judged]))
+    while len(rounds) < num_rounds and time.monotonic() < deadline:
+        rounds.append(weigh(len(rounds))[1])
+    log_weights = np.concatenate(rounds)
+    upper = evidence_upper(log_weights, corrected.figures["pareto_k"])
+    return Measured(estimate(log_weights), corrected.figures, upper)
+
+
+def _log_density(target: Target, u):
+    return target.log_density(u)
 
 
 def estimate(log_weights: Float[np.ndarray, " S"]) -> Estimate:

@@ -1,0 +1,132 @@
+"""What importance weights say of an approximation: the figures that its verdict rests on.
+
+The tail of the weights (k̂), and how far they move the mean and the sd of each parameter in the user's space
+(diagnose/moments.py). Draws are added until it is certain that all lie within the bounds of a pass, or clear that no
+affordable number would show it; gradients of the log density are asked for only where densities alone cannot tell.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from credo.diagnose.moments import MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
+from credo.diagnose.pareto import judged_shape, smooth
+from credo.diagnose.rules import RULES
+from credo.methods.optimise.diagnosis import transformed
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind
+
+MOST_ROUNDS = 32
+MOST_NUMBERS = 2**24  # coordinates of draws held at once: 128 MB, and as much again for gradients
+FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
+DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
+LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
+STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
+
+Draws = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
+
+
+class Corrected(NamedTuple):
+    """``figures`` for the judge; how many log densities and how many gradients they took."""
+
+    figures: dict[str, float]
+    num_draws: int
+    num_gradients: int
+
+
+def correct(
+    draw: Callable[[int], Draws],
+    gradient: Callable[[np.ndarray], np.ndarray],
+    kind: Kind,
+    target: Target,
+    deadline: float = np.inf,
+    most_rounds: int = MOST_ROUNDS,
+) -> Corrected:
+    """``draw(i)``: the i-th round of draws of ``kind`` with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
+
+    Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
+    after ``deadline``, by ``time.monotonic()``, but the first round.
+    """
+    rounds, steep = [draw(0)], None
+    size, dim = rounds[0][0].shape
+    most = max(size, min(most_rounds * size, MOST_NUMBERS // dim))
+    while True:
+        u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
+        num_draws = len(u)
+        smoothed = smooth(log_weights)
+        k_hat = float(judged_shape(log_weights, smoothed.k_hat))
+        if not k_hat <= RULES["pareto_k"].doubtful:
+            return Corrected({"pareto_k": k_hat}, num_draws, 0)
+        if steep is not None:
+            steep = np.concatenate([steep, gradient(u[len(steep) :])])
+        moved = _shifts(kind, target, u, smoothed.log_weights, steep)
+        figures = {"pareto_k": k_hat, **figures_of(moved)}
+        answer = Corrected(figures, num_draws, 0 if steep is None else num_draws)
+        is_open = k_hat <= RULES["pareto_k"].passes and MOST[0] in figures
+        if not is_open or all(figures[name] <= RULES[name].passes for name in MOST) or time.monotonic() > deadline:
+            return answer
+        bounds = (RULES[name].passes for name in MOST)
+        needed = max(draws_needed(shift, bound, num_draws) for shift, bound in zip(moved, bounds, strict=True))
+        can_be_steep = dim <= LARGEST and num_draws >= DRAWS_A_DIMENSION * dim
+        if steep is None and can_be_steep and needed > FEW_ROUNDS * num_draws:
+            steep = np.zeros((0, dim))
+            continue
+        allowed = most if steep is None else max(min(most, STEEP_ROUNDS * size), num_draws)
+        if num_draws >= allowed or (needed > allowed and (steep is not None or dim > LARGEST)):
+            return answer
+        rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), -(-allowed // size)))]
+
+
+def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: int) -> Float[np.ndarray, "S dim"]:
+    """∇ ``function(args, u)`` at each row, ``chunk`` at a time. ``function`` is a module's: programs are kept by it."""
+    padded = np.resize(u, (-(-len(u) // chunk) * chunk, u.shape[1]))
+    parts = [np.asarray(_gradients(function, args, part)) for part in padded.reshape(-1, chunk, u.shape[1])]
+    return np.concatenate(parts)[: len(u)]
+
+
+@functools.partial(jax.jit, static_argnames=("function",))
+def _gradients(function: Callable, args, u):
+    return jax.vmap(jax.grad(lambda u: function(args, u)))(u)
+
+
+def _shifts(kind: Kind, target: Target, u, log_weights, gradients: np.ndarray | None) -> Shifts:
+    is_normal = isinstance(kind, Gaussian)
+    center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
+    sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
+    z = (u - center) / sd
+    values, directions = _scalars(target, u, z)
+    gradients = None if gradients is None else gradients * sd
+    return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
+
+
+def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The parameters in the user's space, (S, K), and the directions in which they change, (dim, K)."""
+    if not transformed(target).any():
+        return u, np.eye(target.dim)
+    values, directions, start = [], [], 0
+    for leaf, value in zip(target.structure.leaves, _constrained(target, u), strict=True):
+        own = slice(start, start + leaf.size)
+        start = own.stop
+        flat = np.asarray(value).reshape(len(u), -1)
+        values.append(flat)
+        direction = np.zeros((target.dim, flat.shape[1]))
+        direction[own] = np.eye(leaf.size) if leaf.is_elementwise else slopes(flat, z[:, own])
+        directions.append(direction)
+    return np.concatenate(values, axis=1), np.concatenate(directions, axis=1)
+
+
+@jax.jit
+def _constrained(target: Target, u):
+    """The parameters at positions (S, dim), in the order of the structure's leaves."""
+
+    def one(u):
+        leaves = target.model.prior.leaves(target.constrain(u))
+        return [jnp.asarray(leaves[leaf.name]) for leaf in target.structure.leaves]
+
+    return jax.vmap(one)(u)
