@@ -119,6 +119,11 @@ def compiler_options() -> dict[str, int] | None:
     return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
 
 
+def unoptimised() -> dict[str, int] | None:
+    """What the compiler is told about programs that run a few times for a few milliseconds."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+
 def value_and_gradient(function: Callable) -> Callable:
     """``jax.value_and_grad(function)`` of a function of one array; scatter-adds become loops on a CPU."""
 

@@ -15,9 +15,11 @@ import numpy as np
 from credo.linalg.products import second_order
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.spectrum import Spectrum
+from credo.native import unoptimised
 
 NUM_BISECTIONS = 60
 DECAY = 0.1  # how fast D may fall from one step to the next
+SMALL = 1_000_000  # numbers of data times dimension: an evaluation takes milliseconds however it is compiled
 HARD = 1e-6  # the least part of g along the eigenvector that leads away from a saddle
 
 
@@ -28,7 +30,8 @@ class Dense:
     chunk: int
 
     def evaluate(self, objective, args, u, minimum, last) -> Evaluation:
-        value, gradient, A = _value_gradient_curvature(objective, self.chunk, args, u, minimum)
+        evaluate = _value_gradient_curvature(_size(args) * len(u) <= SMALL)
+        value, gradient, A = evaluate(objective, self.chunk, args, u, minimum)
         return _evaluation(value, gradient, np.asarray(A), (), len(u))
 
     def propose(self, at: Evaluation, radius, scale) -> Proposal:
@@ -114,14 +117,25 @@ def _evaluation(value, gradient, A, extra, num_products) -> Evaluation:
     return Evaluation(float(value), gradient, A, extra, float(np.finfo(gradient.dtype).eps), num_products)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "chunk"))
-def _value_gradient_curvature(objective: Callable, chunk: int, args, u, minimum):
+def _size(args) -> int:
+    return sum(np.size(leaf) for leaf in jax.tree.leaves(args))
+
+
+def _at_once(objective: Callable, chunk: int, args, u, minimum):
     value, gradient, product = second_order(lambda v: objective(args, v), u)
 
     def curvature():
         return -columns(product, u, chunk)
 
     return value, gradient, jax.lax.cond(value >= minimum, curvature, lambda: jnp.zeros((u.size, u.size), u.dtype))
+
+
+@functools.cache
+def _value_gradient_curvature(is_small: bool) -> Callable:
+    """A small model's ten evaluations earn nothing of what LLVM's optimiser costs: half of the time to compile."""
+    return jax.jit(
+        _at_once, static_argnames=("objective", "chunk"), compiler_options=unoptimised() if is_small else None
+    )
 
 
 def columns(product: Callable, u, chunk: int):
