@@ -74,6 +74,11 @@ METHODS: dict[str, Entry] = {
     "sgnht": Entry(
         lambda known: credo.SGNHT(batch_size=None), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed"), 0.06
     ),
+    "constant_sgd": Entry(lambda known: credo.ConstantSGD(batch_size=64), ("logistic",), ()),
+    "deep_ensemble": Entry(lambda known: credo.DeepEnsemble(), ("gaussian", "logistic"), ()),
+    "snapshots": Entry(lambda known: credo.StochasticWeightSnapshots(), ("gaussian", "logistic"), ()),
+    "swag": Entry(lambda known: credo.SWAG(), ("logistic",), ()),
+    "multi_swag": Entry(lambda known: credo.MultiSWAG(members=2), ("logistic",), ()),
     "smc": Entry(smc, ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic")),
     "grid": Entry(
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6

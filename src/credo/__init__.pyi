@@ -4,6 +4,7 @@ from . import adapters, decisions, diagnose, estimators, exact, mcmc, nn, plots,
 from ._version import __version__
 from .decisions.deciding import Decision, decide
 from .fitting import fit, load, resume
+from .methods.ensemble import SWAG, DeepEnsemble, MultiSWAG, StochasticWeightSnapshots
 from .methods.exact import Exact, Grid
 from .methods.laplace import ExactHessian, GaussNewton, Laplace
 from .methods.mcmc import (
@@ -25,7 +26,7 @@ from .methods.optimise import MAP, MLE, confidence_ellipsoid
 from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
 from .methods.particles.smc import SMC
-from .methods.sgmcmc import SGHMC, SGLD, SGNHT
+from .methods.sgmcmc import SGHMC, SGLD, SGNHT, ConstantSGD
 from .methods.vi import ADVI, BatchAndMatch, DADVI, FullRank, MeanField
 from .model.data import Rows
 from .model.model import Model
@@ -87,6 +88,11 @@ __all__ = [
     "SGLD",
     "SGHMC",
     "SGNHT",
+    "ConstantSGD",
+    "DeepEnsemble",
+    "SWAG",
+    "MultiSWAG",
+    "StochasticWeightSnapshots",
     "Importance",
     "Independent",
     "Sobol",

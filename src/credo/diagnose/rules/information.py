@@ -11,6 +11,7 @@ INFORMATION: dict[str, Rule] = {
     "num_chains": Rule("chains run", "information"),
     "num_divergences": Rule("transitions after warm-up whose energy error diverged", "information"),
     "num_draws": Rule("draws taken, over all chains", "information"),
+    "num_members": Rule("members of the ensemble", "information"),
     "num_temperatures": Rule("temperatures between prior and posterior", "information"),
     "num_settled": Rule(
         "discrete coordinates that took one value in all draws, after they moved: not in R-hat and ESS", "information"

@@ -1,7 +1,7 @@
 """Stochastic-gradient Markov chains: samplers that look at a minibatch a step and never accept or reject."""
 
-from credo.methods.sgmcmc.methods import SGHMC, SGLD, SGNHT
-from credo.methods.sgmcmc.preconditioner import CurvatureScale, GradientScale, UnitScale
+from credo.methods.sgmcmc.methods import SGHMC, SGLD, SGNHT, ConstantSGD
+from credo.methods.sgmcmc.preconditioner import CurvatureScale, GradientScale, NoiseScale, UnitScale
 from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
 
 __all__ = [
@@ -9,9 +9,11 @@ __all__ = [
     "SGLD",
     "SGNHT",
     "Constant",
+    "ConstantSGD",
     "CurvatureScale",
     "Cyclical",
     "Decaying",
     "GradientScale",
+    "NoiseScale",
     "UnitScale",
 ]

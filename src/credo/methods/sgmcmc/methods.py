@@ -1,226 +1,19 @@
-"""The stochastic-gradient samplers as methods of ``credo.fit``.
+"""The stochastic-gradient samplers as methods of ``credo.fit``."""
 
-A draw is as many updates as decorrelate one scale of the posterior, about; N comes from the data, and the factor N/M,
-the prior and the Jacobian are the target's own.
-"""
-
-from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
-from credo.algorithm import Algorithm, Options, Phase, as_key, stream
-from credo.diagnose.convergence import convergence, stuck_chains
-from credo.diagnose.verdict import judge
+from credo.methods.sgmcmc import constant_rate
 from credo.methods.sgmcmc import nose_hoover as thermostat
 from credo.methods.sgmcmc import sghmc as hamiltonian
 from credo.methods.sgmcmc import sgld as langevin
-from credo.methods.sgmcmc.dynamics import Dynamics
-from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
-from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
-from credo.methods.sgmcmc.schedule import Constant, Schedule
-from credo.methods.sgmcmc.tune import Measured, first_position, measure
-from credo.model.windows import shuffled
-from credo.posterior.kinds import Draws
-from credo.posterior.posterior import Posterior
-from credo.run import run
+from credo.methods.sgmcmc.preconditioner import NoiseScale, Preconditioner
+from credo.methods.sgmcmc.stochastic import BIAS, StochasticGradient
 from credo.status import CredoError
 
-BIAS = 0.05  # share of the variance that each term of the step's error may add
-MOST_UPDATES = 200  # a draw, where the caller does not say
-STREAM = 1 << 20
 ZERO: Any = np.zeros((), np.int32)
-
-
-class Tuning(NamedTuple):
-    """Arguments of the compiled chain."""
-
-    scale: Any
-    step_size: Any
-    center: Any
-    anchor: Anchor | None
-
-
-@dataclass(frozen=True)
-class Chain:
-    """What the compiled chain is keyed on."""
-
-    method: "StochasticGradient"
-    num_steps: int
-    first: int
-    total: int
-
-    def algorithm(self, target, tuning: Tuning) -> Algorithm:
-        method = self.method
-        dynamics = Dynamics(
-            gradient=stochastic_gradient(target, method.batch_of(target), tuning.anchor),
-            scale=tuning.scale,
-            step_size=tuning.step_size,
-            center=tuning.center,
-            schedule=method.schedule,
-            temperature=method.temperature,
-            num_steps=self.num_steps,
-            first=self.first,
-            total=self.total,
-        )
-        return method.kernel(dynamics)
-
-    def record(self, state) -> dict[str, Any]:
-        return {"position": state.position}
-
-
-@dataclass(frozen=True)
-class StochasticGradient:
-    """``chains`` × ``num_draws`` draws after ``num_warmup`` of warm-up each, on minibatches of ``batch_size`` rows.
-
-    ``batch_size`` None: all rows. ``step_size``: None for one whose bias is about a tenth of a variance at most, by the
-    curvature and the gradients' variance at the start. ``num_steps``: updates a draw; None for what decorrelates.
-    ``control_variates``: gradients relative to those at the start, which should be near a mode; None: where that makes
-    them less noisy. ``preconditioner``: ``CurvatureScale()``, ``GradientScale()`` or ``UnitScale()``, found at the
-    start and then fixed. ``schedule``: ``Constant()``, ``Decaying()`` or ``Cyclical()``. ``temperature``: T of the law
-    p(u, D)^{1/T}; 1 is the posterior, below it is a "cold" one.
-    Chains begin round ``start``, or round a mode.
-
-    Verdict: R-hat and effective sizes, and ``temperature_error``: by how much step size and noise heat the chain.
-    """
-
-    chains: int = field(default=4, metadata={"at_least": 1})
-    num_warmup: int = field(default=200, metadata={"at_least": 0})
-    num_draws: int = field(default=1_000, metadata={"at_least": 4})
-    batch_size: int | None = 256
-    step_size: float | None = None
-    num_steps: int | None = field(default=None, metadata={"at_least": 1})
-    schedule: Schedule = field(default_factory=Constant)
-    preconditioner: Preconditioner = field(default_factory=CurvatureScale)
-    control_variates: bool | None = None
-    temperature: float = 1.0
-
-    power: ClassVar[int]  # the schedule is one of ε; the step size is ε^(power / 2)
-
-    @abstractmethod
-    def kernel(self, dynamics: Dynamics) -> Algorithm:
-        """One draw of the chain."""
-
-    @abstractmethod
-    def best_step(self, curvature: float, noise: float) -> float:
-        """The step size at which each term of the bias is about ``BIAS``."""
-
-    @abstractmethod
-    def updates(self, step_size: float) -> int:
-        """Updates that move a chain by about one scale."""
-
-    @abstractmethod
-    def like(self, position: Any) -> Any:
-        """A state at ``position``, right in shapes and types alone."""
-
-    def batch_of(self, target) -> int | None:
-        """None where a batch would be all rows."""
-        return None if self.batch_size is None or self.batch_size >= target.size else self.batch_size
-
-    def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
-        target = target.flat()
-        self._check(target)
-        deadline = options.deadline()
-        random = np.random.default_rng(stream(key, STREAM))
-        position = first_position(target, key, start, options.max_memory, options.until(deadline).time_limit)
-        data = shuffled(target, self.batch_of(target), random)
-        found = measure(data, self.batch_of(target), self.preconditioner, key, position)
-        tuning = self._tuning(found, position)
-        num_steps = self.num_steps or int(np.clip(self.updates(float(tuning.step_size)), 1, MOST_UPDATES))
-        first, total = num_steps * self.num_warmup, num_steps * self.num_draws
-        chain = Chain(self, num_steps, first, total)
-        spread = found.scale / np.sqrt(max(float(found.curvature), 1.0))
-        starts = position + spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
-
-        def begin(data):
-            init = jax.jit(lambda data, tuning, key, u: chain.algorithm(data, tuning).init(key, u))
-            keys = [as_key(stream(key, STREAM, i)) for i in range(self.chains)]
-            states = [init(data, tuning, k, u) for k, u in zip(keys, starts, strict=True)]
-            return tuning, [jax.tree.map(np.asarray, state) for state in states]
-
-        warmup = [Phase("warmup", self.num_warmup)] if self.num_warmup else []
-        done = run(
-            chain,
-            data,
-            begin=begin,
-            like=(tuning, self.like(position)),
-            phases=[*warmup, Phase("sampling", self.num_draws, ("position",))],
-            key=key,
-            num_chains=self.chains,
-            options=options.until(deadline),
-            identity={"dtype": str(position.dtype)},
-        )
-        return self._posterior(done, target, chain, found, tuning)
-
-    def _check(self, target) -> None:
-        if not self.temperature > 0:
-            raise CredoError(f"temperature is {self.temperature}: give a positive number; 1 is the posterior.")
-        if self.step_size is not None and not self.step_size > 0:
-            raise CredoError(f"step_size is {self.step_size}: give a positive number, or leave it out.")
-        if self.batch_size is None:
-            return
-        if self.batch_size < 1:
-            raise CredoError(f"batch_size is {self.batch_size}: give a positive number, or None for all rows.")
-        if target.y is None:
-            raise CredoError(
-                "This target has no data to take minibatches of: say batch_size=None, or use NUTS(), which is exact."
-            )
-        if self.batch_of(target) is not None:
-            target.check_minibatch(self.batch_size)
-
-    def _tuning(self, found: Measured, position: np.ndarray) -> Tuning:
-        is_better = float(found.anchored_noise) < float(found.noise)
-        is_anchored = is_better if self.control_variates is None else self.control_variates
-        noise = float(found.anchored_noise if is_anchored else found.noise)
-        size = self.step_size or self.best_step(max(float(found.curvature), 1.0), noise)
-        anchor = Anchor(position, found.gradient) if is_anchored else None
-        return Tuning(found.scale, np.asarray(size, position.dtype), position, anchor)
-
-    def _posterior(self, done, target, chain: Chain, found: Measured, tuning: Tuning) -> Posterior:
-        positions, infos = np.asarray(done.records["position"]), done.info["sampling"]
-        t = chain.num_steps * np.arange(1, positions.shape[1] + 1) - 1
-        log_weights = self.schedule.log_weights(t, chain.total)
-        kept = np.ones(positions.shape[1], bool) if log_weights is None else np.isfinite(log_weights)
-        positions, temperatures = positions[:, kept], np.asarray(infos.temperature)[:, kept]
-        if log_weights is not None:
-            log_weights = np.broadcast_to(0.5 * self.power * log_weights[kept], positions.shape[:2])
-            log_weights = log_weights - np.log(np.sum(np.exp(log_weights)))
-            log_weights = None if np.ptp(log_weights) == 0 else log_weights.astype(positions.dtype)
-        if not np.all(np.isfinite(positions)):
-            raise CredoError(
-                f"The chains ran away to infinity with step size {float(tuning.step_size):.2g}: give a smaller "
-                "step_size, or start nearer to a mode (start=)."
-            )
-        figures = {
-            **_convergence(positions),
-            "temperature_error": abs(float(np.mean(temperatures)) / self.temperature - 1),
-            "step_size": float(tuning.step_size),
-        }
-        sentences = []
-        if not done.is_complete:
-            sentences.append(f"The time limit came after {len(t)} of {self.num_draws} draws in each chain.")
-        if self.temperature != 1:
-            sentences.append(f"These are draws of p(u, D)^(1/{self.temperature:g}), which is not the posterior.")
-        num_updates = self.chains * chain.num_steps * (len(t) + self.num_warmup)
-        return Posterior(
-            Draws(positions, log_weights),
-            target,
-            verdict=judge(figures, sentences, at_best="pass" if self.temperature == 1 else "doubtful"),
-            info={
-                "num_gradients": num_updates * (1 if tuning.anchor is None else 2),
-                "num_gradients_useful": self.chains * chain.num_steps * len(t),
-                "num_steps": chain.num_steps,
-                "step_size": float(tuning.step_size),
-                "has_control_variates": tuning.anchor is not None,
-                "gradient_variance": float(found.noise if tuning.anchor is None else found.anchored_noise),
-                "layout": done.layout,
-                "is_complete": done.is_complete,
-                "seconds": {"warmup": 0.0} | done.seconds,
-                "sample_stats": infos._asdict(),
-            },
-        )
 
 
 @dataclass(frozen=True)
@@ -243,7 +36,7 @@ class SGLD(StochasticGradient):
         return langevin.sgld(dynamics)
 
     def best_step(self, curvature, noise):
-        return 4 * BIAS / max(curvature, noise)
+        return 4 * BIAS / max(curvature, noise, 1.0)
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -264,7 +57,7 @@ class SGHMC(StochasticGradient):
         return hamiltonian.sghmc(dynamics, self.friction)
 
     def best_step(self, curvature, noise):
-        return min(np.sqrt(4 * BIAS / curvature), 2 * BIAS * self.friction / max(noise, 1e-12))
+        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), 2 * BIAS * self.friction / max(noise, 1e-12))
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -293,7 +86,7 @@ class SGNHT(StochasticGradient):
         return thermostat.nose_hoover(dynamics, self.diffusion)
 
     def best_step(self, curvature, noise):
-        return min(np.sqrt(4 * BIAS / curvature), 2 * self.diffusion / max(noise, 1e-12))
+        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), 2 * self.diffusion / max(noise, 1e-12))
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -307,11 +100,41 @@ class SGNHT(StochasticGradient):
             raise CredoError(f"diffusion is {self.diffusion}: give a positive number.")
 
 
-def _convergence(positions: np.ndarray) -> dict[str, float]:
-    found = convergence(positions)
-    return {
-        "max_r_hat": float(np.max(found.r_hat)),
-        "min_ess_bulk": float(np.min(found.ess_bulk)),
-        "min_ess_tail": float(np.min(found.ess_tail)),
-        "num_stuck_chains": int(np.sum(stuck_chains(positions))),
-    }
+@dataclass(frozen=True)
+class ConstantSGD(StochasticGradient):
+    """Stochastic gradient descent of constant steps as a sampler (Mandt, Hoffman & Blei 2017): ``constant_rate.py``.
+
+    No noise is injected: that of the minibatches is the sampler's own. Settings of ``SGLD``; steps are those at which
+    the stationary variances are nearest to the posterior's, coordinate by coordinate.
+    """
+
+    preconditioner: Preconditioner = field(default_factory=NoiseScale)
+
+    power: ClassVar[int] = 2
+
+    def kernel(self, dynamics):
+        return constant_rate.constant_sgd(dynamics)
+
+    def best_step(self, curvature, noise):
+        return min(2 / max(noise, 1e-12), 0.5 / max(curvature, 1e-12))
+
+    def updates(self, step_size):
+        return 100
+
+    def like(self, position: Any) -> Any:
+        return langevin.State(position, ZERO)
+
+    def _check(self, target):
+        super()._check(target)
+        if self.control_variates:
+            raise CredoError(
+                "ConstantSGD samples by the noise of its gradients: leave control_variates out, or use SGLD()."
+            )
+        if self.batch_of(target) is None:
+            raise CredoError(
+                f"ConstantSGD samples by the noise of minibatches, and a batch here is all of the {target.size} rows: "
+                "give a smaller batch_size, or use SGLD()."
+            )
+
+    def _is_anchored(self, found):
+        return False

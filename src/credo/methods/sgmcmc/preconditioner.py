@@ -65,3 +65,13 @@ class GradientScale(Preconditioner):
         squares = jax.lax.map(lambda key: gradient(key, u) ** 2, jax.random.split(key, NUM_GRADIENTS))
         size = jnp.sqrt(jnp.mean(squares, axis=0))
         return (self.damping * jnp.max(size) + size) ** -0.5
+
+
+@dataclass(frozen=True)
+class NoiseScale(Preconditioner):
+    """s = V^−½, V the variance of the stochastic gradients: where N is large it is in proportion to the curvature."""
+
+    def scale(self, target, batch_size, gradient, key, u):
+        draws = jax.lax.map(lambda key: gradient(key, u), jax.random.split(key, NUM_GRADIENTS))
+        variance = jnp.var(draws, axis=0, ddof=1)
+        return jnp.maximum(variance, FLAT * jnp.max(variance)) ** -0.5

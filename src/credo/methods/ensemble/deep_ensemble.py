@@ -1,0 +1,71 @@
+"""Deep ensembles (Lakshminarayanan, Pritzel & Blundell 2017): maxima of the density from several initialisations."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from credo.algorithm import Options, stream
+from credo.diagnose.verdict import judge
+from credo.methods.ensemble.starts import fresh_positions
+from credo.methods.ensemble.training import Trained, batch_of, default_num_steps, train
+from credo.posterior.kinds import Draws
+from credo.posterior.posterior import Posterior
+
+STEP_SIZE = 0.01
+NO_SAMPLE = (
+    "An ensemble is a set of modes and no sample of the posterior: nothing here says how far it can be trusted. "
+    "Judge it by held-out scores (credo.compare), or beside HMC on a smaller problem."
+)
+
+
+@dataclass(frozen=True)
+class DeepEnsemble:
+    """``members`` trained on all data from different initialisations, each one draw of equal weight.
+
+    ``init(key)``: a member's parameters (of a network: its weights); without it the model's start is drawn anew, array
+    by array. ``optimiser``: an optax one that minimises, of the loss a datum; None for Adam with a cosine decay from
+    0.01. ``batch_size`` None: all rows. ``num_steps``: updates; None for 60 epochs, 2,000 at least.
+    The prior regularises each member: the loss is that of MAP, with N from the data.
+    """
+
+    members: int = field(default=5, metadata={"at_least": 1})
+    init: Callable | None = None
+    optimiser: optax.GradientTransformation | None = None
+    batch_size: int | None = 128
+    num_steps: int | None = field(default=None, metadata={"at_least": 1})
+
+    def fit(self, target, *, key, start, options: Options) -> Posterior:
+        target = target.flat()
+        trained = train_members(
+            target, self.members, self.init, self.optimiser, self.batch_size, self.num_steps, key, options
+        )
+        return as_posterior(trained.positions[None], target, trained)
+
+
+def train_members(target, members, init, optimiser, batch_size, num_steps, key, options: Options) -> Trained:
+    """Each from its own initialisation."""
+    batch = batch_of(target, batch_size)
+    num_steps = num_steps or default_num_steps(target, batch)
+    positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float))
+    return train(target, optimiser or adam(num_steps), batch, positions, stream(key, 1), options, num_steps=num_steps)
+
+
+@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
+def adam(num_steps: int) -> optax.GradientTransformation:
+    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
+    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
+
+
+def as_posterior(positions: np.ndarray, target, trained: Trained) -> Posterior:
+    """Draws (1, draw, dim) that make no claim to be a sample."""
+    figures = {"num_members": float(positions.shape[1])}
+    return Posterior(
+        Draws(positions),
+        target,
+        verdict=judge(figures, [*trained.sentences(), NO_SAMPLE], at_best="doubtful"),
+        info={"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at},
+    )

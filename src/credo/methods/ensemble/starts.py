@@ -1,0 +1,58 @@
+"""Where the members of an ensemble begin: apart from each other, each at a new initialisation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from credo.algorithm import as_key, stream
+from credo.model.target import Target
+from credo.status import CredoError
+
+STREAM = (1 << 20) + 1
+SPREAD = 0.1  # of coordinates that nobody has initialised
+
+
+def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Float[np.ndarray, "member dim"]:
+    """(num, dim). ``init(key)``: the parameters of a member, or of a network its weights.
+
+    Without it each array that the model starts from is drawn anew, normal with the spread of its entries: an
+    initialisation keeps its scale layer by layer, and trained weights theirs; arrays of one value stay.
+    """
+    start = target.model.start
+    if init is not None:
+        return np.stack([_given(target, init, as_key(stream(key, STREAM, i)), start) for i in range(num)])
+    random = np.random.default_rng(stream(key, STREAM))
+    if start is None:
+        return SPREAD * random.normal(size=(num, target.dim))
+    center = np.asarray(target.unconstrain(start))
+    spread, first = np.zeros(target.dim), 0
+    for leaf in target.structure.leaves:
+        rows = slice(first, first + leaf.size)
+        spread[rows] = np.std(center[rows]) if leaf.size > 1 else 0.0
+        first += leaf.size
+    mean = np.where(spread > 0, 0.0, center)
+    return mean + spread * random.normal(size=(num, target.dim))
+
+
+def _given(target: Target, init: Callable, key, start) -> np.ndarray:
+    params: Any = init(key)
+    names = target.model.prior.names or ()
+    if not (isinstance(params, dict) and set(params) == set(names)):
+        if start is None or "weights" not in names:
+            raise CredoError(
+                f"init(key) returns the parameters of the model, a dict of {', '.join(names)}; got "
+                f"{type(params).__name__}."
+            )
+        params = {**start, "weights": params}
+    try:
+        position = np.asarray(target.unconstrain(jax.tree.map(np.asarray, params)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CredoError(f"init(key) gives parameters of another structure than the model's: {error}.") from error
+    if position.shape != (target.dim,):
+        raise CredoError(
+            f"init(key) gives {position.size} numbers, and the model has {target.dim}: return arrays of its shapes."
+        )
+    return position

@@ -1,0 +1,169 @@
+"""SWAG (Maddox, Garipov, Izmailov, Vetrov & Wilson 2019): a Gaussian with the moments of stochastic gradient descent.
+
+Of T snapshots u_t along a path of constant step size, with mean ū and the last K deviations D̂ = (u_t − ū):
+
+    q = N(ū, ½ diag(mean u² − ū²) + ½ D̂ D̂ᵀ / (K − 1))
+
+The width is that of the path. Where a loss a datum of curvature A has minibatch gradients of covariance V, steps ε with
+momentum β give the stationary covariance ε V / (2 (1 − β) A): the posterior's 1 / (N A) for ε = 2 (1 − β) / (N V). In d
+dimensions ε = 2 (1 − β) d / (N tr V) comes nearest in KL divergence (Mandt, Hoffman & Blei 2017, eq. 15). That is the
+step size here, where it is stable; what it leaves of a heuristic the verdict says. A mixture of several, from several
+initialisations, is MultiSWAG (Wilson & Izmailov 2020).
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float
+
+from credo.algorithm import Options, as_key, stream
+from credo.diagnose.verdict import judge
+from credo.linalg.lowrank import LowRank
+from credo.linalg.products import hvp
+from credo.methods.ensemble.deep_ensemble import adam, train_members
+from credo.methods.ensemble.training import Trained, batch_of, default_num_steps, train
+from credo.methods.optimise.objective import starting_position
+from credo.posterior.kinds import Gaussian, Mixture
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+NUM_GRADIENTS, NUM_PRODUCTS = 64, 20  # that tell the gradients' variance and the largest curvature
+LEAST_SD = 1e-6  # of a coordinate that did not move, beside the largest
+HEURISTIC = (
+    "The width of SWAG is that of the optimiser's path, right at best on average over the weights: nothing here says "
+    "how far it can be trusted. Judge it by held-out scores (credo.compare)."
+)
+
+
+@dataclass(frozen=True)
+class SWAG:
+    """A Gaussian of low rank + diagonal covariance from ``num_snapshots`` snapshots, one each ``every`` updates.
+
+    ``step_size``: of stochastic gradient descent with ``momentum`` on the loss a datum; None for the one that gives the
+    path the posterior's width on average. ``rank``: K. ``every`` None: one epoch. ``num_steps``: updates of Adam before
+    that (None: 60 epochs; 0 where the weights are trained).
+    ``batch_size``: rows an update; a path on all rows would not move.
+    """
+
+    num_snapshots: int = field(default=40, metadata={"at_least": 2})
+    rank: int = field(default=20, metadata={"at_least": 2})
+    step_size: float | None = None
+    momentum: float = 0.9
+    batch_size: int = field(default=128, metadata={"at_least": 1})
+    every: int | None = field(default=None, metadata={"at_least": 1})
+    num_steps: int | None = field(default=None, metadata={"at_least": 0})
+
+    def fit(self, target, *, key, start, options: Options) -> Posterior:
+        target = target.flat()
+        positions = starting_position(target, key, start)[None]
+        if self.num_steps != 0:
+            batch = batch_of(target, self.batch_size)
+            num_steps = self.num_steps or default_num_steps(target, batch)
+            begun = train(target, adam(num_steps), batch, positions, stream(key, 2), options, num_steps=num_steps)
+            positions = begun.positions
+        kinds, trained = self.gaussians(target, positions, key, options)
+        return _posterior(kinds[0], target, trained)
+
+    def gaussians(self, target, positions, key, options: Options) -> tuple[list[Gaussian], Trained]:
+        """One for each of ``positions`` (member, dim), all paths at once."""
+        if not (self.step_size is None or self.step_size > 0) or not 0 <= self.momentum < 1:
+            raise CredoError(f"SWAG needs step_size > 0 and momentum in [0, 1); got {self.step_size}, {self.momentum}.")
+        batch = batch_of(target, self.batch_size)
+        if batch is None:
+            raise CredoError(
+                f"SWAG reads the spread of minibatch steps, and a batch of {self.batch_size} is all of the "
+                f"{target.size} rows: give a smaller batch_size, or use Laplace()."
+            )
+        every = self.every or max(target.size // batch, 1)
+        times = tuple(every * (i + 1) for i in range(self.num_snapshots))
+        optimiser = sgd(self.momentum)
+        step_size = self.step_size or min(
+            (1 - self.momentum) * float(_widest_step(target, batch, stream(key, 4), u)) for u in positions
+        )
+        trained = train(
+            target,
+            optimiser,
+            batch,
+            positions,
+            stream(key, 3),
+            options,
+            num_steps=times[-1],
+            snapshots=times,
+            step_size=step_size,
+            is_independent=True,
+        )
+        return [gaussian_of(path, self.rank) for path in trained.snapshots], trained
+
+
+@dataclass(frozen=True)
+class MultiSWAG:
+    """A mixture of ``members`` SWAGs of equal weight from different initialisations; ``init``: see ``DeepEnsemble``."""
+
+    members: int = field(default=3, metadata={"at_least": 1})
+    swag: SWAG = field(default_factory=SWAG)
+    init: Callable | None = None
+
+    def fit(self, target, *, key, start, options: Options) -> Posterior:
+        target = target.flat()
+        trained = train_members(
+            target, self.members, self.init, None, self.swag.batch_size, self.swag.num_steps, stream(key, 2), options
+        )
+        kinds, trained = self.swag.gaussians(target, trained.positions, key, options)
+        weights = np.full(self.members, -np.log(self.members))
+        return _posterior(Mixture(weights, tuple(kinds)), target, trained)
+
+
+@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
+def sgd(momentum: float) -> optax.GradientTransformation:
+    """Constant steps, whose size is given to the training: the path has a width."""
+    return optax.sgd(1.0, momentum=momentum or None)
+
+
+@functools.partial(jax.jit, static_argnames="batch_size")
+def _widest_step(target, batch_size: int, key, u):
+    """2 d / (N tr V) at ``u``, and at most half the inverse of the largest curvature of the loss a datum."""
+    k_noise, k_power = jax.random.split(as_key(key))
+
+    def loss(u, batch=None):
+        return -target.log_density(u, batch) / target.size
+
+    def one(key):
+        return jax.grad(loss)(u, jax.random.randint(key, (batch_size,), 0, target.size))
+
+    V = jnp.var(jax.lax.map(one, jax.random.split(k_noise, NUM_GRADIENTS)), axis=0, ddof=1)
+
+    def iterate(_, carry):
+        v, _ = carry
+        v = hvp(loss, u, v)
+        size = jnp.linalg.norm(v)
+        return v / size, size
+
+    v = jax.random.normal(k_power, u.shape, u.dtype)
+    _, curvature = jax.lax.fori_loop(0, NUM_PRODUCTS, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), u.dtype)))
+    return jnp.minimum(2 * u.size / (target.size * jnp.sum(V)), 0.5 / curvature)
+
+
+def gaussian_of(path: Float[np.ndarray, "snapshot dim"], rank: int) -> Gaussian:
+    """The moments of a path."""
+    mean = path.mean(axis=0)
+    variance = path.var(axis=0)
+    sd = np.sqrt(0.5 * np.maximum(variance, LEAST_SD**2 * max(float(variance.max()), 1e-30)))
+    last = path[-min(rank, len(path)) :] - mean
+    factor = last.T / np.sqrt(2.0 * (len(last) - 1))
+    return Gaussian(mean, LowRank.from_factor(sd, factor))
+
+
+def _posterior(kind, target, trained: Trained) -> Posterior:
+    return Posterior(
+        kind,
+        target,
+        verdict=judge(
+            {"num_members": float(len(trained.positions))}, [*trained.sentences(), HEURISTIC], at_best="doubtful"
+        ),
+        info={"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at},
+    )

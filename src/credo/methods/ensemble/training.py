@@ -1,0 +1,173 @@
+"""Gradient ascent of several members at once: one compiled program, each member with its own start and order of data.
+
+An update sees the next window of rows (model/windows.py): an epoch is a pass from a random place of the shuffled data
+on. Over an epoch the noise of such windows cancels, which is good for a mode and bad for a path whose width should be
+that of independent batches: these are windows from a random place each. What is maximised is the density in the user's
+space, a datum, so that step sizes mean the same for any N:
+
+    (log p(u, D) − log |∂θ/∂u|) / N,   estimated on the window
+
+A member whose loss or gradient is not finite stays where it was from then on, and says at which update.
+"""
+
+import functools
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from credo.algorithm import Options, as_key, stream, streams
+from credo.diagnose.startup import explain
+from credo.model.target import Target
+from credo.model.windows import shuffled, window
+from credo.status import CredoError
+
+EPOCHS, LEAST_STEPS = 60, 2_000
+CALLS = 20  # of the compiled loop, where nobody asks for snapshots: between them the clock is looked at
+COPIES = 8  # of a member's weights that training holds: gradients, an optimiser's memory, a step back
+MEMORY = 2**30  # bytes of members trained together
+STREAM = 1 << 20
+
+
+class Member(NamedTuple):
+    """``failed_at``: the update whose loss or gradient was not finite; −1 before."""
+
+    position: Float[Array, " dim"]
+    memory: Any
+    failed_at: Int[Array, ""]
+
+
+class Trained(NamedTuple):
+    """``positions`` (member, dim) at the end; ``snapshots`` (member, snapshot, dim) at the times asked for.
+
+    ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member.
+    """
+
+    positions: np.ndarray
+    snapshots: np.ndarray
+    failed_at: np.ndarray
+    num_updates: int
+
+    def sentences(self) -> list[str]:
+        """What went wrong in single members."""
+        return [
+            f"Member {i}'s loss or gradient was not finite at update {at:,}: it stays at its last finite position. "
+            "Lower the step size of the optimiser, or add optax.clip_by_global_norm before it."
+            for i, at in enumerate(self.failed_at)
+            if at >= 0
+        ]
+
+
+def default_num_steps(target: Target, batch_size: int | None) -> int:
+    """60 epochs, and no fewer than 2,000 updates."""
+    return max(LEAST_STEPS, EPOCHS * (target.size // batch_size) if batch_size else 0)
+
+
+def batch_of(target: Target, batch_size: int | None) -> int | None:
+    """None where a batch is all rows. CredoError where the likelihood cannot be cut into rows."""
+    if batch_size is None or target.y is None or batch_size >= target.size:
+        return None
+    target.check_minibatch(batch_size)
+    return batch_size
+
+
+def train(
+    target: Target,
+    optimiser: optax.GradientTransformation,
+    batch_size: int | None,
+    positions: Float[np.ndarray, "member dim"],
+    key,
+    options: Options,
+    *,
+    num_steps: int,
+    snapshots: tuple[int, ...] = (),
+    step_size: float = 1.0,
+    is_independent: bool = False,
+) -> Trained:
+    """``num_steps`` updates from each of ``positions``, with snapshots after so many updates, in rising order.
+
+    Members train together where memory allows, else one group after another; the answer is the same.
+    ``step_size``: a factor of the optimiser's updates, an argument of the compiled program. ``is_independent``: batches
+    are independent of each other, and not passes through the data.
+    CredoError where no member has a finite first gradient.
+    """
+    num, dim = positions.shape
+    budget = options.max_memory or MEMORY
+    together = int(np.clip(budget // (COPIES * positions.itemsize * dim), 1, num))
+    data = shuffled(target, batch_size, np.random.default_rng(stream(key, STREAM)))
+    advance = functools.partial(
+        _advance, jax.device_put(data), optimiser=optimiser, batch_size=batch_size, is_independent=is_independent
+    )
+    orders = streams(key, num, STREAM, 1)
+    deadline = options.deadline()
+    parts = []
+    for first in range(0, num, together):
+        rows = slice(first, first + together)
+        parts.append(
+            _train(advance, optimiser, positions[rows], orders[rows], num_steps, snapshots, deadline, step_size)
+        )
+    positions, shots, failed_at = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    joined = Trained(positions, shots, failed_at, num_steps)
+    if np.all(joined.failed_at == 0):
+        raise CredoError(explain(target, positions[0]))
+    if any(part.num_updates < num_steps for part in parts):
+        raise CredoError(
+            f"The time limit of {options.time_limit:g} s came after {min(p.num_updates for p in parts)} of "
+            f"{num_steps:,} updates: raise time_limit, or lower num_steps."
+        )
+    return joined
+
+
+def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline, step_size) -> Trained:
+    members, factor = _begin(optimiser, positions), np.asarray(step_size, positions.dtype)
+    quota = -(-num_steps // CALLS)
+    stops = sorted({*snapshots, *range(quota, num_steps, quota), num_steps})
+    done, kept = 0, []
+    for stop in stops:
+        if time.monotonic() > deadline and done:
+            break
+        members = advance(members, orders, factor, done, stop)
+        done = stop
+        if stop in snapshots:
+            kept.append(np.asarray(members.position))
+    shots = np.stack(kept, axis=1) if kept else np.zeros((len(positions), 0, positions.shape[1]), positions.dtype)
+    return Trained(np.asarray(members.position), shots, np.asarray(members.failed_at), done)
+
+
+@functools.partial(jax.jit, static_argnames="optimiser")
+def _begin(optimiser, positions) -> Member:
+    return jax.vmap(lambda u: Member(u, optimiser.init(u), jnp.int32(-1)))(positions)
+
+
+@functools.partial(jax.jit, static_argnames=("optimiser", "batch_size", "is_independent"))
+def _advance(
+    target: Target, members: Member, orders, factor, first, last, *, optimiser, batch_size: int | None, is_independent
+) -> Member:
+    num_batches = 1 if batch_size is None else target.size // batch_size
+
+    def loss(u, batch):
+        return (target.log_jacobian(u) - target.log_density(u, batch)) / max(target.size, 1)
+
+    def update(i, member: Member, order) -> Member:
+        batch = None
+        if batch_size is not None:
+            epoch, place = (i, 0) if is_independent else (i // num_batches, (i % num_batches) * batch_size)
+            offset = jax.random.randint(jax.random.fold_in(as_key(order), epoch), (), 0, target.size)
+            batch = window(target, batch_size, (offset + place) % target.size)
+        value, gradient = jax.value_and_grad(loss)(member.position, batch)
+        change, memory = optimiser.update(gradient, member.memory, member.position)  # type: ignore[arg-type]
+        new: Any = member.position + factor * change
+        is_finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(new)) & jnp.all(jnp.isfinite(gradient))
+        is_fine = (member.failed_at < 0) & is_finite
+        taken = Member(new, memory, member.failed_at)
+        left = member._replace(failed_at=jnp.where(member.failed_at < 0, jnp.int32(i), member.failed_at))
+        return jax.tree.map(lambda a, b: jnp.where(is_fine, a, b), taken, left)
+
+    def body(i, members: Member) -> Member:
+        return jax.vmap(lambda member, order: update(i, member, order))(members, orders)
+
+    return jax.lax.fori_loop(first, last, body, members)

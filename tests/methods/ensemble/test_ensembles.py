@@ -1,0 +1,181 @@
+"""Ensembles and SWAG: members reach the modes they should, widths follow their formulas, faults are said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+from credo.methods.ensemble.starts import fresh_positions
+from credo.methods.ensemble.swag import gaussian_of
+from credo.nn import BayesianNetwork, Gaussian
+from credo.precision import double
+
+RANDOM = np.random.default_rng(0)
+N = 512
+X = RANDOM.normal(size=(N, 3))
+Y = X @ np.array([1.0, -2.0, 0.5]) + 0.5 * RANDOM.normal(size=N)
+PRECISION = X.T @ X / 0.25 + np.eye(3)
+MEAN = np.linalg.solve(PRECISION, X.T @ Y / 0.25)
+SD = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
+
+
+def linear(params=None) -> credo.Target:
+    weights = np.array([0.3, -0.1, 0.2]) if params is None else params
+    return BayesianNetwork(lambda w, x: x @ w, weights, head=Gaussian(0.5)).given(X, Y)
+
+
+def tanh_network() -> credo.Target:
+    params = {"in": RANDOM.normal(size=(3, 4)), "out": RANDOM.normal(size=(4,))}
+    return BayesianNetwork(lambda p, x: jnp.tanh(x @ p["in"]) @ p["out"], params, head=Gaussian()).given(X, Y)
+
+
+def positions(posterior) -> np.ndarray:
+    return posterior.kind.positions[0]
+
+
+# members ----------------------------------------------------------------------------------------
+
+
+def test_every_member_reaches_the_only_mode():
+    posterior = credo.fit(linear(), credo.DeepEnsemble(members=3), key=1, progress=False)
+    assert positions(posterior).shape == (3, 3)
+    assert np.all(np.abs(positions(posterior) - MEAN) < 0.1 * SD)
+    assert posterior.verdict.status == "doubtful"
+    assert any("no sample of the posterior" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_members_of_a_network_differ_and_agree_on_the_data():
+    target = tanh_network()
+    posterior = credo.fit(target, credo.DeepEnsemble(members=3, num_steps=3_000), key=2, progress=False)
+    w = positions(posterior)
+    assert np.min(np.linalg.norm(w[:, None] - w, axis=-1)[np.triu_indices(3, 1)]) > 0.5
+    predictive = posterior.predict(X[:50])
+    assert np.mean(predictive.epistemic) < 0.1 * np.mean(predictive.variance)
+
+
+def test_groups_that_memory_asks_for_change_nothing():
+    target = tanh_network()
+    method = credo.DeepEnsemble(members=3, num_steps=50)
+    together = credo.fit(target, method, key=3, progress=False)
+    apart = credo.fit(target, method, key=3, max_memory=10**6 // 1000 * 1000, progress=False)
+    np.testing.assert_allclose(positions(together), positions(apart), rtol=1e-10)
+
+
+def test_members_begin_where_init_says():
+    method = credo.DeepEnsemble(
+        members=2, init=lambda key: jnp.full(3, 7.0), num_steps=1, optimiser=optax.sgd(1e-12), batch_size=None
+    )
+    np.testing.assert_allclose(positions(credo.fit(linear(), method, progress=False)), 7.0, atol=1e-6)
+    named = credo.DeepEnsemble(
+        members=1, init=lambda key: {"weights": jnp.full(3, 5.0)}, num_steps=1, optimiser=optax.sgd(1e-12)
+    )
+    np.testing.assert_allclose(positions(credo.fit(linear(), named, progress=False)), 5.0, atol=1e-6)
+
+
+def test_fresh_starts_keep_the_scale_of_each_array():
+    params = {"w": np.random.default_rng(1).normal(scale=0.2, size=(3, 400)), "b": np.zeros(400), "v": np.ones(400)}
+    network = BayesianNetwork(lambda p, x: (x @ p["w"] + p["b"]) @ p["v"], params, head=Gaussian(0.5))
+    target = network.given(X, Y).flat()
+    w = network.prior.leaves(target.constrain(jnp.asarray(fresh_positions(target, 1, None, np.zeros(2, np.uint32))[0])))
+    assert np.std(w["weights.w"]) == pytest.approx(0.2, rel=0.1)
+    assert not np.array_equal(w["weights.w"], params["w"])
+    np.testing.assert_array_equal(w["weights.b"], 0.0)
+    np.testing.assert_array_equal(w["weights.v"], 1.0)
+
+
+def test_a_member_whose_gradient_fails_stays_and_says_so():
+    """The density is no number beyond u = 1, which one of two starts walks into."""
+
+    def log_density(params):
+        u = params["u"]
+        return jnp.where(u > 1.0, jnp.nan, 3.0 * u)
+
+    target = credo.Model.from_log_density(log_density, {"u": constraints.real}).given()
+    method = credo.DeepEnsemble(
+        members=2,
+        init=lambda key: {"u": jnp.float64(0.5) if key is None else jnp.asarray(0.5)},
+        optimiser=optax.sgd(0.01),
+        num_steps=100,
+    )
+    posterior = credo.fit(target, method, progress=False)
+    assert np.all(positions(posterior) <= 1.0 + 0.04)
+    assert np.all(np.isfinite(positions(posterior)))
+    assert np.all(posterior.info["failed_at"] > 5)
+    assert any("loss or gradient was not finite at update" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_snapshots_are_the_ends_of_cycles():
+    posterior = credo.fit(linear(), credo.StochasticWeightSnapshots(cycles=4, num_steps=2_000), key=4, progress=False)
+    assert positions(posterior).shape == (4, 3)
+    assert np.all(np.abs(positions(posterior) - MEAN) < SD)
+    assert len(np.unique(positions(posterior)[:, 0])) == 4
+
+
+# widths ----------------------------------------------------------------------------------------
+
+
+def test_the_moments_of_a_path():
+    path = np.random.default_rng(2).normal(size=(30, 5))
+    with double():
+        found = jax.tree.map(np.asarray, gaussian_of(path, 10))
+    last = path[-10:] - path.mean(axis=0)
+    expected = 0.5 * np.diag(path.var(axis=0)) + 0.5 * last.T @ last / 9
+    np.testing.assert_allclose(found.mean, path.mean(axis=0))
+    with double():
+        np.testing.assert_allclose(found.scale.dense(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_swag_has_the_posteriors_width_where_the_theory_holds(momentum):
+    """A linear model: the noise of the gradients is in proportion to the curvature, to first order in M / N."""
+    method = credo.SWAG(num_snapshots=400, rank=200, batch_size=32, momentum=momentum)
+    posterior = credo.fit(linear(), method, key=5, progress=False)
+    ratio = posterior.sd()["weights"] / SD
+    assert np.all(np.abs(np.log(ratio)) < 0.3), ratio
+    assert np.all(np.abs(posterior.mean()["weights"] - MEAN) < 0.6 * SD)
+    assert any("width of SWAG" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_constant_steps_of_gradient_ascent_sample_a_linear_model():
+    posterior = credo.fit(linear(), credo.ConstantSGD(batch_size=16), key=6, progress=False)
+    ratio = posterior.sd()["weights"] / SD
+    assert np.all(np.abs(np.log(ratio)) < 0.25), ratio
+
+
+def test_several_swags_are_a_mixture():
+    method = credo.MultiSWAG(members=2, swag=credo.SWAG(num_snapshots=10, num_steps=500))
+    posterior = credo.fit(linear(), method, key=7, progress=False)
+    assert len(posterior.kind.components) == 2  # type: ignore[attr-defined]
+    assert np.all(np.abs(posterior.mean()["weights"] - MEAN) < SD)
+    assert np.isfinite(posterior.log_prob({"weights": MEAN}))
+
+
+# requests that cannot be answered -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (credo.SWAG(batch_size=N), "all of the 512 rows"),
+        (credo.SWAG(momentum=1.0), "momentum in \\[0, 1\\)"),
+        (credo.SWAG(step_size=-0.1), "step_size > 0"),
+        (credo.StochasticWeightSnapshots(step_size=0.0), "step_size is 0"),
+        (credo.DeepEnsemble(members=0), "1 or more"),
+        (credo.DeepEnsemble(init=lambda key: jnp.ones(4)), "init\\(key\\) gives 4 numbers, and the model has 3"),
+        (credo.ConstantSGD(control_variates=True), "leave control_variates out"),
+        (credo.ConstantSGD(batch_size=None), "noise of minibatches"),
+    ],
+)
+def test_wrong_settings_are_said(method, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        credo.fit(linear(), method, progress=False)
+
+
+def test_a_start_without_a_finite_density_is_said():
+    model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["a"], 0.0 * x))
+    with pytest.raises(credo.CredoError):
+        credo.fit(model.given(np.ones(4), np.ones(4)), credo.DeepEnsemble(batch_size=None, num_steps=5), progress=False)
