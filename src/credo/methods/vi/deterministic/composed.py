@@ -72,12 +72,13 @@ def fit_composed(
             f"DADVI keeps draws of white noise, and those of {type(family).__name__} choose a component first: use "
             "ADVI() for it."
         )
+    size = jax.eval_shape(lambda key: family.noise(key, 2, target.dim), key).shape[-1]
     deadline, dtype = options.deadline(), np.dtype(jnp.result_type(float))
     begun = find_start(target, family, key, start, options)
     q, num_gradients, path = begun.q, begun.num_gradients, []
     at_once = max(evaluations_at_once(target, options.max_memory) // 8, 1)  # tangents of a gradient keep as much again
     while True:
-        noise = draw(num_pairs, target.dim)
+        noise = draw(num_pairs, size)
         objective = Composed(family, min(at_once, len(noise)))
 
         def problem(q) -> Problem:

@@ -20,6 +20,10 @@ class Momentum(Optimiser):
 
     decay: float = 0.9
 
+    @property
+    def memory(self) -> float:
+        return 1 / (1 - self.decay)
+
     def start(self, rest):
         return jax.tree.map(jnp.zeros_like, rest)
 

@@ -11,6 +11,11 @@ Tangent = Any  # a pytree of arrays; linear: sums and multiples of tangents are 
 class Optimiser(ABC):
     """A subclass is a frozen dataclass of settings: compiled code is keyed on it."""
 
+    @property
+    def memory(self) -> float:
+        """About how many past gradients a step depends on."""
+        return 10.0
+
     @abstractmethod
     def start(self, rest: Tangent) -> Any:
         """The state before the first step; ``rest``: a zero tangent."""

@@ -1,0 +1,1 @@
+"""Natural-gradient variational inference."""
