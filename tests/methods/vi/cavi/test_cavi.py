@@ -209,7 +209,8 @@ def test_latent_factors_stay_beside_the_parameters():
     """With a factor that the model does not know, the ELBO may lie below that of the parameters, and not above."""
     updates = {**UPDATES, "latent": lambda q, data: np.zeros(3)}
     lower = credo.fit(target(), cavi(updates=updates, elbo=lambda q, data: elbo(q, data) - 1.0, num_draws=500))
-    assert lower.verdict.status == "pass"
+    assert lower.verdict.status != "failed"
+    assert "elbo gives" not in str(lower.verdict)
     assert set(lower.mean()) == {"mean", "precision"}
     higher = credo.fit(target(), cavi(updates=updates, elbo=lambda q, data: elbo(q, data) + 1.0, num_draws=500))
     assert higher.verdict.status == "failed"

@@ -17,11 +17,12 @@ import numpy as np
 
 from credo.algorithm import Options, stream
 from credo.algorithm import as_key as key_of
-from credo.diagnose.pareto import proposal_figures
 from credo.diagnose.verdict import judge
+from credo.methods.particles.correction import gradients
 from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, has_evidence
 from credo.methods.vi.cavi.product import product_of
 from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of, unfinished
+from credo.methods.vi.measure import CHEAP, assess
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior, as_key
 from credo.posterior.product import Product
@@ -68,7 +69,7 @@ class CAVI:
     relative_tolerance: float = field(default=1e-10, metadata={"at_least": 0.0})
     max_sweeps: int = field(default=10_000, metadata={"at_least": 1})
     num_starts: int = field(default=1, metadata={"at_least": 1})
-    num_draws: int = field(default=4_000, metadata={"at_least": 30})
+    num_draws: int = field(default=2_000, metadata={"at_least": 30})
 
     def __post_init__(self):
         if not (isinstance(self.updates, Mapping) and self.updates):
@@ -94,15 +95,19 @@ class CAVI:
             ascent = self._ascend(data, stream(key, 0), deadline, self._warm(start, target))
             q, names = product_of(ascent.factors, target)
         at_once = evaluations_at_once(target, options.max_memory)
-        u, log_weights = draw_and_weigh(q, target, stream(key, 1), self.num_draws, at_once, deadline)
-        found = Estimate(float(log_weights.mean()), float(log_weights.std(ddof=1)) / len(u) ** 0.5, "monte carlo")
+        measured = assess(
+            lambda i: draw_and_weigh(q, target, stream(key, 1, i), self.num_draws, at_once, deadline),
+            lambda u: gradients(_log_density, target, u, max(at_once // CHEAP, 1)),
+            q,
+            target,
+            deadline,
+        )
         has_latent = len(ascent.factors) > len(names)
-        remarks = _disagreement(ascent.elbo, found, has_latent) if has_evidence(target) else ()
-        spread = np.maximum(u.std(axis=0), np.finfo(float).tiny)
+        remarks = _disagreement(ascent.elbo, measured.elbo, has_latent) if has_evidence(target) else ()
         return Posterior(
             q,
             target,
-            verdict=_verdict(ascent, proposal_figures((u - u.mean(axis=0)) / spread, log_weights), remarks),
+            verdict=_verdict(ascent, measured.figures, remarks),
             info={
                 "num_gradients": 0,
                 "is_complete": not ascent.is_cut_off,
@@ -110,6 +115,7 @@ class CAVI:
                 "elbo_path": np.stack([np.arange(ascent.num_sweeps), ascent.elbo_path]),
                 "restarts": ascent.restarts,
                 "factors": ascent.factors,
+                "evidence_upper": measured.upper if has_evidence(target) and not remarks else None,
             },
             log_evidence=Estimate(ascent.elbo, 0.0, "lower bound") if has_evidence(target) and not remarks else None,
         )
@@ -149,6 +155,10 @@ class CAVI:
             "CAVI starts from factors and not from a position: give them as CAVI(start={name: factor}), or start= a "
             "posterior that CAVI fitted."
         )
+
+
+def _log_density(target: Target, u):
+    return target.log_density(u)
 
 
 def _disagreement(elbo: float, found: Estimate, has_latent: bool) -> tuple[str, ...]:

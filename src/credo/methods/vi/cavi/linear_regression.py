@@ -159,7 +159,7 @@ class LinearRegression(ReadyModel):
         log_joint = 0.5 * (rows.size * (np.log(beta) - LOG_2PI) - beta * squares) + beta_prior.log_prob(beta)
         log_joint += self._log_prior(w)
         log_q = -0.5 * np.sum(z**2 + LOG_2PI, axis=1) - log_det + q["noise_precision"].log_prob(beta)
-        return np.column_stack([w, np.log(beta)]), log_joint - log_q
+        return np.column_stack([w, beta]), log_joint - log_q
 
     def _log_prior(self, w: np.ndarray) -> np.ndarray:
         """log ∫ p(w | α) p(α) dα of rows ``w`` (n, D): Student's t, a feature each or all together."""

@@ -157,7 +157,7 @@ class NormalMeanPrecision(ReadyModel):
         log_joint = 0.5 * (sample.size * (np.log(tau) - LOG_2PI) - tau * squares) + Gamma(self.a, self.b).log_prob(tau)
         log_joint += _log_normal(mu - self.location, 1 / (fixed + k * tau))
         log_q = _log_normal(mu - mean.location, mean.variance) + precision.log_prob(tau)
-        return np.column_stack([mu, np.log(tau)]), log_joint - log_q
+        return np.column_stack([mu, tau]), log_joint - log_q
 
     @property
     def _factors(self) -> tuple[Mean, Gamma]:

@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import qr
 
-from credo.diagnose.pareto import proposal_figures
+from credo.diagnose.moments import Weighed, figures_of, shifts
+from credo.diagnose.pareto import judged_shape, smooth
+from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import judge
 from credo.methods.exact import checks
 from credo.methods.exact.family import NO_DATA, Family, settle
@@ -56,9 +58,9 @@ class ReadyModel(Family):
     def weigh(
         self, generator: np.random.Generator, n: int
     ) -> tuple[Float[np.ndarray, "n dim"], Float[np.ndarray, " n"]]:
-        """``n`` draws of the factors as unconstrained positions, and log p(y, θ) − log q(θ) there.
+        """``n`` draws of the factors, and log p(y, θ) − log q(θ) there.
 
-        Latent variables are no coordinates: p(y, θ) has them integrated out.
+        Latent variables are not among them: p(y, θ) has them integrated out.
         """
 
     def _gathered(self, statistics: Any) -> Self:
@@ -85,11 +87,16 @@ class ReadyModel(Family):
     def verdict(self) -> Verdict:
         """Whether the sweeps converged, and whether importance weights find the factors right."""
         num_draws = int(np.clip(MULTIPLICATIONS / self.work, LEAST_DRAWS, MOST_DRAWS))
-        positions, log_weights = self.weigh(np.random.default_rng(0), num_draws)
-        z = (positions - positions.mean(axis=0)) / positions.std(axis=0)
+        values, log_weights = self.weigh(np.random.default_rng(0), num_draws)
+        smoothed = smooth(log_weights)
+        k_hat = float(judged_shape(log_weights, smoothed.k_hat))
+        weighed = {"pareto_k": k_hat}
+        if k_hat <= RULES["pareto_k"].doubtful:  # beyond it the weights move nothing that could be believed
+            z = (values - values.mean(axis=0)) / values.std(axis=0)
+            weighed |= figures_of(shifts(Weighed(z, smoothed.log_weights, z, np.eye(z.shape[1]))))
         figures = {
             "elbo_drift": self.ascent.remaining,
-            **proposal_figures(z, log_weights),
+            **weighed,
             "elbo": self.ascent.elbo,
             "num_iterations": self.ascent.num_sweeps,
         }
