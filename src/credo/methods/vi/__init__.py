@@ -6,7 +6,8 @@ from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.gradients.reparameterised import Reparameterised
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
+from credo.methods.vi.matching.batch_and_match import BatchAndMatch
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.optimisers.momentum import Momentum
 
-__all__ = ["ADVI", "ELBO", "FullRank", "MeanField", "Momentum", "Reparameterised", "StickingTheLanding"]
+__all__ = ["ADVI", "BatchAndMatch", "ELBO", "FullRank", "MeanField", "Momentum", "Reparameterised", "StickingTheLanding"]

@@ -1,0 +1,156 @@
+"""Batch and match as steps (Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei & Saul 2024, algorithm 1).
+
+    ε_1 … ε_B ~ N(0, I);  u_b = μ + S ε_b;  γ_b = Sᵀ ∇ log p(u_b);  q ← match(ε, γ, λ), whitened (update.py)
+
+*The rate.* λ = B/M, with M the draws that q remembers: a step then counts the batch beside them as it would in an
+average. With c r² the nats that one draw leaves open (forms.py) and F = mean |γ_b + ε_b|², of which q may lack a half,
+M = 2 c r² / F is what the start is worth (Kalman's gain). M grows by a share of the batch whenever a step goes against
+the trend of those before (Kesten 1958): under drift steps agree and the rate stays, about the optimum they do not and
+it falls as 1/t. While r² makes up little of F, q is still far, and M is kept at what the start was worth: at the
+optimum r²/F is a half or more where E[−∇² log p] is positive, (1 + k)/2 in one dimension where that is k/Σ. On Gaussian
+targets r² = 0: the rate is the largest, and q exact in a few steps.
+
+*The end.* What q lacks is c r² / M nats, or more under heavy tails (forms.py), averaged over steps: done once that is
+within ``tolerance`` and q is no longer far.
+
+A step whose scores or result are not finite is not taken: q contracts about its mean instead.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from credo.algorithm import Algorithm
+from credo.linalg.operator import Stored
+from credo.methods.vi.gradients.estimator import in_batches
+from credo.methods.vi.matching.forms import Form
+from credo.methods.vi.matching.update import inconsistency, match
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind
+from credo.tree import where
+
+LARGEST_RATE = 1e3  # beyond it a step gains nothing, and digits are lost
+TREND = 0.8  # of the trend kept each step
+GROWTH = 0.5  # of the batch that M grows by
+EXPLAINED = 1 / 3  # of F by r², from which on q is not far
+RECENT = 0.3  # weight of a batch in the averages of the noise and of r²/F
+EXACT = 0.85  # power of the precision's ε, a coordinate: a distance in scores that is rounding
+
+
+class Tuning(NamedTuple):
+    """``largest_sd``: beyond it q is escaping to infinity."""
+
+    largest_sd: Float[Stored, ""]
+
+
+class State(NamedTuple):
+    """``memory`` M, in draws. Averages: ``noise``, nats a draw, and ``explained``, r²/F. ``gap``: nats q lacks."""
+
+    q: Gaussian
+    trend: Float[Array, " n"]
+    memory: Float[Array, ""]
+    noise: Float[Array, ""]
+    explained: Float[Array, ""]
+    count: Float[Array, ""]
+    gap: Float[Array, ""]
+    is_done: Bool[Array, ""]
+    is_escaping: Bool[Array, ""]
+
+
+class Info(NamedTuple):
+    """``elbo``: its estimate from the batch before the step, NaN once done. ``is_taken``: all was finite."""
+
+    elbo: Float[Array, ""]
+    is_taken: Bool[Array, ""]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The settings that the compiled step is keyed on."""
+
+    form: Form
+    num_samples: int
+    tolerance: float
+    draws_at_once: int
+
+    def blank(self, target: Target) -> State:
+        """Zeros in the shapes of a state, on the host: nothing is compiled."""
+
+        def build(target):
+            q = self.form.family.start(jnp.zeros(target.dim), jnp.ones(target.dim))
+            ε = jnp.zeros((self.num_samples, target.dim))
+            zero, no = jnp.zeros(()), jnp.zeros((), bool)
+            trend = self.form.direction(match(ε, ε, zero))
+            assert isinstance(q, Gaussian)
+            return State(q, trend, zero, zero, zero, jnp.zeros((), jnp.int32), zero, no, no)
+
+        return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(build, target))
+
+    def begin(self, target: Target, q: Kind) -> State:
+        blank = self.blank(target)
+        q = jax.tree.map(lambda like, leaf: np.asarray(leaf, like.dtype), blank.q, q)
+        return blank._replace(q=q, gap=np.asarray(np.inf, blank.gap.dtype))
+
+    def algorithm(self, target: Target, tuning: Tuning) -> Algorithm:
+        """``init(key, state)`` is the state itself: it was begun on the host."""
+        c, B, dim = self.form.noise_per_square(target.dim), self.num_samples, target.dim
+        density = jax.value_and_grad(target.log_density)
+
+        def climb(key, state: State) -> tuple[State, Info]:
+            S = self.form.root(state.q)
+            ε = jax.random.normal(key, (B, dim))
+
+            def one(ε):
+                value, score = density(state.q.mean + S.matvec(ε))
+                return value + 0.5 * jnp.dot(ε, ε), S.transpose_matvec(score)
+
+            log_ratios, γ = in_batches(one, ε, self.draws_at_once)
+            elbo = jnp.mean(log_ratios) + S.log_det() + 0.5 * dim * jnp.log(2 * jnp.pi)
+            r2, distance = inconsistency(ε, γ), jnp.mean(jnp.sum(jnp.square(γ + ε), axis=1))
+            weight = jnp.where(state.count == 0, 1.0, RECENT).astype(r2.dtype)
+            noise = state.noise + weight * (self.form.noise(ε, γ, r2) - state.noise)
+            ratio = r2 / jnp.maximum(distance, jnp.finfo(r2.dtype).tiny)
+            explained = state.explained + RECENT * (ratio - state.explained)  # nothing of it at first
+            is_far = explained < EXPLAINED
+            worth = 2 * c * jnp.where(state.count == 0, ratio, explained)
+            held = jnp.where(state.count == 0, jnp.inf, state.memory)
+            memory = jnp.maximum(jnp.where(is_far, jnp.minimum(held, worth), held), B / LARGEST_RATE)
+            step = match(ε, γ, B / memory)
+            direction = self.form.direction(step)
+            is_against = jnp.dot(direction, state.trend) < 0
+            q = self.form.take(state.q, step)
+            memory = memory + jnp.where(is_against, GROWTH * B, 0.0)
+            gap = jnp.maximum(noise / memory, jnp.where(is_far, distance, 0.0))
+            is_exact = distance <= dim * jnp.finfo(distance.dtype).eps ** EXACT
+            is_escaping = jnp.max(self.form.family.variances(q)) > tuning.largest_sd**2
+            taken = State(
+                q=q,
+                trend=TREND * state.trend + direction,
+                memory=memory,
+                noise=noise,
+                explained=explained,
+                count=state.count + 1,
+                gap=jnp.where(is_exact, distance, gap),
+                is_done=is_escaping | is_exact | (~is_far & (gap <= self.tolerance)),
+                is_escaping=is_escaping,
+            )
+            contracted = state._replace(q=self.form.family.contract(state.q), trend=jnp.zeros_like(state.trend))
+            is_finite = jnp.all(jnp.isfinite(log_ratios)) & _all_finite((q, noise, memory))
+            return where(is_finite, taken, contracted), Info(elbo, is_finite)
+
+        def step(key, state: State) -> tuple[State, Info]:
+            idle = Info(jnp.full_like(state.gap, jnp.nan), jnp.zeros((), bool))
+            return jax.lax.cond(state.is_done, lambda s: (s, idle), lambda s: climb(key, s), state)
+
+        return Algorithm(lambda key, state: state, step)
+
+    def record(self, state: State) -> dict[str, jax.Array]:
+        return {}
+
+
+def _all_finite(tree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
