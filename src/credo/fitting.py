@@ -101,8 +101,9 @@ def _check_discrete(target: Target, method: Method) -> None:
     if names and not getattr(method, "takes_discrete", False):
         raise CredoError(
             f"Parameter {names[0]!r} is discrete, and {type(method).__name__}() moves continuous parameters only: fit "
-            f"Gibbs(), such as Gibbs({{{names[0]!r}: Enumerated(), …}}), or sum it out of the likelihood "
-            "(adapters.from_numpyro does so for NumPyro programs)."
+            f"Gibbs(), such as Gibbs({{{names[0]!r}: Enumerated(), …}}), approximate it by "
+            "ADVI(gradient=ScoreFunction()), or sum it out of the likelihood (adapters.from_numpyro does so for "
+            "NumPyro programs)."
         )
 
 

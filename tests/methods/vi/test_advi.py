@@ -11,8 +11,23 @@ from numpyro.distributions import constraints
 
 import targets
 from credo.fitting import fit
-from credo.methods.vi import ADVI, ELBO, FullRank, MeanField, Momentum, Reparameterised, StickingTheLanding
+from credo.methods.vi import (
+    ADVI,
+    ELBO,
+    ChiUpper,
+    FisherDivergence,
+    FullRank,
+    ImportanceWeighted,
+    InclusiveKL,
+    MeanField,
+    Momentum,
+    Renyi,
+    Reparameterised,
+    ScoreFunction,
+    StickingTheLanding,
+)
 from credo.methods.vi.ascent import Ascent, Tuning
+from credo.methods.vi.upper import evidence_upper
 from credo.model.model import Model
 from credo.precision import double
 from credo.status import CredoError
@@ -49,6 +64,35 @@ def test_full_rank_is_exact_on_linear_regression():
     assert abs(posterior.log_evidence.value - log_evidence) < 1e-6
     np.testing.assert_allclose(posterior.mean()["w"], mean, atol=1e-6)
     np.testing.assert_allclose(posterior.sd()["w"], np.sqrt(np.diagonal(np.linalg.inv(precision))), rtol=1e-6)
+
+
+OBJECTIVES = [ImportanceWeighted(4), Renyi(0.5, 8), ChiUpper(16), InclusiveKL(16), FisherDivergence()]
+
+
+@pytest.mark.parametrize(
+    "objective", [OBJECTIVES[0], *(pytest.param(o, marks=pytest.mark.slow) for o in OBJECTIVES[1:])]
+)
+def test_every_objective_finds_a_posterior_that_the_family_holds(objective):
+    """Along paths no noise is left there, whatever the objective; and evidence is bracketed from both sides."""
+    target = linear()
+    mean, precision, log_evidence = linear_truth(target)
+    posterior = fit(target, ADVI(family=FullRank(), objective=objective), progress=False)
+    assert posterior.verdict.status == "pass"
+    np.testing.assert_allclose(posterior.mean()["w"], mean, atol=1e-6)
+    np.testing.assert_allclose(posterior.sd()["w"], np.sqrt(np.diagonal(np.linalg.inv(precision))), rtol=1e-6)
+    lower, upper = posterior.log_evidence, posterior.info["evidence_upper"]
+    assert (lower.kind, upper.kind) == ("lower bound", "upper bound")
+    np.testing.assert_allclose([lower.value, upper.value], log_evidence, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_fisher_divergence_has_its_own_mean_field():
+    """‖I − SΛS‖² is least where (Λ∘Λ) s² = diag Λ: narrower than the ELBO's 1/Λ_ii."""
+    target = linear()
+    _, precision, _ = linear_truth(target)
+    posterior = fit(target, ADVI(family=MeanField(), objective=FisherDivergence(), tolerance=1e-3), progress=False)
+    best = np.linalg.solve(precision**2, np.diagonal(precision))
+    np.testing.assert_allclose(posterior.sd()["w"] ** 2, best, rtol=0.1)
 
 
 def test_a_second_fit_compiles_nothing(caplog):
@@ -127,6 +171,106 @@ def test_an_improper_posterior_is_said(family):
     assert posterior.verdict.status == "failed"
     assert any("improper" in sentence for sentence in posterior.verdict.sentences)
     assert posterior.log_evidence is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [MeanField(), FullRank()])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_improper_posterior_is_said_whatever_the_objective(objective, family):
+    model = Model({"w": dist.ImproperUniform(constraints.real, (), (2,))}, lambda p, x: dist.Normal(p["w"].sum(), 1.0))
+    target = model.given(np.zeros((3, 1)), np.array([0.1, 0.2, 0.3]))
+    posterior = fit(target, ADVI(family, objective=objective, max_steps=100), progress=False)
+    assert posterior.verdict.status == "failed"
+    assert any("improper" in sentence for sentence in posterior.verdict.sentences)
+
+
+# without gradients ------------------------------------------------------------------------------------------------
+
+SWITCHED = {
+    "z": dist.Bernoulli(0.3).expand([3]),
+    "kind": dist.Categorical(np.array([0.2, 0.5, 0.3])),
+    "m": dist.Normal(0.0, 1.0),
+}
+SWITCHED_Y = {"z": np.array([1.0, 0.0, 1.2]), "kind": np.array([1.3]), "m": np.array([0.4, 0.6])}
+
+
+def switched_likelihood(params, x):
+    return {
+        "z": dist.Normal(params["z"], 1.0),
+        "kind": dist.Normal(params["kind"][None], 0.8),
+        "m": dist.Normal(jnp.repeat(params["m"], 2), 1.0),
+    }
+
+
+def test_discrete_parameters_get_a_probability_for_each_value():
+    """Where the posterior is independent, by enumeration: all probabilities, and evidence without slack."""
+    target = Model(SWITCHED, switched_likelihood).given(y=SWITCHED_Y)
+    posterior = fit(target, ADVI(gradient=ScoreFunction(), tolerance=1e-3), progress=False)
+
+    def normal(y, mean, sd):
+        return np.exp(-0.5 * ((y - mean) / sd) ** 2) / (sd * np.sqrt(2 * np.pi))
+
+    joint = np.stack([0.7 * normal(SWITCHED_Y["z"], 0, 1), 0.3 * normal(SWITCHED_Y["z"], 1, 1)])
+    kinds = np.array([0.2, 0.5, 0.3]) * normal(1.3, np.arange(3), 0.8)
+    marginal = np.eye(2) + 1.0
+    y = SWITCHED_Y["m"]
+    log_m = -0.5 * (y @ np.linalg.solve(marginal, y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    log_evidence = np.log(joint.sum(axis=0)).sum() + np.log(kinds.sum()) + log_m
+    assert abs(posterior.log_evidence.value - log_evidence) < 0.02
+    p = (posterior.kind.logits - np.log(np.exp(posterior.kind.logits).sum(axis=1, keepdims=True)))[:, :2]
+    np.testing.assert_allclose(np.exp(p[:3, 1]), joint[1] / joint.sum(axis=0), atol=0.05)
+    np.testing.assert_allclose(np.exp(posterior.kind.logits[3]), kinds / kinds.sum(), atol=0.05)
+    np.testing.assert_allclose(posterior.mean()["m"], y.sum() / 3, atol=0.05)
+    assert posterior.verdict.status == "pass"
+
+
+def loop_density(params):
+    """A loop of unknown length, which JAX cannot differentiate backwards."""
+    steps = jax.lax.while_loop(lambda n: n < jnp.abs(params["x"]) * 4, lambda n: n + 1.0, 0.0)
+    return -0.5 * (steps / 4) ** 2
+
+
+def test_a_density_without_a_derivative_has_a_posterior_by_scores():
+    """Steps of ¼ under a normal curve, by quadrature of the sum."""
+    target = Model.from_log_density(loop_density, {"x": constraints.real}).given()
+    posterior = fit(target, ADVI(gradient=ScoreFunction()), progress=False)
+    heights = np.exp(-0.5 * (np.ceil(np.linspace(0, 12, 48_001)[1:] * 4 - 1e-9) / 4) ** 2)
+    log_evidence = np.log(2 * heights.sum() * 12 / 48_000)
+    bound = posterior.log_evidence
+    assert log_evidence - 0.05 < bound.value < log_evidence + 4 * bound.error
+    assert abs(posterior.mean()["x"]) < 0.1
+
+
+def hopeless_density(params):
+    return jnp.log(-1.0 - params["x"] ** 2) + 0.0 * loop_density(params)
+
+
+def test_what_does_not_go_together_is_said():
+    counts = Model({"n": dist.Poisson(3.0)}, lambda p, x: dist.Normal(p["n"], 1.0)).given(y=np.zeros(2))
+    with pytest.raises(CredoError, match="gradient=ScoreFunction"):
+        fit(counts, ADVI(), progress=False)
+    with pytest.raises(CredoError, match="finitely many"):
+        fit(counts, ADVI(gradient=ScoreFunction()), progress=False)
+    with pytest.raises(CredoError, match="values of log p alone"):
+        fit(linear(), ADVI(gradient=ScoreFunction(), objective=FisherDivergence()), progress=False)
+    with pytest.raises(CredoError, match="minibatches would bias"):
+        fit(linear(), ADVI(objective=Renyi(), batch_size=10), progress=False)
+    hopeless = Model.from_log_density(hopeless_density, {"x": constraints.real}).given()
+    with pytest.raises(CredoError, match="log density is nan"):
+        fit(hopeless, ADVI(gradient=ScoreFunction()), progress=False)
+
+
+def test_the_upper_bound_is_one_in_use_only_where_squares_of_weights_have_a_mean():
+    generator = np.random.default_rng(0)
+    x = 0.3 + 1.1 * generator.normal(size=20_000)  # q = N(0.3, 1.1²), p = N(0, 1)
+    log_weights = -0.5 * x**2 + 0.5 * ((x - 0.3) / 1.1) ** 2 + np.log(1.1)
+    found = evidence_upper(log_weights, 0.1)
+    exact = 0.5 * (np.log(1.21 / np.sqrt(1.42)) + 0.09 / 1.42)
+    assert found.kind == "upper bound"
+    assert abs(found.value - exact) < 4.5 * found.error
+    assert np.isnan(evidence_upper(log_weights, 0.3).error)
+    assert evidence_upper(log_weights, 0.5) is None
+    assert evidence_upper(log_weights, np.nan) is None
 
 
 def gumbel_density(params):

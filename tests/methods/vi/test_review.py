@@ -1,15 +1,22 @@
 """The test of stationarity: the gap is what the average lacks, and drift is told from noise."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from numpyro.distributions import constraints
 
 from credo.linalg.diagonal import Diagonal
 from credo.methods.vi.ascent import Ascent, Tuning
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.gradients.score_function import ScoreFunction
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.objectives.elbo import ELBO
+from credo.methods.vi.objectives.fisher import FisherDivergence
+from credo.methods.vi.objectives.inclusive import InclusiveKL
+from credo.methods.vi.objectives.powers import ChiUpper, Renyi
 from credo.methods.vi.optimisers.momentum import Momentum
 from credo.methods.vi.review import Review, review
 from credo.model.model import Model
@@ -27,7 +34,7 @@ TARGET = Model.from_log_density(quadratic_density, {"w": constraints.real_vector
 ASCENT = Ascent(MeanField(), ELBO(), StickingTheLanding(), Momentum(), 2, None, 0.01, 64)
 
 
-def reviewed(means, last, before_mean=None):
+def reviewed(means, last, before_mean=None, review_once=None):
     """A review of parts with these means and the optimal scales."""
     with double():
         scale = 1 / np.sqrt(CURVATURE)
@@ -38,7 +45,7 @@ def reviewed(means, last, before_mean=None):
         parts = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[member(np.asarray(mean)) for mean in means])
         before = Review.none(member(np.asarray(before_mean if before_mean is not None else means[0])))
         state = ASCENT.begin(TARGET, member(np.asarray(last)), 0.3, 25)
-        return once(parts, state._replace(reviewed=before))
+        return (review_once or once)(parts, state._replace(reviewed=before))
 
 
 @jax.jit
@@ -51,6 +58,30 @@ def test_the_gap_is_a_quadratic_form_of_half_the_distance_of_the_halves():
     found, _ = reviewed(means, last=[0.0, 0.0])
     delta = 0.5 * (means[:2].mean(axis=0) - means[2:].mean(axis=0))
     np.testing.assert_allclose(found.gap, 0.5 * delta @ (CURVATURE * delta), rtol=1e-9)
+
+
+OTHERS = {
+    "renyi": (Renyi(0.5, 64), StickingTheLanding(), 0.5),
+    "chi": (ChiUpper(64), StickingTheLanding(), 1.0),
+    "inclusive": (InclusiveKL(64), StickingTheLanding(), 1.0),
+    "fisher": (FisherDivergence(), StickingTheLanding(), 1.0),
+    "by_weights": (ELBO(), ScoreFunction(), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_gap_is_that_of_the_objective_which_is_maximised(name):
+    """Of Gaussians with one covariance: α/2 mᵀΛm of Rényi's divergence, ½ mᵀΛm of the others."""
+    objective, estimator, share = OTHERS[name]
+    ascent = replace(ASCENT, objective=objective, gradient=estimator)
+    review_once = jax.jit(
+        lambda parts, state: review(ascent, TARGET, Tuning((), jnp.asarray(1e6)), jax.random.key(0), parts, state)
+    )
+    means = 0.3 * np.array([[0.3, 0.0], [0.1, 0.1], [-0.3, 0.1], [-0.2, -0.2]])
+    found, _ = reviewed(means, last=[0.0, 0.0], review_once=review_once)
+    delta = 0.5 * (means[:2].mean(axis=0) - means[2:].mean(axis=0))
+    np.testing.assert_allclose(found.gap, 0.5 * share * delta @ (CURVATURE * delta), rtol=0.35)
+    assert found.is_done
 
 
 def test_halves_that_meet_by_chance_do_not_hide_the_noise_of_the_quarters():

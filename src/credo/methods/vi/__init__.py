@@ -5,9 +5,28 @@ from credo.methods.vi.advi import ADVI
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.gradients.reparameterised import Reparameterised
+from credo.methods.vi.gradients.score_function import ScoreFunction
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.matching.batch_and_match import BatchAndMatch
 from credo.methods.vi.objectives.elbo import ELBO
+from credo.methods.vi.objectives.fisher import FisherDivergence
+from credo.methods.vi.objectives.inclusive import InclusiveKL
+from credo.methods.vi.objectives.powers import ChiUpper, ImportanceWeighted, Renyi
 from credo.methods.vi.optimisers.momentum import Momentum
 
-__all__ = ["ADVI", "BatchAndMatch", "ELBO", "FullRank", "MeanField", "Momentum", "Reparameterised", "StickingTheLanding"]
+__all__ = [
+    "ADVI",
+    "BatchAndMatch",
+    "ChiUpper",
+    "ELBO",
+    "FisherDivergence",
+    "FullRank",
+    "ImportanceWeighted",
+    "InclusiveKL",
+    "MeanField",
+    "Momentum",
+    "Renyi",
+    "Reparameterised",
+    "ScoreFunction",
+    "StickingTheLanding",
+]

@@ -15,6 +15,8 @@ from credo.algorithm import Options, Phase, stream
 from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.ascent import Ascent, Info, State, Tuning
+from credo.methods.vi.by_draws import is_differentiable, measure_without_gradients, start_without_gradients
+from credo.methods.vi.families.categorical import with_discrete
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.gradients.estimator import Estimator
@@ -29,7 +31,7 @@ from credo.posterior.posterior import Posterior
 from credo.run import run
 from credo.status import CredoError, Verdict
 
-FIRST_PART = 25  # steps: four make the first stretch, ten times the memory of the momentum
+FIRST_PART = 2.5  # times the memory of the optimiser: four make the first stretch
 MEMORY = 3.0  # a part is at least so many times 1/ρ, the steps that q remembers
 ESCAPE = 1e6  # growth of a standard deviation since the start
 MAX_PATH = 1_000  # points of the ELBO's path that info keeps
@@ -37,20 +39,23 @@ MAX_PATH = 1_000  # points of the ELBO's path that info keeps
 
 @dataclass(frozen=True)
 class ADVI:
-    """Gaussian variational inference: the posterior is a ``Gaussian`` over unconstrained positions.
+    """Stochastic variational inference by a family, a gradient estimator, an objective and an optimiser.
 
-    ``family``: ``MeanField()`` or ``FullRank()``. ``batch_size``: rows a step; None for all, which is more precise at
-    the same time up to about 10⁵ rows. ``gradient``, ``objective``, ``optimiser``: any of each go together; the
-    optimiser is the family's own where left out.
+    ``family``: ``MeanField()``, ``FullRank()`` or another of ``credo.vi``; the posterior is of its kind, over
+    unconstrained positions. ``batch_size``: rows a step; None for all, which is more precise at the same time up to
+    about 10⁵ rows. ``gradient``, ``objective``, ``optimiser``: any of each go together; the optimiser is the family's
+    own where left out. Discrete parameters with finitely many values, which get a probability for each, and densities
+    without a derivative ask for ``gradient=ScoreFunction()``.
     ``num_samples``: draws a step; None for what the family needs in this dimension, 16 in small ones.
     ``step_size``: ρ at first, in units of the natural gradient, in (0, 1]; the family may ask for less in high
     dimensions, and it falls by itself. ``tolerance``: nats that the averaged iterates may lack to the family's best;
     None for 0.01, rising from 100 dimensions on to 0.08. ``max_steps``: where the fit ends without being stationary,
     with a verdict that is no pass. ``num_draws``: of the final ELBO and k̂; the ELBO gets up to 32 times as many.
 
-    ``info``: ``elbo_path`` (steps and estimates along the way), ``num_steps``, ``num_gradients``. The evidence is a
-    lower bound with its Monte Carlo error, and None under an improper prior. Raises CredoError for settings that are
-    not positive and minibatches that the target cannot give.
+    ``info``: ``elbo_path`` (steps and estimates of the objective along the way), ``num_steps``, ``num_gradients``. The
+    evidence is a lower bound with its Monte Carlo error, and None under an improper prior; ``info["evidence_upper"]``
+    bounds it from above (χ²) where the weights allow it, else None. Raises CredoError for settings that are not
+    positive, choices that do not go together, and minibatches that the target cannot give.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -71,22 +76,33 @@ class ADVI:
     max_steps: int = 12_700
     num_draws: int = 2_000
 
+    @property
+    def takes_discrete(self) -> bool:
+        """Whether discrete parameters may stand among the others."""
+        return not self.gradient.has_paths
+
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
         deadline = options.deadline()
         self._check(target)
-        family = self.family.bound(target.structure)
+        family = with_discrete(self.family.bound(target.structure), target)
         at_once = evaluations_at_once(target, options.max_memory)
         ascent = self._ascent(target, family, at_once)
+        self.gradient.check(self.objective, family, target, ascent.num_samples)
         step_size = min(self.step_size, family.largest_step(ascent.num_samples, target.dim))
-        part_length = max(FIRST_PART, math.ceil(MEMORY / step_size))
-        known = self.gradient.prepare(target)
+        part_length = max(math.ceil(FIRST_PART * ascent.optimiser.memory), math.ceil(MEMORY / step_size))
+        known = self.gradient.prepare(target, self.batch_size is None)
         blank = ascent.blank(target)
+        has_gradients = self.gradient.has_paths or is_differentiable(target)
         begun: list[Start] = []  # stays empty where a checkpoint is resumed
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
-            begun.append(find_start(target, family, key, start, options.until(deadline)))
-            largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(family.variances(begun[0].q))))
+            if has_gradients:
+                begun.append(find_start(target, family, key, start, options.until(deadline)))
+            else:
+                begun.append(start_without_gradients(target, family, key, start))
+            middle, variances = family.center(begun[0].q), family.variances(begun[0].q)
+            largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(variances)), float(np.max(np.abs(middle))))
             state = ascent.begin(target, begun[0].q, step_size, part_length)
             return Tuning(known, np.asarray(largest_sd, state.step_size.dtype)), [state]
 
@@ -103,7 +119,9 @@ class ADVI:
         state: State = done.states[0]
         is_complete = done.is_complete or bool(state.reviewed.is_done)
         q = state.reviewed.q if np.isfinite(state.reviewed.objective) else state.q
-        measured = measure(q, family, target, stream(key, 1), self.num_draws, at_once, deadline)
+        measured = (measure if has_gradients else measure_without_gradients)(
+            q, family, target, stream(key, 1), self.num_draws, at_once, deadline
+        )
         path, num_taken = _path(done.info["ascent"])
         num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
         free = next((s.free for s in begun if s.free is not None), None)
@@ -120,6 +138,7 @@ class ADVI:
                 "num_rejected": len(path) - num_taken,
                 "elbo_path": _thinned(path),
                 "seconds": done.seconds,
+                "evidence_upper": measured.upper if has_evidence(target) else None,
             },
             log_evidence=measured.elbo if has_evidence(target) else None,
         )
@@ -131,6 +150,11 @@ class ADVI:
                 raise CredoError(f"{name} is {value}: give a positive number.")
         if self.batch_size is not None:
             target.check_minibatch(self.batch_size)
+            if not self.objective.is_linear:
+                raise CredoError(
+                    f"{type(self.objective).__name__}() is no average over rows of data, so that minibatches would "
+                    "bias its gradient: leave batch_size out, or take objective=ELBO()."
+                )
 
     def _ascent(self, target: Target, family: Family, at_once: int) -> Ascent:
         num_samples = self.objective.num_samples(self.num_samples or family.num_samples(target.dim, target.size))
@@ -172,14 +196,14 @@ def _verdict(
         return judge(figures, (sentence,), at_best="failed")
     if not is_complete:
         sentence = (
-            f"The time limit came after {num_steps:,} steps, before the averaged ELBO was stationary to {tolerance:g} "
-            "nats. Raise time_limit."
+            f"The time limit came after {num_steps:,} steps, before the averaged objective was stationary to "
+            f"{tolerance:g} nats. Raise time_limit."
         )
         return judge(figures, (sentence,), at_best="doubtful")
     if not bool(state.reviewed.is_done):
         sentence = (
-            f"The {num_steps:,} steps allowed ended before the averaged ELBO was stationary to {tolerance:g} nats. "
-            "Raise max_steps or num_samples."
+            f"The {num_steps:,} steps allowed ended before the averaged objective was stationary to {tolerance:g} "
+            "nats. Raise max_steps or num_samples."
         )
         return judge(figures, (sentence,), at_best="doubtful")
     return judge(figures)

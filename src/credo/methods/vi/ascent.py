@@ -34,7 +34,10 @@ from credo.tree import where
 
 
 class Tuning(NamedTuple):
-    """``known``: what the gradient estimator prepared. ``largest_sd``: beyond it q is escaping to infinity."""
+    """``known``: what the gradient estimator prepared.
+
+    ``largest_sd``: where an sd of q is beyond it, or its middle lies so far out, q is escaping to infinity.
+    """
 
     known: Any
     largest_sd: Float[Stored, ""]

@@ -1,12 +1,14 @@
 """Has the ascent become stationary, and what does its average still lack? In nats, from the iterates themselves.
 
 A stretch has four parts, of which q̄_1 … q̄_4 are the averages, h_1 and h_2 those of its halves, q̄ that of all. With
+f the objective on S draws of the same noise z_s for every q; for the ELBO
 
-    f(q) = (1/S) Σ_s log p(T_q(z_s), D) + H(q)      (the same noise z_s for every q)
+    f(q) = (1/S) Σ_s log p(T_q(z_s), D) + H(q)
 
 the gap  f(q̄) − ½ (f(h_1) + f(h_2))  is ½ δᵀHδ for δ half the distance of h_1 and h_2 and H the curvature of f. If the
 stretch was stationary, h_1 and h_2 are independent and δ has the covariance of q̄'s own error: the expected gap *is*
-what q̄ lacks to the optimum. Since T is linear in q, first-order noise cancels in the gap draw by draw.
+what q̄ lacks to the optimum of f, whatever f is. q̄ lies in the middle of h_1 and h_2, so that first-order noise
+cancels in the gap draw by draw.
 Quarters within their halves give the same figure twice over: the larger of the two estimates counts, since in few
 dimensions halves may meet by chance. If the stretch drifted, halves differ more than quarters: by four times under a
 steady drift, by half when stationary. (R-hat compares the same variances, coordinate by coordinate; Dhaka et al.
@@ -19,7 +21,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from credo.algorithm import as_key
 from credo.methods.vi.gradients.estimator import grouped_noise, in_batches
+from credo.methods.vi.objectives.fisher import FisherDivergence
+from credo.methods.vi.objectives.objective import WeightObjective
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.tree import where
@@ -31,6 +36,7 @@ NUM_PARTS = 4
 AVERAGE, LAST, BEFORE, HALVES, PARTS = 0, 1, 2, slice(3, 5), slice(5, 9)  # where members stand
 MEMORY = 1.5  # times 1/ρ, the steps that q remembers: the shortest part that can tell drift
 NUM_DRAWS = 64  # S: the gap's own error is then a few percent
+NUM_GROUPS = 16  # at least, of an objective whose draws come in groups
 LOSS = 1.0  # nats below the last review's q at which the ascent counts as unstable
 NUM_ERRORS = 3.0  # standard errors that make a difference of two q's certain
 DRIFT = 1.0  # of halves over quarters
@@ -70,8 +76,8 @@ def review(
         lambda *leaves: jnp.stack(leaves), average, state.q, before.q
     )  # in the order of the names above
     members = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), single, halves, parts)
-    z = grouped_noise(ascent.objective, ascent.family, key, NUM_DRAWS, target.dim)
-    draws = jax.lax.map(lambda q: _objective(ascent, target, q, z), members)
+    compared = _along_paths if ascent.gradient.has_paths else _by_weights
+    draws = compared(ascent, target, key, members)
     values = jnp.mean(draws, axis=1)
     f_halves, f_parts = values[HALVES], values[PARTS]
     outer = values[AVERAGE] - jnp.mean(f_halves)
@@ -85,7 +91,8 @@ def review(
     q = jax.tree.map(lambda leaf: leaf[best], members)
     is_worse = ~jnp.isfinite(values[best]) | (_lead(draws[BEFORE] - draws[best]) > LOSS)
     has_moved = step_size * state.part_length > MEMORY  # else parts agree because nothing could happen
-    is_escaping = ~is_worse & (jnp.max(ascent.family.variances(q)) > tuning.largest_sd**2)
+    is_far = jnp.max(jnp.abs(ascent.family.center(q))) > tuning.largest_sd
+    is_escaping = ~is_worse & (is_far | (jnp.max(ascent.family.variances(q)) > tuning.largest_sd**2))
     reviewed = Review(
         q=where(is_worse, before.q, q),
         objective=jnp.where(is_worse, values[BEFORE], values[best]),
@@ -98,18 +105,65 @@ def review(
     return reviewed, factor * step_size
 
 
-def _objective(ascent: "Ascent", target: Target, q: Kind, z) -> Float[Array, " S"]:
-    """The terms of f(q), with the entropy in closed form where there is one; one a pair ±z, which are independent."""
-    rest = ascent.family.rest(q)
-    entropy = ascent.family.entropy(q, rest)
+def _num_draws(ascent: "Ascent") -> int:
+    return max(NUM_DRAWS, NUM_GROUPS * ascent.objective.group_size)
 
-    def one(z):
-        draw = ascent.family.draw(q, rest, z)
-        log_q = draw.path_log_prob if entropy is None else -entropy
-        return target.log_density(draw.u) - log_q, draw.log_share
 
-    terms = ascent.objective.terms(*in_batches(one, z, ascent.draws_at_once))
-    return jnp.mean(terms.reshape(2, -1), axis=0)
+def _along_paths(ascent: "Ascent", target: Target, key, members: Kind) -> Float[Array, "members S"]:
+    """The terms of f at each member, made of the same noise; one a mirrored pair, since pairs are independent."""
+    objective, family = ascent.objective, ascent.family
+    z = grouped_noise(objective, family, key, _num_draws(ascent), target.dim)
+
+    def terms(q):
+        rest = family.rest(q)
+        if isinstance(objective, FisherDivergence):
+            return objective.on_paths(family, q, rest, target.log_density, z, ascent.draws_at_once)
+        assert isinstance(objective, WeightObjective)
+        entropy = family.entropy(q, rest) if objective.is_linear else None
+
+        def one(z):
+            draw = family.draw(q, rest, z)
+            log_q = draw.path_log_prob if entropy is None else -entropy
+            return target.log_density(draw.u) - log_q, draw.log_share
+
+        return objective.terms(*in_batches(one, z, ascent.draws_at_once))
+
+    found = jax.lax.map(terms, members)
+    if objective.group_size == 1:
+        return jnp.mean(found.reshape(len(found), 2, -1), axis=1)
+    return jnp.mean(found.reshape(len(found), -1, 2), axis=2)
+
+
+def _by_weights(ascent: "Ascent", target: Target, key, members: Kind) -> Float[Array, "members S"]:
+    """The terms of f at each member where draws do not move with q.
+
+    The average, the last iterate and the last review's q have draws of their own. Halves and parts, which lie about
+    the average, take its draws with the weights q_part/q̄: so f is smooth in the part, and its first order cancels in
+    the gap as it does along paths.
+    """
+    objective, num = ascent.objective, _num_draws(ascent)
+    assert isinstance(objective, WeightObjective)
+    keys = jax.random.key_data(jax.random.split(key, 3 * num)).reshape(3, num, -1)
+
+    def one(q, key):
+        u = q.sample_u(as_key(key))
+        return u, target.log_density(u), q.log_prob_u(u)
+
+    def own(pair):
+        q, keys = pair
+        return in_batches(lambda key: one(q, key), keys, ascent.draws_at_once)
+
+    u, log_p, log_q = jax.lax.map(own, (jax.tree.map(lambda leaf: leaf[:3], members), keys))
+    singles = jax.vmap(lambda found: objective.terms(found, jnp.zeros(num, found.dtype)))(log_p - log_q)
+    u, log_p, log_q = (each[AVERAGE] for each in (u, log_p, log_q))
+    middle = jnp.mean(log_p - log_q)
+
+    def near(q):
+        log_prob = jax.vmap(q.log_prob_u)(u)
+        return objective.terms(log_p - log_prob - middle, log_prob - log_q) + middle
+
+    about = jax.lax.map(near, jax.tree.map(lambda leaf: leaf[3:], members))
+    return jnp.concatenate([singles, about])
 
 
 def _lead(differences: Float[Array, " S"]) -> Float[Array, ""]:

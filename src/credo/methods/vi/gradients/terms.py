@@ -11,6 +11,7 @@ Dependence D is read off the program of a prior written as a dict (model/depende
 and looking at the rows of the others. Other programs count as one term that everything moves.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -30,11 +31,15 @@ TOLERANCE = 1e-12  # of rows that should not have changed: rounding alone
 
 
 class Terms(NamedTuple):
-    """``own`` (dim,), ``rows`` (M,) of the likelihood, times N/M, and ``shared`` (T,)."""
+    """``own`` (dim,), ``rows`` (M,) of the likelihood, times N/M, and ``shared`` (T,): these hold all of log p."""
 
     own: Float[Array, " dim"]
     rows: Float[Array, " M"]
     shared: Float[Array, " T"]
+
+    def total(self) -> Float[Array, ""]:
+        """log p(u, D): terms of single coordinates are in the shared ones too."""
+        return jnp.sum(self.shared)
 
 
 class Dependence(NamedTuple):
@@ -50,8 +55,8 @@ class Dependence(NamedTuple):
 
 def log_terms(target: Target, u: Float[Array, " dim"], batch=None) -> Terms:
     """The terms at a flat position; those of the likelihood are estimates where ``batch`` is a random subset."""
-    own, rows, shared, _ = _pieces(target, u, batch)
-    return Terms(own, rows, jnp.stack(shared))
+    own, rows, shared, _ = _pieces(target, target.structure.unravel(u), batch)
+    return Terms(jnp.concatenate([jnp.ravel(each) for each in own]), rows, jnp.stack(shared))
 
 
 def relevant(terms: Terms, known: Dependence) -> Float[Array, " dim"]:
@@ -70,9 +75,9 @@ def dependence(target: Target, examples: Float[np.ndarray, "n dim"], has_rows: b
         return Dependence(leaf_of, row_of, np.ones((1, len(leaves))))
     apart: list[bool] = []
 
-    def shared(*values):
-        u = jnp.concatenate([jnp.ravel(value) for value in values])
-        _, _, terms, is_apart = _pieces(target, u, None)
+    def shared(*values):  # leaf by leaf: a vector of all of them would depend on each
+        position = dict(zip((leaf.name for leaf in leaves), values, strict=True))
+        _, _, terms, is_apart = _pieces(target, position, None)
         apart[:] = is_apart
         return tuple(terms)
 
@@ -89,15 +94,21 @@ def dependence(target: Target, examples: Float[np.ndarray, "n dim"], has_rows: b
     return Dependence(leaf_of, row_of, moves)
 
 
-def _pieces(target: Target, u, batch) -> tuple[Array, Array, list[Array], list[bool]]:
-    """(own, rows, shared, whether each prior is a sum of terms of its own coordinates)."""
-    rows = jnp.zeros(0, u.dtype)
+def _pieces(target: Target, position, batch) -> tuple[list[Array], Array, list[Array], list[bool]]:
+    """(own terms by leaf, rows, shared terms, whether each prior is a sum of terms of its own coordinates).
+
+    ``position``: by name.
+    """
+    target = replace(target, is_flat=False)
+    dtype = jnp.result_type(float)
+    rows = jnp.zeros(0, dtype)
     if target.y is not None and target.model.likelihood is not None:
-        rows = target.log_likelihood(u, batch)
+        rows = target.log_likelihood(position, batch)
         rows = (target.num_terms / rows.shape[0]) * rows
     if not isinstance(target.prior, Prior):
-        return jnp.zeros_like(u), rows, [target.log_prior(u) + jnp.sum(rows)], []
-    own, shared, is_apart, position = {}, [], [], target.structure.unravel(u)
+        nothing = [jnp.zeros(leaf.free_shape, dtype) for leaf in target.structure.leaves]
+        return nothing, rows, [target.log_prior(position) + jnp.sum(rows)], []
+    own, shared, is_apart = {}, [], []
     shapes = {leaf.name: leaf.free_shape for leaf in target.structure.leaves}
 
     def value(name, distribution, index):
@@ -107,14 +118,14 @@ def _pieces(target: Target, u, batch) -> tuple[Array, Array, list[Array], list[b
         log_prob = log_prob_within(distribution, value)
         log_jacobian = transform_to(distribution.support).log_abs_det_jacobian(position[name], value)
         is_apart.append(jnp.shape(log_prob) == shapes[name] == jnp.shape(log_jacobian))
-        own[name] = log_prob + log_jacobian if is_apart[-1] else jnp.zeros(shapes[name], u.dtype)
+        own[name] = log_prob + log_jacobian if is_apart[-1] else jnp.zeros(shapes[name], dtype)
         shared.append(jnp.sum(log_prob) + jnp.sum(log_jacobian))
 
     params, _, _ = target.prior.visit(value, see)
     if target.model.log_factor is not None:
         shared.append(target.model.log_factor(params, target.x))
     shared.append(jnp.sum(rows))
-    return jnp.concatenate([jnp.ravel(own[leaf.name]) for leaf in target.structure.leaves]), rows, shared, is_apart
+    return [own[leaf.name] for leaf in target.structure.leaves], rows, shared, is_apart
 
 
 def _rows_are_apart(target: Target, examples: np.ndarray, inside: np.ndarray) -> bool:
