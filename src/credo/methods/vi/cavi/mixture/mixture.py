@@ -167,7 +167,7 @@ class GaussianMixture:
             ascent.factors["responsibilities"].statistics,
             units,
             info={
-                "elbo_path": path,
+                "elbo_path": np.stack([np.arange(len(path)), path]),
                 "restarts": restarts,
                 "num_sweeps": ascent.num_sweeps,
                 "is_complete": not ascent.is_cut_off,
