@@ -119,7 +119,6 @@ def test_a_mean_that_is_off_does_not_pass_for_want_of_draws(key):
     x = np.column_stack([np.ones(len(x)), x])
     target = Model({"w": dist.Normal(0.0, 1.0).expand([31])}, logistic_likelihood).given(x, table.target)
     posterior = fit(target, Laplace(), key=key, progress=False)
-    assert 1_000 < posterior.info["num_densities"] <= 8_000
     assert posterior.verdict.status == "doubtful"
     assert any("move the worst mean" in sentence for sentence in posterior.verdict.sentences)
 

@@ -65,7 +65,7 @@ def correct(
             return Corrected({"pareto_k": k_hat}, num_draws, 0)
         if steep is not None:
             steep = np.concatenate([steep, gradient(u[len(steep) :])])
-        moved = _shifts(kind, target, u, smoothed.log_weights, steep)
+        moved = shifts_of(kind, target, u, smoothed.log_weights, steep)
         figures = {"pareto_k": k_hat, **figures_of(moved)}
         answer = Corrected(figures, num_draws, 0 if steep is None else num_draws)
         is_open = k_hat <= RULES["pareto_k"].passes and MOST[0] in figures
@@ -95,7 +95,8 @@ def _gradients(function: Callable, args, u):
     return jax.vmap(jax.grad(lambda u: function(args, u)))(u)
 
 
-def _shifts(kind: Kind, target: Target, u, log_weights, gradients: np.ndarray | None) -> Shifts:
+def shifts_of(kind: Kind, target: Target, u, log_weights, gradients: np.ndarray | None = None) -> Shifts:
+    """Of every scalar of the parameters in the user's space, by smoothed log weights that sum to one."""
     is_normal = isinstance(kind, Gaussian)
     center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)

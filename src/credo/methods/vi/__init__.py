@@ -2,6 +2,7 @@
 
 from credo.methods.vi import cavi as cavi
 from credo.methods.vi.advi import ADVI
+from credo.methods.vi.divergences import Divergences, divergences
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.gradients.reparameterised import Reparameterised
@@ -18,6 +19,7 @@ __all__ = [
     "ADVI",
     "BatchAndMatch",
     "ChiUpper",
+    "Divergences",
     "ELBO",
     "FisherDivergence",
     "FullRank",
@@ -29,4 +31,5 @@ __all__ = [
     "Reparameterised",
     "ScoreFunction",
     "StickingTheLanding",
+    "divergences",
 ]

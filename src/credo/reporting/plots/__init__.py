@@ -1,5 +1,6 @@
 """Pictures of posteriors and of what they predict, as matplotlib figures: ``credo.plots``."""
 
+from credo.reporting.plots.approximations import approximations
 from credo.reporting.plots.chains import elbo_path, ranks, traces
 from credo.reporting.plots.joint import pairs
 from credo.reporting.plots.parameters import marginals, prior_posterior
@@ -8,6 +9,7 @@ from credo.reporting.plots.scores import calibration, decision_curve, predictive
 from credo.reporting.plots.simulated import rank_ecdf
 
 __all__ = [
+    "approximations",
     "calibration",
     "decision_boundary",
     "decision_curve",

@@ -1,0 +1,118 @@
+"""Divergences between Gaussians are known in closed form, and so are their Monte Carlo errors: 4 of them at most."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.linalg.dense import Dense
+from credo.posterior.kinds import Gaussian
+from credo.precision import double
+
+PRECISION = np.linalg.inv(np.array([[1.0, 0.4], [0.4, 1.0]]))
+MEAN = np.array([1.0, -2.0])
+LOG_Z = 3.0  # of the target's density
+
+
+def target():
+    def log_density(params):
+        y = params["x"] - MEAN
+        return LOG_Z - 0.5 * y @ PRECISION @ y - np.log(2 * np.pi) + 0.5 * np.linalg.slogdet(PRECISION)[1]
+
+    return credo.Model.from_log_density(log_density, {"x": dist.constraints.real_vector}, {"x": (2,)}).given()
+
+
+def approximation(mean, covariance):
+    with double():
+        kind = Gaussian(np.asarray(mean), Dense.from_covariance(np.asarray(covariance)))
+    return credo.Posterior(kind, target(), verdict=credo.Verdict("pass"))
+
+
+def kl(mean, covariance, other_mean, other_precision) -> float:
+    """KL(N(mean, covariance) ‖ N(other_mean, other_precision⁻¹))."""
+    product, y = other_precision @ covariance, other_mean - mean
+    return 0.5 * (np.trace(product) - len(y) + y @ other_precision @ y - np.linalg.slogdet(product)[1])
+
+
+@pytest.fixture(scope="module")
+def found():
+    mean, covariance = MEAN + np.array([0.2, 0.0]), np.diag([0.9, 0.8])
+    return mean, covariance, credo.vi.divergences(approximation(mean, covariance), target(), key=3, num_draws=20_000)
+
+
+def test_equal_their_closed_forms(found):
+    mean, covariance, divergences = found
+    slope, J = np.linalg.inv(covariance) - PRECISION, np.linalg.cholesky(covariance)  # of ∇ log p − ∇ log q
+    offset = J.T @ PRECISION @ (MEAN - mean)
+    truth = {
+        "elbo": LOG_Z - kl(mean, covariance, MEAN, PRECISION),
+        "log_evidence": LOG_Z,
+        "kl_q_p": kl(mean, covariance, MEAN, PRECISION),
+        "kl_p_q": kl(MEAN, np.linalg.inv(PRECISION), mean, np.linalg.inv(covariance)),
+        "fisher": np.sum((J.T @ slope @ J) ** 2) + offset @ offset,
+    }
+    for name, value in truth.items():
+        estimate = getattr(divergences, name)
+        assert 0 < estimate.error < 0.05
+        assert abs(estimate.value - value) < 4 * estimate.error, name
+    k = 1 - 1 / np.linalg.eigvalsh(_relative(covariance)).max()
+    assert abs(divergences.pareto_k.value - k) < 4 * divergences.pareto_k.error
+
+
+def _relative(covariance):
+    """The covariance of p in the units of q."""
+    root = np.diag(np.diagonal(covariance) ** -0.5)
+    return root @ np.linalg.inv(PRECISION) @ root
+
+
+def test_moments_by_weights_and_by_a_reference(found):
+    mean, covariance, by_weights = found
+    exact = credo.vi.divergences(
+        approximation(mean, covariance), reference=approximation(MEAN, np.linalg.inv(PRECISION)), num_draws=100
+    )
+    truth = [(0.2, 0.9), (0.0, 0.8)]
+    for name, (off, ratio) in zip(("x[0]", "x[1]"), truth, strict=True):
+        m, m_error, r, r_error = by_weights.scalars[name]
+        assert abs(m - off) < 4 * m_error
+        assert abs(r - ratio) < 4 * r_error
+        np.testing.assert_allclose(exact.scalars[name], (off, 0.0, ratio, 0.0), atol=1e-12)
+
+
+def test_an_exact_approximation_is_at_no_distance():
+    same = credo.vi.divergences(approximation(MEAN, np.linalg.inv(PRECISION)), num_draws=200)
+    for name in ("kl_q_p", "kl_p_q", "fisher"):
+        estimate = getattr(same, name)
+        assert estimate.value == pytest.approx(0.0, abs=1e-9)
+        assert estimate.error == pytest.approx(0.0, abs=1e-9)
+    assert same.pareto_k.value == 0.0
+
+
+def test_what_rests_on_wild_weights_is_unknown():
+    narrow = credo.vi.divergences(approximation(MEAN, 0.04 * np.eye(2)), num_draws=2_000)
+    assert narrow.pareto_k.value > 0.7
+    assert np.isnan(narrow.kl_p_q.error)
+    assert np.isnan(narrow.kl_q_p.error)
+    assert np.isfinite(narrow.elbo.error)
+
+
+def test_tables(found):
+    divergences = found[2]
+    assert list(divergences.table().columns) == ["value", "error", "meaning"]
+    assert divergences.table().loc["kl_q_p", "value"] == divergences.kl_q_p.value
+    assert list(divergences.moments().index) == ["x[0]", "x[1]"]
+    assert "variance_ratio" in divergences._repr_html_()
+    assert "kl_p_q" in str(divergences)
+
+
+def test_refuses_with_a_sentence():
+    q = approximation(MEAN, np.eye(2))
+    point = credo.fit(target(), credo.MAP(), progress=False)
+    other = credo.Model({"v": dist.Normal(0.0, 1.0)}, None).given()
+    with pytest.raises(credo.CredoError, match="kind Point has no density"):
+        credo.vi.divergences(point)
+    with pytest.raises(credo.CredoError, match="not those of the target"):
+        credo.vi.divergences(q, other)
+    with pytest.raises(credo.CredoError, match="reference is a dict"):
+        credo.vi.divergences(q, reference={})
+    with pytest.raises(credo.CredoError, match="num_draws is 3"):
+        credo.vi.divergences(q, num_draws=3)
