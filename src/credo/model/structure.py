@@ -1,6 +1,7 @@
 """The shape of a position: names, shapes and supports of the parameters, and the way they lie in a flat vector."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.transforms import IndependentTransform
 
 from credo.model.distributions import transform_to
@@ -19,6 +20,7 @@ class Leaf(NamedTuple):
     """One parameter: its shape in the user's space and in the unconstrained space.
 
     ``is_elementwise``: each of its scalars is a function of one unconstrained coordinate and of nothing else.
+    ``support``: the name of its constraint in numpyro.distributions, without bounds.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Leaf(NamedTuple):
     free_shape: tuple[int, ...]
     is_elementwise: bool
     is_discrete: bool = False
+    support: str = ""
 
     @property
     def size(self) -> int:
@@ -47,7 +50,8 @@ class Structure(NamedTuple):
         def see(name, distribution, value):
             free_shape = transform_to(distribution.support).inverse_shape(value.shape)
             is_elementwise, is_discrete = _is_elementwise(distribution), bool(distribution.support.is_discrete)
-            leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), is_elementwise, is_discrete))
+            support = _support(distribution)
+            leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), is_elementwise, is_discrete, support))
 
         params = prior.survey(see)
         names = {id(leaf): name for name, leaf in prior.leaves(params).items()}
@@ -89,6 +93,13 @@ def _is_elementwise(distribution: Distribution) -> bool:
         transform = transform.base_transform
     depends = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support))
     return transform.domain.event_dim == 0 and not depends
+
+
+def _support(distribution: Distribution) -> str:
+    support = distribution.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(support).__name__.strip("_")).lower()
 
 
 def scalar_names(name: str, shape: tuple[int, ...]) -> list[str]:

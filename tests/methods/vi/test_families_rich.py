@@ -3,18 +3,21 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import credo
 from credo.linalg.dense import Dense
 from credo.linalg.factor import DiagonalPlusFactor
 from credo.methods.vi.families.blocks import Blocks
+from credo.methods.vi.families.factors import Beta, Dirichlet, Gamma
 from credo.methods.vi.families.flow import Flow, NeuralSpline, RealNVP
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.families.mixture import MixtureOf
 from credo.model.structure import Leaf, Structure
+from credo.posterior.factors import LogGamma, Sticks
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -26,7 +29,12 @@ MEAN = rng.normal(size=DIM)
 FACTOR = rng.normal(size=(DIM, 2))
 COVARIANCE = np.diag(np.exp(rng.normal(size=DIM))) + FACTOR @ FACTOR.T
 PRECISION = np.linalg.inv(COVARIANCE)
-STRUCTURE = Structure((Leaf("a", (2,), (2,), True), Leaf("b", (), (), True), Leaf("c", (2,), (2,), True)), None, ())
+LEAVES = (
+    Leaf("a", (2,), (2,), True, support="positive"),
+    Leaf("b", (), (), True, support="unit_interval"),
+    Leaf("c", (3,), (2,), False, support="simplex"),
+)
+STRUCTURE = Structure(LEAVES, None, ())
 
 FAMILIES = {
     "low_rank": LowRank(2),
@@ -34,12 +42,17 @@ FAMILIES = {
     "blocks": Blocks({("a", "c"): FullRank()}).bound(STRUCTURE),
     "blocks in blocks": Blocks({"b": MeanField()}, others=LowRank(1)).bound(STRUCTURE),
     "mixture": MixtureOf(3, FullRank()).bound(STRUCTURE),
+    "gamma": Gamma(),
+    "beta": Beta(),
+    "dirichlet": Dirichlet(DIM + 1),
+    "factors": Blocks({"a": Gamma(), "b": Beta(), "c": Dirichlet()}).bound(STRUCTURE),
     "real NVP": Flow(RealNVP(), num_layers=2, width=4),
     "spline": Flow(NeuralSpline(num_bins=4), num_layers=2, width=4, base=MeanField()),
     "flow in a block": Blocks({("a", "c"): Flow(RealNVP(), num_layers=2, width=4)}).bound(STRUCTURE),
     "mixture of blocks": MixtureOf(2, Blocks({"a": FullRank()})).bound(STRUCTURE),
 }
 NUM_DRAWS = 20_000
+KEY = jax.random.wrap_key_data(np.array([0, 7], np.uint32))
 MOMENTS = {Flow: 5 / np.sqrt(4_096), Blocks: 5 / np.sqrt(4_096)}  # those of flows are means over so many draws
 
 
@@ -114,10 +127,12 @@ def test_entropy_is_minus_the_expected_log_density(member):
     family, q = member
     xi = tangent(family, q, 0.1)
     entropy, moved = jax.jit(lambda q, xi: (family.entropy(q, xi), family.move(q, xi)))(q, xi)
-    if entropy is None:
-        assert not isinstance(q, Gaussian)
-        return
-    np.testing.assert_allclose(entropy, 0.5 * np.linalg.slogdet(2 * np.pi * np.e * moved.scale.dense())[1], rtol=1e-10)
+    if isinstance(q, Gaussian):
+        covariance = moved.scale.dense()
+        np.testing.assert_allclose(entropy, 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1], rtol=1e-10)
+    elif entropy is not None:
+        terms = -jax.jit(jax.vmap(lambda key: moved.log_prob_u(moved.sample_u(key))))(jax.random.split(KEY, 4_000))
+        assert abs(np.mean(terms) - entropy) < 5 * np.std(terms) / np.sqrt(len(terms))
 
 
 def test_averages_of_members_are_members(member):
@@ -240,6 +255,15 @@ def test_names_that_do_not_fit_have_a_sentence(blocks, sentence):
         (lambda: Flow(base=MixtureOf(2)).bound(STRUCTURE), "A flow bends a Gaussian, and MixtureOf is none"),
         (lambda: NeuralSpline(num_bins=1), "from 2 to 500"),
         (lambda: NeuralSpline(bound=-1.0), "positive number of standard deviations"),
+        (
+            lambda: Blocks({"b": Gamma()}).bound(STRUCTURE),
+            "family of positive numbers, and 'b' has support unit_interval",
+        ),
+        (
+            lambda: Blocks({"c": Beta()}).bound(STRUCTURE),
+            "family of numbers on an interval, and 'c' has support simplex",
+        ),
+        (lambda: Blocks({"a": Dirichlet()}).bound(STRUCTURE), "shares that sum to one, and 'a' has support positive"),
         (lambda: MixtureOf(0), "the number of components is a whole number from 1"),
         (lambda: MixtureOf(2, 3), "takes a family of its components"),
         (
@@ -274,3 +298,66 @@ def test_components_begin_at_the_heaviest_of_distinct_modes():
     assert at[0] < 0 < at[1] < 3, "two beside the heaviest mode"
     assert at[2] == 9.0
     np.testing.assert_allclose(np.sort(np.exp(q.log_weights))[0], np.exp(-1) / (1 + np.exp(-1)))
+
+
+# factors --------------------------------------------------------------------------------------------------------------
+
+FACTORS = {
+    "gamma": (Gamma(), lambda: LogGamma(jnp.asarray([0.5, -1.0]), jnp.log(jnp.asarray([0.4, 7.0])))),
+    "beta": (Beta(), lambda: Sticks(jnp.log(jnp.asarray([[0.6, 2.0], [9.0, 4.0]])))),
+    "dirichlet": (Dirichlet(3), lambda: Sticks(jnp.log(jnp.asarray([[0.7, 2.0, 5.0]])))),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors_move_in_units_of_information_and_their_draws_follow(name):
+    """E[score scoreᵀ] = I in the local coordinates; the mean derivative of the draws is that of the mean."""
+    family, make = FACTORS[name]
+    with double():
+        q = make()
+        flat, unravel = jax.flatten_util.ravel_pytree(family.rest(q))
+
+        @jax.jit
+        def scores(q, z):
+            u = jax.vmap(lambda z: family.draw(q, family.rest(q), z).u)(z)
+            score = jax.vmap(lambda u: jax.grad(lambda x: family.move(q, unravel(x)).log_prob_u(u))(flat))(u)
+            slopes = jax.vmap(lambda z: jax.jacrev(lambda x: family.draw(q, unravel(x), z).u)(flat))(z)
+            return score, slopes, jax.jacfwd(lambda x: family.center(family.move(q, unravel(x))))(flat)
+
+        score, slopes, expected = jax.tree.map(np.asarray, scores(q, family.noise(KEY, NUM_DRAWS, 2)))
+    outer = score[:, :, None] * score[:, None, :]
+    error = outer.std(axis=0) / np.sqrt(NUM_DRAWS)
+    np.testing.assert_array_less(np.abs(outer.mean(axis=0) - np.eye(flat.size)), 5 * error)
+    error = slopes.std(axis=0) / np.sqrt(NUM_DRAWS)
+    np.testing.assert_array_less(np.abs(slopes.mean(axis=0) - expected), 5 * error + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (lambda: LogGamma(np.log([0.5]), np.log([3.0])), lambda: dist.Gamma(3.0, 6.0)),
+        (lambda: Sticks(np.log([[0.6, 2.0]])), lambda: dist.Beta(0.6, 2.0)),
+        (lambda: Sticks(np.log([[0.7, 2.0, 5.0, 1.0]])), lambda: dist.Dirichlet(np.array([0.7, 2.0, 5.0, 1.0]))),
+    ],
+)
+def test_factors_have_numpyros_density_with_its_jacobian(kind, make):
+    with double(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        q, distribution = kind(), make()
+        transform = dist.biject_to(distribution.support)
+        u = jnp.asarray([0.3, -1.2, 0.8])[: 3 if isinstance(distribution, dist.Dirichlet) else 1]
+        at = u if isinstance(distribution, dist.Dirichlet) else u[0]
+        x = transform(at)
+        expected = distribution.log_prob(x) + transform.log_abs_det_jacobian(at, x)
+        np.testing.assert_allclose(q.log_prob_u(u), expected, rtol=1e-10)
+
+
+def test_factors_begin_at_the_mode_and_the_curvature():
+    """Of the density over positions, by autodiff: a gamma or Dirichlet posterior is met exactly."""
+    with double():
+        for family, q in ((Gamma(), FACTORS["gamma"][1]()), (Dirichlet(3), FACTORS["dirichlet"][1]())):
+            alpha = np.exp(q.log_alpha[0]) if isinstance(q, Sticks) else None
+            mode = q.log_mean if alpha is None else np.log(alpha[:-1] / np.cumsum(alpha[::-1])[-2::-1]) + np.log([2, 1])
+            np.testing.assert_allclose(jax.grad(q.log_prob_u)(jnp.asarray(mode)), 0, atol=1e-12)
+            again = family.around(np.asarray(mode), -np.asarray(jax.hessian(q.log_prob_u)(jnp.asarray(mode))))
+            for leaf, wanted in zip(jax.tree.leaves(again), jax.tree.leaves(q), strict=True):
+                np.testing.assert_allclose(leaf, wanted, atol=1e-10)

@@ -5,6 +5,7 @@ curvature at the mode gives it for the price of a few gradients a dimension. Whe
 models without one) the ascent begins near the origin with unit scale, and natural gradients do the rest.
 """
 
+import time
 from typing import NamedTuple
 
 import jax
@@ -20,14 +21,17 @@ from credo.methods.optimise.objective import (
     find_mode,
     log_density,
     log_prior,
+    random_position,
     starting_position,
 )
 from credo.methods.optimise.spectrum import Spectrum
 from credo.methods.optimise.subproblem import ConjugateGradients, Dense
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.families.mixture import MixtureOf
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior
+from credo.status import CredoError
 
 MAX_STEPS = 60  # of the mode's search: those that need more have a mode at infinity, or none worth starting from
 MAX_DENSE = 200  # dimensions up to which the search forms second derivatives at every step
@@ -51,8 +55,10 @@ class Start(NamedTuple):
 def find_start(target: Target, family: Family, key, start, options: Options, *, solver: Solver | None = None) -> Start:
     """From a Gaussian posterior: its nearest member. From a position, or nothing: by way of a mode.
 
-    ``solver``: of the mode's search, where the caller has compiled one.
+    A mixture begins at several. ``solver``: of the mode's search, where the caller has compiled one.
     """
+    if isinstance(family, MixtureOf) and family.num_starts > 1:
+        return _find_modes(target, family, key, start, options, solver)
     if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
         covariance = np.asarray(start.kind.scale.dense())
         return Start(family.around(np.asarray(start.kind.mean), np.linalg.inv(covariance)), 0)
@@ -70,6 +76,52 @@ def find_start(target: Target, family: Family, key, start, options: Options, *, 
     precision, num_products = _precision(target, family, mode, key, options)
     free = _free_direction(target, mode.position, precision) if precision.ndim == 2 else None
     return Start(family.around(mode.position, precision), num_gradients + num_products, free)
+
+
+def _find_modes(target: Target, family: MixtureOf, key, start, options: Options, solver: Solver | None) -> Start:
+    """A component near each mode that a start leads to: the usual one, and others drawn from the prior or far apart.
+
+    A mode's weight is Laplace's evidence of it, log p(m, D) − log q(m).
+    """
+    if solver is None:
+        solver = Dense(chunk_size(target, options.max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()
+    deadline, found = options.deadline(), []
+    for i in range(family.num_starts):
+        if found and time.monotonic() > deadline:
+            break
+        own = as_key(stream(key, i))
+        at = start if i == 0 else _elsewhere(target, own, i)
+        try:
+            one = find_start(target, family.family, own, at, options.until(deadline), solver=solver)
+        except CredoError:
+            if i == 0:
+                raise
+            continue  # nothing finite there
+        found.append(one)
+    members = [one.q for one in found if isinstance(one.q, Gaussian)]
+    centers = [jnp.asarray(family.family.center(q)) for q in members]
+    evidence = [float(_height(target, at)) - float(_height_of(q, at)) for q, at in zip(members, centers, strict=True)]
+    q = family.at_modes(members, [e if np.isfinite(e) else -np.inf for e in evidence])
+    return Start(q, sum(one.num_gradients for one in found), next((s.free for s in found if s.free is not None), None))
+
+
+def _elsewhere(target: Target, key, index: int) -> np.ndarray:
+    """A draw of the prior where it is proper, else one of N(0, s²) with s doubling from 1."""
+    if target.model.log_factor is None and not target.model.prior.improper_names():
+        u = np.asarray(target.sample_prior(key), float)
+        if np.all(np.isfinite(u)):
+            return u
+    return random_position(target, key, index, 2.0 ** ((index - 1) % 4))
+
+
+@jax.jit
+def _height(target: Target, u):
+    return target.log_density(u)
+
+
+@jax.jit
+def _height_of(q: Kind, u):
+    return q.log_prob_u(u)
 
 
 def density_of(target: Target) -> Objective:
