@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import credo
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
-from targets import Known
+from targets import GAUSSIAN_COV, Known
 
 SMOOTH = ("gaussian", "ill_conditioned", "skewed", "constrained", "logistic")
 GAUSSIANS = ("gaussian", "ill_conditioned")
@@ -53,6 +54,25 @@ def smc(known: Known):
     return credo.SMC(reference=None if has_likelihood else credo.fit(known.target, credo.Laplace(), key=1))
 
 
+def cavi(known: Known):
+    """Mean field by hand: means one coordinate after the other, variances 1/Λᵢᵢ."""
+    precision = np.linalg.inv(GAUSSIAN_COV)
+
+    def update(q, data):
+        mean = np.array(q["w"].mean)
+        for i in range(len(mean)):
+            mean[i] -= precision[i] @ (mean - known.mean["w"]) / precision[i, i]
+        return dist.Normal(mean, np.diag(precision) ** -0.5).to_event(1)
+
+    def elbo(q, data):
+        variance, off = np.asarray(q["w"].variance), np.asarray(q["w"].mean) - known.mean["w"]
+        spread = np.diag(precision) @ variance + off @ precision @ off - len(off)
+        return -0.5 * (spread + np.linalg.slogdet(GAUSSIAN_COV)[1] - np.log(variance).sum())
+
+    start = {"w": dist.Normal(np.zeros(3), 1.0).to_event(1)}
+    return credo.vi.cavi.CAVI({"w": update}, elbo, start)
+
+
 METHODS: dict[str, Entry] = {
     "map": Entry(lambda known: credo.MAP(), (*GAUSSIANS, "logistic"), ()),
     "laplace": Entry(lambda known: credo.Laplace(), SMOOTH, GAUSSIANS, 1e-8),
@@ -60,6 +80,7 @@ METHODS: dict[str, Entry] = {
         lambda known: credo.ADVI(family=credo.MeanField()), ("gaussian", "skewed", "logistic"), ()
     ),
     "advi_full_rank": Entry(lambda known: credo.ADVI(family=credo.FullRank()), SMOOTH, ("gaussian",), 0.02),
+    "cavi": Entry(cavi, ("gaussian",), ()),
     "dadvi": Entry(lambda known: credo.DADVI(), SMOOTH, GAUSSIANS, 1e-6),
     "dadvi_full_rank": Entry(lambda known: credo.DADVI(family=credo.FullRank()), SMOOTH, GAUSSIANS, 1e-6),
     "batch_and_match": Entry(lambda known: credo.BatchAndMatch(), SMOOTH, GAUSSIANS, 1e-6),
