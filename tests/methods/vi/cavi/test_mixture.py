@@ -441,6 +441,7 @@ HOLED[17, 2] = np.nan
         (lambda: GaussianMixture(3).fit(np.zeros((0, 2))), "shape"),
         (lambda: GaussianMixture(3).fit(np.column_stack([X, np.ones(len(X))])), "Column 3 of x is constant"),
         (lambda: GaussianMixture(3).fit(np.column_stack([X, X[:, 0]])), "repeat one another"),
+        (lambda: GaussianMixture(3).fit(X[:3]), "rows are fewer"),
         (lambda: GaussianMixture(3).fit(X[:1]), "give NormalWishart a scale"),
         (lambda: GaussianMixture(0), "num_components is 0"),
         (lambda: GaussianMixture(2, covariance="full"), "covariance=Full"),

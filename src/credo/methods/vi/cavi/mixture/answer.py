@@ -133,9 +133,10 @@ class MixturePosterior:
 
     def responsibilities(self, x) -> Float[np.ndarray, "row K"]:
         """The probability of each component for each row of ``x`` (rows, D) under q(z)."""
-        lines = self.factor.features.of(self.units.standard(as_rows(x, self._dim)))
+        z = self.units.standard(as_rows(x, self._dim))
         coefficients, _ = self.factor.coefficients(self.statistics)
-        return respond(coefficients, lines)[0].T
+        parts = (self.factor.features.of(z[i : i + ROWS_AT_ONCE]) for i in range(0, len(z), ROWS_AT_ONCE))
+        return np.concatenate([respond(coefficients, lines)[0].T for lines in parts])
 
     def labels(self, x) -> Int[np.ndarray, " row"]:
         """The most probable component of each row."""

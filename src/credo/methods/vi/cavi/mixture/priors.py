@@ -81,8 +81,9 @@ class NormalWishart(Belief):
         values = np.linalg.eigvalsh(scale)
         if not np.all(values[..., 0] > SINGULAR * values[..., -1]):
             raise CredoError(
-                "The prior's scale is not positive definite. Where it is the covariance of x, columns are constant or "
-                "repeat one another: drop them, or give NormalWishart a scale."
+                "The prior's scale is not positive definite. Where it is the covariance of x, here of "
+                f"{len(x)} rows and {D} columns, columns are constant or repeat one another, or rows are fewer than "
+                "columns: drop some columns, use Diagonal(), or give NormalWishart a scale."
             )
         return NormalWishartFactor(
             features, float(concentration), float(self.mean_precision), float(nu), mean.reshape(B, b), scale

@@ -7,9 +7,10 @@ the two stays in the processor's cache; as many batches run at once as there are
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -21,6 +22,33 @@ ROWS_AT_ONCE = 2_048  # 66 features of them are a megabyte: the second-level cac
 KEPT_BYTES = 2**30  # features are kept from pass to pass up to this size, and made anew in each beyond it
 
 
+class OneThread:
+    """A context in which the linear algebra of the process keeps to the thread that calls it.
+
+    The setting is the process's own: the first fit to enter makes it and the last to leave undoes it.
+    """
+
+    def __init__(self):
+        self._lock, self._num_inside = threading.Lock(), 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._num_inside += 1
+            if self._num_inside == 1:
+                self._limits = ThreadpoolController().limit(limits=1, user_api="blas")
+                self._limits.__enter__()
+
+    def __exit__(self, *error) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if self._num_inside == 0:
+                self._limits.__exit__(*error)
+
+
+ONE_THREAD = OneThread()
+
+
 class Rows:
     """The rows of a fit, and passes through them; a context, in which the linear algebra leaves threads to it."""
 
@@ -30,7 +58,6 @@ class Rows:
         self._parts = [slice(i, i + ROWS_AT_ONCE) for i in range(0, len(x), ROWS_AT_ONCE)]
         is_kept = len(x) * features.size * 8 <= KEPT_BYTES
         self._kept = [features.of(x[part]) for part in self._parts] if is_kept else None
-        self._limits: AbstractContextManager | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
@@ -38,17 +65,15 @@ class Rows:
 
     def __enter__(self) -> "Rows":
         if self.num_threads > 1:
-            self._limits = ThreadpoolController().limit(limits=1, user_api="blas")
-            self._limits.__enter__()
+            ONE_THREAD.__enter__()
             self._pool = ThreadPoolExecutor(self.num_threads)
         return self
 
     def __exit__(self, *error) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        if self._limits is not None:
-            self._limits.__exit__(*error)
-        self._pool = self._limits = None
+            ONE_THREAD.__exit__(*error)
+        self._pool = None
 
     def sweep(self, coefficients: Float[np.ndarray, "K P"]) -> tuple[Float[np.ndarray, "K P"], float]:
         """(T, Σ_n log Σ_k ρ_nk) at ``coefficients``."""
