@@ -4,18 +4,24 @@ import functools
 import json
 import struct
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
+from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.lowrank import LowRank
 from credo.model.model import Model
+from credo.posterior.factors import LogGamma, Sticks
 from credo.posterior.files import load, save
-from credo.posterior.kinds import Draws, Flow, Gaussian, Mixture, Point
+from credo.posterior.flow.affine import AffineCoupling
+from credo.posterior.flow.spline import SplineCoupling
+from credo.posterior.kinds import Draws, Flow, Gaussian, Independent, Kind, Mixture, Point
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
 from credo.precision import double
@@ -40,6 +46,12 @@ def target():
     return model().given(X, Y)
 
 
+def layers():
+    """One of each kind, bent."""
+    each = AffineCoupling.identity(3, 0, 4, float), SplineCoupling.identity(3, 1, 4, float, 5, 3.0)
+    return jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), each)
+
+
 def kinds():
     A, mean = RNG.normal(size=(3, 3)), RNG.normal(size=3)
     with double():
@@ -49,6 +61,9 @@ def kinds():
     normal = dist.MultivariateNormal(np.array([0.1, 1 / 3]), covariance_matrix=np.eye(2) / 7)
     separate = dist.Normal(np.array([0.1, 1 / 3]), np.array([1.0, 2.0])).to_event(1)
     structure = target().structure
+    diagonal = Diagonal(np.abs(mean[:1]))
+    factor = DiagonalPlusFactor(np.abs(mean[:1]), A[:1, :1])
+    blocks = Gaussian(mean[:2], BlockDiagonal((diagonal, factor), (((1, 2),), ((0, 1),))))
     return {
         "point": Point(mean),
         "dense": gaussian,
@@ -58,11 +73,24 @@ def kinds():
         "weighted draws": Draws(RNG.normal(size=(2, 7, 3)), np.log(RNG.dirichlet(np.ones(14))).reshape(2, 7)),
         "product": Product({"w": normal, "sigma": gamma}, structure),
         "product of events": Product({"w": separate, "sigma": dist.HalfNormal(2.0).expand([])}, structure),
+        "flow": Flow(layers(), gaussian),
+        "factors": Independent((LogGamma(mean[:1], A[0, :1]), Sticks(A[:2, :2])), (((1, 2),), ((0, 1), (2, 3)))),
+        "independent": Independent((Point(mean[:1]), blocks), (((1, 2),), ((0, 1), (2, 3)))),
         "mixture": Mixture(np.log([0.25, 0.75]), (gaussian, Point(mean))),
     }
 
 
 KINDS = kinds()
+
+
+class Unknown(Kind):
+    """A kind that no list of files' contents holds."""
+
+    def sample_u(self, key):
+        return np.zeros(3)
+
+    def log_prob_u(self, u):
+        return 0.0
 
 
 def posterior(kind, of=None):
@@ -83,8 +111,6 @@ def posterior(kind, of=None):
 
 
 def arrays(kind):
-    import jax
-
     return [np.asarray(leaf) for leaf in jax.tree.leaves(kind)]
 
 
@@ -237,8 +263,8 @@ def test_missing_files_and_folders(tmp_path):
         save(posterior(KINDS["point"]), tmp_path / "no" / "folder" / "p.credo")
     save(posterior(KINDS["point"]), tmp_path / "p.credo")
     before = (tmp_path / "p.credo").read_bytes()
-    with pytest.raises(CredoError, match="no code"):
-        save(posterior(Flow({}, 3, lambda p, z: (z, 0.0), lambda p, u: (u, 0.0))), tmp_path / "p.credo")
+    with pytest.raises(CredoError, match="cannot hold Unknown"):
+        save(posterior(Unknown()), tmp_path / "p.credo")
     assert (tmp_path / "p.credo").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["p.credo"]  # nothing half-written is left beside it
 

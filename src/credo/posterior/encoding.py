@@ -14,15 +14,23 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
+from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.lowrank import LowRank
 from credo.model.structure import Structure
-from credo.posterior.kinds import Draws, Flow, Gaussian, Mixture, Point
+from credo.posterior.factored import Factored
+from credo.posterior.factors import LogGamma, Sticks
+from credo.posterior.flow.affine import AffineCoupling
+from credo.posterior.flow.spline import SplineCoupling
+from credo.posterior.kinds import Draws, Flow, Gaussian, Independent, Mixture, Point
 from credo.posterior.product import Product
 from credo.status import CredoError
 
-MODULES = {c.__name__: c for c in (Point, Gaussian, Draws, Mixture, Product, Dense, Diagonal, LowRank)}
+KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks
+OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal
+MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, AffineCoupling, SplineCoupling)}
 DISTRIBUTIONS = {
     c.__name__: c
     for c in (
@@ -78,11 +86,6 @@ class Writer:
             return {"list" if isinstance(value, list) else "tuple": [self.encode(item) for item in value]}
         if isinstance(value, Distribution):
             return self._distribution(value)
-        if isinstance(value, Flow):
-            raise CredoError(
-                "A Flow posterior holds functions, and a file holds no code: save draws of it, or fit it "
-                "again from its key."
-            )
         if type(value) in MODULES.values():
             fields = {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
             return {"module": type(value).__name__, "fields": fields}

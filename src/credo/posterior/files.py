@@ -36,7 +36,7 @@ VERSION = 1
 def save(posterior: "Posterior", path: str | Path) -> None:
     """Write ``posterior`` to the file ``path``, in one step: at any moment the old file or the new one stands there.
 
-    CredoError where it cannot be written, or where the posterior holds code (a Flow).
+    CredoError where it cannot be written, or where the posterior holds what no file can hold.
     """
     writer, target = Writer(), posterior.target
     header = {
