@@ -2,13 +2,21 @@
 
 from credo.methods.vi import cavi as cavi
 from credo.methods.vi.advi import ADVI
+from credo.methods.vi.deterministic.dadvi import DADVI
 from credo.methods.vi.divergences import Divergences, divergences
+from credo.methods.vi.families.blocks import Blocks
+from credo.methods.vi.families.factors import Beta, Dirichlet, Gamma
+from credo.methods.vi.families.flow import Flow, FlowAdam, NeuralSpline, RealNVP
 from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.families.mixture import MixtureOf
 from credo.methods.vi.gradients.reparameterised import Reparameterised
 from credo.methods.vi.gradients.score_function import ScoreFunction
+from credo.methods.vi.gradients.second_order import SecondOrder
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.matching.batch_and_match import BatchAndMatch
+from credo.methods.vi.natural.natural_gradient import NaturalGradient
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.fisher import FisherDivergence
 from credo.methods.vi.objectives.inclusive import InclusiveKL
@@ -18,18 +26,31 @@ from credo.methods.vi.optimisers.momentum import Momentum
 __all__ = [
     "ADVI",
     "BatchAndMatch",
+    "Beta",
+    "Blocks",
     "ChiUpper",
+    "DADVI",
+    "Dirichlet",
     "Divergences",
     "ELBO",
     "FisherDivergence",
+    "Flow",
+    "FlowAdam",
     "FullRank",
+    "Gamma",
     "ImportanceWeighted",
     "InclusiveKL",
+    "LowRank",
     "MeanField",
+    "MixtureOf",
     "Momentum",
+    "NaturalGradient",
+    "NeuralSpline",
+    "RealNVP",
     "Renyi",
     "Reparameterised",
     "ScoreFunction",
+    "SecondOrder",
     "StickingTheLanding",
     "divergences",
 ]

@@ -38,6 +38,7 @@ MAX_DENSE = 200  # dimensions up to which the search forms second derivatives at
 MAX_CURVATURE = 2_000  # dimensions up to which a family with a full covariance is given the curvature in full
 FLAT = 1e-10  # curvature, in units of the coordinates' own, that may be rounding
 FAR = 1e3  # standard deviations of a coordinate: a proper density has long fallen there
+SPREADS = 2.0, 4.0, 8.0  # of the starts that a mixture looks for modes from, where there is no prior to draw them
 NUM_PROBES = 64  # random products that estimate a diagonal: to about 15 %
 
 
@@ -90,7 +91,7 @@ def _find_modes(target: Target, family: MixtureOf, key, start, options: Options,
         if found and time.monotonic() > deadline:
             break
         own = as_key(stream(key, i))
-        at = start if i == 0 else _elsewhere(target, own, i)
+        at = start if i == 0 else _elsewhere(target, key, i)
         try:
             one = find_start(target, family.family, own, at, options.until(deadline), solver=solver)
         except CredoError:
@@ -106,12 +107,13 @@ def _find_modes(target: Target, family: MixtureOf, key, start, options: Options,
 
 
 def _elsewhere(target: Target, key, index: int) -> np.ndarray:
-    """A draw of the prior where it is proper, else one of N(0, s²) with s doubling from 1."""
+    """A draw of the prior where it is proper, else a draw of N(0, s²), s growing, and the next its mirror image."""
     if target.model.log_factor is None and not target.model.prior.improper_names():
-        u = np.asarray(target.sample_prior(key), float)
+        u = np.asarray(target.sample_prior(as_key(stream(key, index, 1))), float)
         if np.all(np.isfinite(u)):
             return u
-    return random_position(target, key, index, 2.0 ** ((index - 1) % 4))
+    pair, sign = (index - 1) // 2, 1 - 2 * (index % 2)
+    return sign * random_position(target, key, pair, SPREADS[pair % len(SPREADS)])
 
 
 @jax.jit

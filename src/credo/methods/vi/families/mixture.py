@@ -70,7 +70,7 @@ class MixtureOf(Family):
     @property
     def num_starts(self) -> int:
         """Searches for a mode that the components' beginning is chosen from."""
-        return max(6, 3 * self.num_components) if self.num_components > 1 else 1
+        return max(9, 4 * self.num_components + 1) if self.num_components > 1 else 1
 
     def bound(self, structure: Structure) -> "MixtureOf":
         family = self.family.bound(structure)

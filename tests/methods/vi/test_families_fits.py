@@ -1,0 +1,100 @@
+"""Fits by the richer families: exact where theory says so, and their posteriors serve wherever others do."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.posterior.kinds import Flow as FlowKind
+from credo.posterior.kinds import Gaussian, Mixture
+from targets import TARGETS
+
+COUNTS = np.array([3, 5, 1, 4])
+
+
+def poisson(params, x):
+    return dist.Poisson(params["rate"])
+
+
+def test_gamma_factors_are_exact_on_a_gamma_posterior():
+    target = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, poisson).given(y=COUNTS)
+    posterior = credo.fit(target, credo.ADVI(family=credo.vi.Gamma()), key=1, progress=False)
+    exact = credo.fit(target, credo.Exact())
+    assert abs(posterior.log_evidence.value - exact.log_evidence.value) < 1e-6
+    q = posterior.kind
+    np.testing.assert_allclose(np.exp(q.log_shape), 15.0, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(q.log_mean), 3.0, rtol=1e-5)
+    assert posterior.verdict.status == "pass"
+
+
+def two_modes(params):
+    w = params["w"]
+    terms = [jnp.log(share) + dist.MultivariateNormal(mean, jnp.asarray(C)).log_prob(w) for share, mean, C in MODES]
+    return jnp.logaddexp(*terms)
+
+
+MODES = [
+    (0.3, np.array([-3.0, 2.0]), np.array([[1.0, 0.8], [0.8, 1.0]])),
+    (0.7, np.array([3.0, -1.0]), np.array([[0.5, -0.3], [-0.3, 1.0]])),
+]
+
+
+def test_a_mixture_of_two_is_exact_where_the_posterior_is_one(tmp_path):
+    target = credo.Model.from_log_density(two_modes, {"w": dist.constraints.real_vector}, {"w": (2,)}).given()
+    family = credo.vi.MixtureOf(2, credo.FullRank())
+    posterior = credo.fit(target, credo.ADVI(family=family), key=1, progress=False)
+    assert isinstance(posterior.kind, Mixture)
+    assert abs(posterior.log_evidence.value) < 0.01, "the density is normalised: KL is minus the ELBO"
+    np.testing.assert_allclose(np.sort(np.exp(posterior.kind.log_weights)), [0.3, 0.7], atol=0.02)
+    assert posterior.verdict.status == "pass"
+
+
+def test_a_flow_is_better_than_its_gaussian_and_serves_as_proposal_and_in_files(tmp_path):
+    known = TARGETS["skewed"]()
+    method = credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline(num_bins=6)))
+    posterior = credo.fit(known.target, method, key=1, progress=False)
+    assert isinstance(posterior.kind, FlowKind)
+    assert -0.03 < posterior.log_evidence.value < 3 * posterior.log_evidence.error + 1e-3  # the best normal has −0.08
+    posterior.save(tmp_path / "flow.credo")
+    again = credo.load(tmp_path / "flow.credo", known.target)
+    np.testing.assert_array_equal(again.sample(1, 5)["x"], posterior.sample(1, 5)["x"])
+    assert again.log_prob({"x": np.array(0.3)}) == posterior.log_prob({"x": np.array(0.3)})
+    weighed = credo.fit(known.target, credo.Importance(proposal=again), key=2)
+    assert weighed.verdict.figures["pareto_k"] < 0.7
+    assert abs(weighed.mean()["x"] - known.mean["x"]) < 5 * known.sd["x"] / np.sqrt(4_000)
+
+
+@pytest.mark.slow
+def test_one_block_is_full_rank():
+    known = TARGETS["logistic"]()
+    whole = credo.fit(known.target, credo.ADVI(family=credo.FullRank()), key=1, progress=False)
+    block = credo.fit(known.target, credo.ADVI(family=credo.vi.Blocks({"w": credo.FullRank()})), key=1, progress=False)
+    assert isinstance(block.kind, Gaussian)
+    np.testing.assert_allclose(block.mean()["w"], whole.mean()["w"], atol=0.02 * known.sd["w"].min())
+    np.testing.assert_allclose(block.sd()["w"], whole.sd()["w"], rtol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family",
+    [
+        credo.vi.LowRank(1),
+        credo.vi.Blocks({"w": credo.vi.LowRank(1)}, others=credo.vi.Gamma()),
+        credo.vi.MixtureOf(2, credo.MeanField()),
+        credo.vi.Flow(credo.vi.RealNVP(), num_layers=2, width=4),
+    ],
+    ids=["low_rank", "blocks", "mixture", "flow"],
+)
+def test_fits_continue_to_the_bit(family, tmp_path):
+    x = np.linspace(-1.0, 1.0, 12)
+    prior = {"w": dist.Normal(0.0, 1.0).expand([2]), "rate": dist.Gamma(2.0, 1.0)}
+    model = credo.Model(prior, lambda params, x: dist.Normal(params["w"][0] + params["w"][1] * x, 1 / params["rate"]))
+    target = model.given(x, np.sin(3 * x))
+    method = credo.ADVI(family=family, max_steps=60, num_draws=200)
+    whole = credo.fit(target, method, key=1, progress=False)
+    credo.fit(target, method, key=1, progress=False, checkpoint=tmp_path / "run")
+    again = credo.resume(tmp_path / "run", target, progress=False)
+    assert again.log_prob({"w": np.zeros(2), "rate": np.array(1.0)}) == whole.log_prob(
+        {"w": np.zeros(2), "rate": np.array(1.0)}
+    )
