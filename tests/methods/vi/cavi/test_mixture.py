@@ -230,6 +230,19 @@ def test_components_that_are_not_needed_empty_themselves(covariance, key):
 
 
 @pytest.mark.parametrize("covariance", STRUCTURES)
+@pytest.mark.parametrize("prior", [NormalWishart(), PointMass()])
+def test_starts_find_what_the_truth_leads_to(covariance, prior):
+    """Twelve clusters for twelve components, one start each. From k-means alone 30 of 64 starts came there."""
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(12, size=1_200)
+        x = 7 * generator.normal(size=(12, 3))[labels] + generator.normal(size=(1_200, 3))
+        best = GaussianMixture(12, prior, covariance=covariance).fit(x, start=labels).info["elbo_path"][1, -1]
+        fit = GaussianMixture(12, prior, covariance=covariance, num_starts=1).fit(x, key=seed)
+        assert fit.info["elbo_path"][1, -1] > best - 0.1
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
 def test_moments_are_those_of_the_draws(covariance):
     fit = GaussianMixture(5, covariance=covariance).fit(X)
     n = 20_000

@@ -22,11 +22,17 @@ LOOKAHEAD = 3  # merges beyond the best: three parts of one cluster may lose by 
 
 
 def merge(
-    factor: NormalWishartFactor, r: Float[np.ndarray, "K row"], statistics: Float[np.ndarray, "K P"], num_left: int
+    factor: NormalWishartFactor,
+    r: Float[np.ndarray, "K row"],
+    statistics: Float[np.ndarray, "K P"],
+    num_left: int,
+    *,
+    is_exact: bool = False,
 ) -> tuple[Float[np.ndarray, "num_left P"], int]:
     """Statistics of the highest bound among those that merging two by two passes by, and how many merges led there.
 
-    Each merge is the one with the largest Δ; no more than ``num_left`` components stay in use, whatever it costs.
+    Each merge is the one with the largest Δ; no more than ``num_left`` components stay in use, whatever it costs, and
+    where ``is_exact`` no fewer by merging.
     ``r``: the responsibilities, each row of which counts N/rows times in ``statistics``.
     """
     r, T = r.copy(), statistics.copy()
@@ -36,7 +42,8 @@ def merge(
         used = np.flatnonzero(T[:, 0] >= EMPTY)
         if len(used) <= num_left and value > best_value:
             best_value, best, best_at = value, T.copy(), num_merges
-        if len(used) < 2 or (len(used) <= num_left and num_merges - best_at >= LOOKAHEAD):
+        is_enough = len(used) <= num_left and (is_exact or num_merges - best_at >= LOOKAHEAD)
+        if len(used) < 2 or is_enough:
             break
         change, j, k = _best(factor, r, T, used, weight)
         value += change

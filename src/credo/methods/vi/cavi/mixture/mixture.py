@@ -34,8 +34,8 @@ class GaussianMixture:
 
     ``prior``: ``NormalWishart(…)`` for variational Bayes, or ``PointMass()`` for maximum likelihood by EM.
     ``covariance``: ``Full()`` or ``Diagonal()``. ``num_starts`` starts by k-means are climbed, on ``num_start_rows``
-    random rows where there are more, or 250 a component if that is more, and the best of them continues on all. Under
-    ``NormalWishart`` each begins with 2 K components, which are merged where that raises the bound.
+    random rows where there are more, or 250 a component if that is more, and the best of them continues on all. Each
+    begins with 2 K components, which are merged where that raises the bound, and under ``PointMass`` until K are left.
     ``tolerance``: nats that further sweeps may gain, or, if that is more, ``relative_tolerance`` times |ELBO|.
     ``updates``: ``Stochastic(…)`` learns from minibatches instead.
 
