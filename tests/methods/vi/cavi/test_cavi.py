@@ -1,5 +1,7 @@
 """Coordinate ascent: it never falls, stops where nothing is left to gain, and says where a derivation is wrong."""
 
+import time
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -203,6 +205,18 @@ def test_sweeps_that_end_early_are_no_pass():
     found = credo.fit(target(), cavi(max_sweeps=1, num_draws=500))
     assert found.verdict.status == "doubtful"
     assert "max_sweeps" in str(found.verdict)
+
+
+def test_the_time_limit_is_obeyed():
+    def slow(q, data):
+        time.sleep(0.05)
+        return update_precision(q, data)
+
+    method = cavi(updates={**UPDATES, "precision": slow}, tolerance=0.0, relative_tolerance=0.0, num_draws=500)
+    found = credo.fit(target(), method, time_limit=0.01)
+    assert not found.info["is_complete"]
+    assert found.info["num_sweeps"] == 1
+    assert "Raise time_limit" in str(found.verdict)
 
 
 def test_latent_factors_stay_beside_the_parameters():

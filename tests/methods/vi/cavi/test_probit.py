@@ -116,6 +116,17 @@ def test_the_mean_is_the_mode_and_the_covariance_that_of_complete_data():
         np.testing.assert_allclose(model.sd()["weights"], np.sqrt(np.diag(covariance)), rtol=1e-9)
 
 
+def test_linear_response_is_the_inverse_curvature_at_the_mode():
+    (x, y), model = labelled(1), fitted(1, tolerance=1e-12)
+    w, step = model.mean()["weights"], 1e-4
+    axes = step * np.eye(3)
+    shifted = np.array([[[[w + a * i + b * j for b in (1, -1)] for a in (1, -1)] for j in axes] for i in axes])
+    values = log_joint(shifted.reshape(-1, 3), x, y).reshape(3, 3, 2, 2)
+    curvature = -(values[..., 0, 0] - values[..., 0, 1] - values[..., 1, 0] + values[..., 1, 1]) / (4 * step**2)
+    response = model.linear_response()["weights"]
+    np.testing.assert_allclose(response, np.linalg.inv(curvature), rtol=1e-4, atol=1e-4 * response.max())
+
+
 def test_predictions_integrate_the_weights():
     model = fitted(6)
     x = labelled(7)[0][:4]

@@ -1,5 +1,6 @@
 """Ready models of coordinate ascent: the laws that each obeys, and the truth by closed form, quadrature and Gibbs."""
 
+import importlib
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +124,19 @@ def test_weights_of_the_verdict_are_those_of_the_joint(case):
     assert np.isfinite(model.verdict.figures["pareto_k"])
 
 
+def spied(case, monkeypatch):
+    """What the model hands to the loop."""
+    seen, module = {}, importlib.import_module(type(case.model).__module__)
+    ascend = module.ascend
+
+    def watched(updates, elbo, start, data, **settings):
+        seen.update(updates=updates, elbo=elbo, data=data)
+        return ascend(updates, elbo, start, data, **settings)
+
+    monkeypatch.setattr(module, "ascend", watched)
+    return seen
+
+
 def scaled(factor, by):
     """Neighbours of a factor within its family."""
     if isinstance(factor, Mean):
@@ -137,15 +151,7 @@ def scaled(factor, by):
 @each
 def test_each_update_is_the_highest_of_its_neighbours(case, monkeypatch):
     """The fixed point equations, by the ELBO alone: the slope of each factor vanishes and its neighbours lie lower."""
-    seen = {}
-    module = __import__(type(case.model).__module__, fromlist=["ascend"])
-    ascend = module.ascend
-
-    def watched(updates, elbo, start, data, **settings):
-        seen.update(updates=updates, elbo=elbo, data=data)
-        return ascend(updates, elbo, start, data, **settings)
-
-    monkeypatch.setattr(module, "ascend", watched)
+    seen = spied(case, monkeypatch)
     factors = fitted(case, 4).ascent.factors
     for name, update in seen["updates"].items():
         here = {**factors, name: update(factors, seen["data"])}
@@ -171,6 +177,54 @@ def test_predictive_integrates_the_factors(case):
         densities = stats.norm.pdf(y, draws["weights"] @ x.T, draws["noise_precision"][:, None] ** -0.5)
     error = densities.std(axis=0) / 200
     np.testing.assert_array_less(np.abs(np.exp(predictive.log_prob(y)) - densities.mean(axis=0)), 5 * error)
+
+
+def tilted(updates, data, factors, which, entry, by):
+    """E θ of all factors where the log joint has ``by`` times one entry of one parameter added."""
+
+    def weights(q, data):
+        found = updates["weights"](q, data)
+        return found._replace(mean=found.mean + by * (found.half @ found.half.T)[:, entry])
+
+    def mean(q, data):
+        found = updates["mean"](q, data)
+        return found._replace(location=found.location + by * found.variance)
+
+    def precision(q, data):
+        found = updates[which](q, data)
+        here = (np.arange(np.size(found.rate)) == entry).reshape(np.shape(found.rate))
+        return found._replace(rate=found.rate - by * here)
+
+    changed = {**updates, which: {"weights": weights, "mean": mean}.get(which, precision)}
+    for _ in range(100):
+        for name, update in changed.items():
+            factors = {**factors, name: update(factors, data)}
+    found = factors[which]
+    return found.location if which == "mean" else found.mean
+
+
+@each
+def test_linear_response_is_the_slope_of_the_tilted_means(case, monkeypatch):
+    seen = spied(case, monkeypatch)
+    model = fitted(case, 9)
+    factors, step = model.ascent.factors, 1e-3
+    for name, covariance in model.linear_response().items():
+        for entry in range(len(np.atleast_2d(covariance))):
+            up, down = (tilted(seen["updates"], seen["data"], factors, name, entry, by) for by in (step, -step))
+            slope = np.atleast_2d(covariance)[entry]
+            np.testing.assert_allclose((up - down) / (2 * step), np.squeeze(slope), rtol=1e-3, atol=1e-3 * slope[entry])
+
+
+def test_linear_response_repairs_most_of_the_sds():
+    """On diabetes, of the weights: the worst by mean field is 12 % too small, by linear response 7 %."""
+    x, y = diabetes()
+    for ard, least in ((False, 0.9), (True, 0.6)):
+        model = LinearRegression(ard=ard).update(x, y)
+        sd = gibbs(x, y, ard, 6_000, np.random.default_rng(1))[:, :-1].std(axis=0)
+        response = np.sqrt(np.diag(model.linear_response()["weights"]))
+        assert np.all(response >= model.sd()["weights"])
+        assert np.min(response / sd) > least
+        assert np.median(np.abs(np.log(response / sd))) < np.median(np.abs(np.log(model.sd()["weights"] / sd)))
 
 
 # truth --------------------------------------------------------------------------------------------------------------

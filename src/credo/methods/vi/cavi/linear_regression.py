@@ -28,9 +28,11 @@ from credo.methods.exact.family import Predictive, distribution, settle
 from credo.methods.exact.information import Information, triangularise
 from credo.methods.vi.cavi.gamma import Gamma, gamma_prior, normal_predictive
 from credo.methods.vi.cavi.ready import ReadyModel, lower_root
+from credo.methods.vi.cavi.response import linear_response
 from credo.methods.vi.cavi.sweeps import Ascent, Leap, ascend
 
 LOG_2PI = float(np.log(2 * np.pi))
+NAMES = "weights", "noise_precision", "weight_precision"
 
 
 class Rows(NamedTuple):
@@ -160,6 +162,10 @@ class LinearRegression(ReadyModel):
         log_joint += self._log_prior(w)
         log_q = -0.5 * np.sum(z**2 + LOG_2PI, axis=1) - log_det + q["noise_precision"].log_prob(beta)
         return np.column_stack([w, beta]), log_joint - log_q
+
+    def linear_response(self) -> dict[str, np.ndarray]:
+        """Covariances of the weights (D, D), of the noise precision, and of the prior precisions (D, D), or of one."""
+        return linear_response(self.statistics, *(self.ascent.factors[name] for name in NAMES))
 
     def _log_prior(self, w: np.ndarray) -> np.ndarray:
         """log ∫ p(w | α) p(α) dα of rows ``w`` (n, D): Student's t, a feature each or all together."""

@@ -159,6 +159,17 @@ class NormalMeanPrecision(ReadyModel):
         log_q = _log_normal(mu - mean.location, mean.variance) + precision.log_prob(tau)
         return np.column_stack([mu, tau]), log_joint - log_q
 
+    def linear_response(self) -> dict[str, np.ndarray]:
+        """Variances of both, each factor answering the other (the response of linear_regression.py with D = 1).
+
+        With g = N (ȳ − m') − k (m' − m):  M = 2b'/E τ − 2 g² s² − (N + k)² s⁴,  Var μ = s² + 2 (s² g)²/M,  Var τ = 2/M.
+        """
+        (mean, precision), sample, (_, k) = self._factors, self.statistics, self._weights
+        g = sample.size * (sample.mean - mean.location) - k * (mean.location - self.location)
+        s2, both = mean.variance, sample.size + k
+        m = 2 * np.divide(precision.rate, precision.mean) - 2 * g**2 * s2 - both**2 * s2**2
+        return {"mean": np.asarray(s2 + 2 * (s2 * g) ** 2 / m), "precision": np.asarray(2 / m)}
+
     @property
     def _factors(self) -> tuple[Mean, Gamma]:
         return self.ascent.factors["mean"], self.ascent.factors["precision"]

@@ -60,7 +60,7 @@ class ProbitRegression(ReadyModel):
 
     ``alpha``: the prior precision, a number or one a feature (D,); ``prior_mean`` likewise. Parameter name:
     ``weights``. The mean of the factor is the mode of the posterior; its sds are too small, more so the surer the
-    classes are, and the verdict says by how much. ``log_evidence`` is a lower bound.
+    classes are: see the verdict, and ``linear_response()`` for better ones. ``log_evidence`` is a lower bound.
     Raises CredoError for shapes that do not meet, values that are not finite, and labels other than 0 and 1.
 
     >>> x = np.array([[1.0, -2.0], [1.0, -1.0], [1.0, 0.5], [1.0, 2.0]])
@@ -153,6 +153,20 @@ class ProbitRegression(ReadyModel):
         log_prior = 0.5 * np.sum(np.log(alpha) - alpha * (w - center) ** 2, axis=1)
         log_q = -0.5 * np.sum(z**2, axis=1) - np.linalg.slogdet(half)[1]
         return w, log_likelihood + log_prior - log_q
+
+    def linear_response(self) -> dict[str, np.ndarray]:
+        """The covariance of the weights when z's factors move along: (A + Xᵀ diag(h) X)⁻¹, h_i = 1 − Var z_i.
+
+        Since dm = S (dt + Xᵀ dE z) and dE z_i = Var z_i x_i dm, with Var z_i = 1 − λ (λ + s_i ν_i). As −log Φ has the
+        curvature h, it is the covariance of Laplace's approximation as well.
+        """
+        rows, (_, alpha) = self.statistics, self._prior
+        t = rows.side * self.ascent.factors["latent"].location
+        h = np.clip(mills(t) * (mills(t) + t), 0.0, 1.0)
+        prior = Information(np.diag(np.sqrt(alpha)), np.zeros(len(alpha)))
+        root = prior.absorb(np.sqrt(h)[:, None] * rows.x, np.zeros(len(h)))[0].root
+        half = solve_triangular(root, np.eye(len(alpha)))
+        return {"weights": half @ half.T}
 
     @property
     def distributions(self) -> dict[str, dist.Distribution]:  # type: ignore[override]

@@ -63,6 +63,14 @@ class ReadyModel(Family):
         Latent variables are not among them: p(y, θ) has them integrated out.
         """
 
+    @abc.abstractmethod
+    def linear_response(self) -> dict[str, Float[np.ndarray, "..."]]:
+        """Covariances by name that see what the factors leave out (Giordano, Broderick & Jordan 2018, eq. 14).
+
+        How the means of the factors move when the log joint is tilted by a parameter, all factors moving along: for an
+        exact posterior that is its covariance. They are (D, D) for D entries, and a number for a number.
+        """
+
     def _gathered(self, statistics: Any) -> Self:
         return replace(self, statistics=statistics)
 
