@@ -9,9 +9,9 @@ import approximations
 import credo
 from approximations import LABELS, MEAN, SCALE, table
 from credo import CredoError, plots
-from credo.reporting.plots.approximations import ellipses
 from credo.reporting.plots.chains import count_sd, rank_counts
 from credo.reporting.plots.parameters import density
+from credo.reporting.plots.plane import ellipses
 from credo.reporting.plots.scores import cost_threshold, net_benefit, quantile_curve, reliability_curve
 
 SD = np.sqrt(np.diag(SCALE @ SCALE.T))

@@ -3,7 +3,7 @@
 from credo.methods.vi import cavi as cavi
 from credo.methods.vi.advi import ADVI
 from credo.methods.vi.deterministic.dadvi import DADVI
-from credo.methods.vi.divergences import Divergences, divergences
+from credo.methods.vi.distance import Divergences, divergences
 from credo.methods.vi.families.blocks import Blocks
 from credo.methods.vi.families.factors import Beta, Dirichlet, Gamma
 from credo.methods.vi.families.flow import Flow, FlowAdam, NeuralSpline, RealNVP

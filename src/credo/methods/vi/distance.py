@@ -10,6 +10,7 @@ NaN beyond k̂ = 0.7, where the weights have no variance that could be known.
 """
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -37,12 +38,20 @@ MEANINGS = {
 }
 
 
+class Distance(NamedTuple):
+    """Of one scalar: q's mean less the posterior's in posterior sds, Var_q / Var_p, and their standard errors."""
+
+    mean_off: float
+    mean_error: float
+    variance_ratio: float
+    ratio_error: float
+
+
 @dataclass(frozen=True)
 class Divergences:
     """Divergences of q from p with their Monte Carlo errors (NaN: unknown), and how far each parameter's moments are.
 
-    ``scalars``: name -> (mean_off, error, variance_ratio, error): q's mean less the posterior's in posterior sds, and
-    Var_q / Var_p. ``table()`` and ``moments()`` are DataFrames of the two.
+    ``scalars``: name -> ``Distance``. ``table()`` and ``moments()`` are DataFrames of the two.
     """
 
     elbo: Estimate
@@ -51,7 +60,7 @@ class Divergences:
     kl_p_q: Estimate
     fisher: Estimate
     pareto_k: Estimate
-    scalars: dict[str, tuple[float, float, float, float]]
+    scalars: dict[str, Distance]
 
     def table(self):
         """A DataFrame with a row a figure: value, error, meaning."""
@@ -64,8 +73,7 @@ class Divergences:
         """A DataFrame with a row a scalar of the parameters."""
         import pandas as pd
 
-        columns = ["mean_off", "mean_error", "variance_ratio", "ratio_error"]
-        return pd.DataFrame.from_dict(self.scalars, orient="index", columns=columns)
+        return pd.DataFrame.from_dict(self.scalars, orient="index", columns=list(Distance._fields))
 
     def __str__(self) -> str:
         return "\n".join(f"{f.name:>12} {getattr(self, f.name)}" for f in fields(self) if f.name in MEANINGS)
@@ -156,14 +164,14 @@ def _covariance(kind: Kind, u: np.ndarray) -> np.ndarray:
     return np.asarray(kind.scale.dense()) if isinstance(kind, Gaussian) else np.atleast_2d(np.cov(u, rowvar=False))
 
 
-def _by_weights(kind: Kind, target: Target, u, log_weights) -> dict[str, tuple[float, float, float, float]]:
+def _by_weights(kind: Kind, target: Target, u, log_weights) -> dict[str, Distance]:
     mean, log_sd = shifts_of(kind, target, u, log_weights)
     ratio = np.exp(-2 * log_sd.value)
     rows = zip(-mean.value, mean.error, ratio, 2 * ratio * log_sd.error, strict=True)
-    return {name: tuple(map(float, row)) for name, row in zip(target.structure.scalar_names(), rows, strict=True)}
+    return {name: Distance(*map(float, row)) for name, row in zip(target.structure.scalar_names(), rows, strict=True)}
 
 
-def _by_reference(q: Posterior, reference: Posterior) -> dict[str, tuple[float, float, float, float]]:
+def _by_reference(q: Posterior, reference: Posterior) -> dict[str, Distance]:
     names = [leaf.name for leaf in q.target.structure.leaves]
     mean_q, sd_q, mean, sd = (
         np.concatenate([np.ravel(each[name]) for name in names]) for p in (q, reference) for each in p._moments
@@ -171,7 +179,7 @@ def _by_reference(q: Posterior, reference: Posterior) -> dict[str, tuple[float, 
     of_mean, of_variance = _errors(reference, names, mean, sd)
     ratio = (sd_q / sd) ** 2
     rows = zip((mean_q - mean) / sd, of_mean / sd, ratio, ratio * of_variance / sd**2, strict=True)
-    return {name: tuple(map(float, row)) for name, row in zip(q.target.structure.scalar_names(), rows, strict=True)}
+    return {name: Distance(*map(float, row)) for name, row in zip(q.target.structure.scalar_names(), rows, strict=True)}
 
 
 def _errors(reference: Posterior, names: list[str], mean: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
