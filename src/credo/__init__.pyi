@@ -1,6 +1,6 @@
 """Where each public name lives: read by type checkers, and by ``credo/__init__.py`` to load names on demand."""
 
-from . import adapters, decisions, diagnose, estimators, exact, mcmc, nn, plots, sgmcmc, vi
+from . import adapters, decisions, diagnose, estimators, exact, laplace, mcmc, nn, plots, sgmcmc, vi
 from ._version import __version__
 from .decisions.deciding import Decision, decide
 from .fitting import fit, load, resume
@@ -27,7 +27,7 @@ from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
 from .methods.particles.smc import SMC
 from .methods.sgmcmc import SGHMC, SGLD, SGNHT, ConstantSGD
-from .methods.vi import ADVI, BatchAndMatch, DADVI, FullRank, MeanField
+from .methods.vi import ADVI, DADVI, BatchAndMatch, FullRank, MeanField, NaturalGradient
 from .model.data import Rows
 from .model.model import Model
 from .model.target import Target
@@ -55,6 +55,7 @@ __all__ = [
     "resume",
     "load",
     "exact",
+    "laplace",
     "mcmc",
     "sgmcmc",
     "vi",
@@ -70,6 +71,7 @@ __all__ = [
     "ADVI",
     "BatchAndMatch",
     "DADVI",
+    "NaturalGradient",
     "MeanField",
     "FullRank",
     "HMC",

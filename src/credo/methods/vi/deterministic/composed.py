@@ -16,17 +16,18 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from credo.algorithm import Options
+from credo.linalg.diagonal import Diagonal
 from credo.linalg.products import second_order
 from credo.methods.optimise.subproblem import ConjugateGradients
 from credo.methods.particles.importance import evaluations_at_once
 from credo.methods.vi.deterministic.climb import Problem, climb
+from credo.methods.vi.deterministic.draws import has_unit_squares, is_quadrature
 from credo.methods.vi.deterministic.fitted import Fitted
 from credo.methods.vi.families.family import Family
-from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.start import find_start
 from credo.model.target import Target
-from credo.posterior.kinds import Kind
+from credo.posterior.kinds import Gaussian, Kind
 from credo.status import CredoError
 
 SOLVED, MAX_PRODUCTS = 1e-3, 100  # of the conjugate gradients that give the error: three digits are plenty
@@ -85,11 +86,11 @@ def fit_composed(
             point = np.zeros(ravel_pytree(family.rest(q))[0].size, dtype)
             return Problem(objective, (target, q, noise.astype(dtype)), point, ConjugateGradients())  # noqa: B023
 
-        q, solved, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
+        q, _, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
         path += [optimum.value] * optimum.num_gradients
-        is_scaled = type(family) is MeanField and np.allclose(np.mean(noise**2, axis=0), 1.0, atol=1e-10)
-        of_mean, of_log_sd, num_solving = _moves(objective, solved.args, optimum.position, is_scaled)
         q = family.move(q, _unravelled(family, q, jnp.asarray(optimum.position)))  # type: ignore[arg-type]
+        args = (target, q, noise.astype(dtype))
+        of_mean, of_log_sd, num_solving = _moves(objective, args, np.zeros_like(optimum.position), _averages(q, noise))
         num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + int(num_solving))
         fitted = Fitted(
             q=q,
@@ -112,25 +113,38 @@ def fit_composed(
         num_pairs = wanted
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "is_scaled"))
-def _moves(objective: Composed, args, point, is_scaled: bool):
-    """How far each pair of draws pulls means and log sds, (P, ways, dim) each, and the number of products that took."""
+def _averages(q: Kind, noise: np.ndarray) -> bool:
+    """Whether the draws average log q exactly."""
+    if not isinstance(q, Gaussian):
+        return False
+    return is_quadrature(noise) or (isinstance(q.scale, Diagonal) and has_unit_squares(noise))
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "averages_q"))
+def _moves(objective: Composed, args, rest, averages_q: bool):
+    """How far each pair of draws pulls means and log sds, (P, ways, dim) each, and the number of products that took.
+
+    ``args`` has q at the optimum, where the tangent is ``rest``, zero.
+    """
     target, q, z = args
     family = objective.family
-    product = second_order(lambda v: objective(args, v), point)[2]
+    product = second_order(lambda v: objective(args, v), rest)[2]
 
     def moments(point):
         moved = family.move(q, _unravelled(family, q, point))
         return family.center(moved), 0.5 * jnp.log(family.variances(moved))
 
+    def log_q(point, pair):
+        tangent = _unravelled(family, q, point)
+        return jnp.mean(jax.vmap(lambda z: family.draw(q, tangent, z).path_log_prob)(pair))
+
     def one(pair):
-        gradient = jax.grad(Composed(family, 2), argnums=1)((target, q, pair), point)
+        gradient = jax.grad(Composed(family, 2), argnums=1)((target, q, pair), rest)
         gradients = gradient[None]
-        if is_scaled:  # mean-field, (a, b): at the optimum E[∂²log p] s² = −1, and the mean of z² is exact
-            taken = jnp.concatenate([jnp.zeros_like(pair[0]), 1 - jnp.mean(pair**2, axis=0)])
-            gradients = jnp.stack([gradient, gradient - taken])
+        if averages_q:  # log q may be taken from log p, as in sticking the landing
+            gradients = jnp.stack([gradient, gradient - jax.grad(log_q)(rest, pair)])
         moves, counts = jax.lax.map(lambda g: _solve(lambda v: -product(v), g), gradients)
-        of_mean, of_log_sd = jax.lax.map(lambda move: jax.jvp(moments, (point,), (move,))[1], moves)
+        of_mean, of_log_sd = jax.lax.map(lambda move: jax.jvp(moments, (rest,), (move,))[1], moves)
         return of_mean, of_log_sd, jnp.sum(counts)
 
     of_mean, of_log_sd, counts = jax.lax.map(one, jnp.stack(jnp.split(z, 2), axis=1))

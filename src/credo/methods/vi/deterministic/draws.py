@@ -30,3 +30,8 @@ def whitened(z: Float[np.ndarray, "P dim"]) -> Float[np.ndarray, "P dim"]:
 def is_quadrature(z: Float[np.ndarray, "K dim"]) -> bool:
     """Whether quadratics are averaged exactly."""
     return bool(np.max(np.abs(z.T @ z / len(z) - np.eye(z.shape[1]))) < 1e-10)
+
+
+def has_unit_squares(z: Float[np.ndarray, "K dim"]) -> bool:
+    """Whether quadratics in each coordinate alone are."""
+    return bool(np.max(np.abs(np.mean(z**2, axis=0) - 1)) < 1e-10)

@@ -17,6 +17,7 @@ from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.gradients.estimator import Estimator, in_batches
 from credo.methods.vi.objectives.elbo import ELBO
+from credo.posterior.kinds import Gaussian
 from credo.status import CredoError
 
 
@@ -35,6 +36,7 @@ class SecondOrder(Estimator):
     def surrogate(self, objective, family, q, tangent, log_density, z, known, draws_at_once):
         rest = jax.tree.map(jnp.zeros_like, tangent)
         along_mean, along_scale = tangent
+        assert isinstance(q, Gaussian)
         S, unit = q.scale, jnp.eye(z.shape[1], dtype=z.dtype)
 
         def one(z):
