@@ -38,7 +38,7 @@ LAYERS = (
     ("estimators",),
     ("reporting",),
     ("cli",),
-    ("__main__", "", "exact", "mcmc", "plots", "sgmcmc", "vi"),  # public addresses
+    ("__main__", "", "exact", "laplace", "mcmc", "plots", "sgmcmc", "vi"),  # public addresses
 )  # fmt: skip
 RANK = {prefix: rank for rank, layer in enumerate(LAYERS) for prefix in layer}
 SHARED_METHODS = (

@@ -18,6 +18,7 @@ from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.factor import DiagonalPlusFactor
+from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
 from credo.model.structure import Structure
 from credo.posterior.factored import Factored
@@ -29,7 +30,7 @@ from credo.posterior.product import Product
 from credo.status import CredoError
 
 KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks
-OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal
+OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block
 MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, AffineCoupling, SplineCoupling)}
 DISTRIBUTIONS = {
     c.__name__: c

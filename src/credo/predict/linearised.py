@@ -20,6 +20,7 @@ from credo.algorithm import as_key
 from credo.model.heads import Head, head_of
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind, Point
+from credo.predict import by_layers
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, mackay
 from credo.predict.monte_carlo import likelihood_at, without_data
@@ -222,8 +223,12 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
             "or use MonteCarlo()."
         )
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
+    is_layered = False
+    if is_cut and isinstance(kind, Gaussian) and _is_layered(target, kind, head, table.x):
+        is_layered = True  # inputs and derivatives are far fewer than weights
+        chunk = max(1, MEMORY // (8 * 8 * num_outputs * _width(target, kind, head, table.x)))
     both = Stream((target, kind), table.x, table.size, chunk)
-    mean, covariance = both(functools.partial(_outputs, head=head, is_cut=is_cut))
+    mean, covariance = both(functools.partial(_outputs, head=head, is_cut=is_cut, is_layered=is_layered))
     return target, kind, head, Projection(table.x, mean, covariance)
 
 
@@ -253,11 +258,44 @@ def _head(target: Target, table: Table) -> tuple[Head | None, int, bool]:
     return head, shape[-1], alone == (1, shape[-1])
 
 
-@functools.partial(jax.jit, static_argnames=("head", "is_cut"))
-def _outputs(both: tuple[Target, Kind], x, head: Head, is_cut: bool):
+def _row_outputs(target: Target, head: Head) -> Callable:
+    """(u, row) -> the outputs (K,) of one row."""
+
+    def outputs(u, row):
+        one = jax.tree.map(lambda leaf: leaf[None], row)
+        return head.split(likelihood_at(target, target.constrain(u), one))[0]
+
+    return outputs
+
+
+def _is_layered(target: Target, kind: Gaussian, head: Head, x) -> bool:
+    layers = by_layers.layers_in(_row_outputs(target, head), jnp.asarray(kind.mean), x)
+    return layers is not None and by_layers.suits(kind.scale, layers)
+
+
+def _width(target: Target, kind: Gaussian, head: Head, x) -> int:
+    """Numbers that a row takes for each output: its derivatives, and the matrices of layers that places share."""
+    layers = by_layers.layers_in(_row_outputs(target, head), jnp.asarray(kind.mean), x)
+    assert layers is not None
+    row = jax.tree.map(lambda leaf: leaf[0], x)
+    _, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], jnp.asarray(kind.mean), row)
+    total = layers.rest.size
+    for layer, uses in zip(layers.layers, inputs, strict=True):
+        places = sum(a.shape[0] for a in uses)
+        total += places * sum(layer.index.shape) + (layer.index.size if places > 1 else 0)
+    return max(total, 1)
+
+
+@functools.partial(jax.jit, static_argnames=("head", "is_cut", "is_layered"))
+def _outputs(both: tuple[Target, Kind], x, head: Head, is_cut: bool, is_layered: bool = False):
     """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part."""
     target, kind = both
     centre = centre_of(kind)
+    if is_layered and isinstance(kind, Gaussian):
+        one = _row_outputs(target, head)
+        layers = by_layers.layers_in(one, centre, x)
+        assert layers is not None
+        return by_layers.covariances(one, layers, kind.scale, centre, x)
 
     def outputs(u, x):
         return head.split(likelihood_at(target, target.constrain(u), x))

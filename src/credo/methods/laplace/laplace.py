@@ -44,9 +44,10 @@ FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exp
 class Laplace:
     """A Gaussian at the mode in unconstrained space.
 
-    ``structure``: ``Dense()`` (every covariance) or ``Diagonal()``. ``curvature``: ``ExactHessian()``, or
-    ``GaussNewton()``, which is never negative for the likelihood's part. ``num_steps``: at most this many evaluations
-    on the way to the mode; 0 takes the curvature where it starts.
+    ``structure``: of ``credo.laplace``: ``Dense()`` (every covariance), ``Diagonal()``, or ``Kronecker()`` for the
+    weights of networks. ``curvature``: ``ExactHessian()``, or ``GaussNewton()``, which is never negative for the
+    likelihood's part. ``num_steps``: at most this many evaluations on the way to the mode; 0 takes the curvature where
+    it starts.
     ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.

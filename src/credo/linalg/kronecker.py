@@ -1,0 +1,71 @@
+"""Blocks of Kronecker form: Σ = ⊕ (U ⊗ V) diag(sd²) (U ⊗ V)ᵀ, a block for each matrix of weights.
+
+A block's coordinates, laid out as a matrix Z (in, out), are mapped by S Z = U (sd ∘ Z) Vᵀ with orthogonal U (in, in)
+and V (out, out): the eigenvectors of the two factors of its precision. Without them the block is diagonal.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from credo.linalg.operator import ScaleOperator, Stored
+
+
+class Block(eqx.Module):
+    """``index``: the coordinate of each entry. ``left``, ``right``: U and V, or None for a diagonal block."""
+
+    index: Int[Stored, "in out"]
+    sd: Float[Stored, "in out"]
+    left: Float[Stored, "in in"] | None = None
+    right: Float[Stored, "out out"] | None = None
+
+    def rotate(self, Z):
+        """U Z Vᵀ."""
+        return Z if self.left is None or self.right is None else jnp.matmul(jnp.matmul(self.left, Z), self.right.T)
+
+    def rotate_back(self, Z):
+        """Uᵀ Z V."""
+        return Z if self.left is None or self.right is None else jnp.matmul(jnp.matmul(self.left.T, Z), self.right)
+
+
+class Kronecker(ScaleOperator):
+    """``blocks`` that cover every coordinate once."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(int(np.prod(block.sd.shape)) for block in self.blocks)
+
+    def matvec(self, z) -> Float[Array, " dim"]:
+        return self._each(z, lambda block, Z: block.rotate(block.sd * Z))
+
+    def transpose_matvec(self, v) -> Float[Array, " dim"]:
+        return self._each(v, lambda block, V: block.sd * block.rotate_back(V))
+
+    def solve(self, v) -> Float[Array, " dim"]:
+        return self._each(v, lambda block, V: block.rotate_back(V) / block.sd)
+
+    def log_det(self) -> Float[Array, ""]:
+        return jnp.sum(jnp.stack([jnp.sum(jnp.log(block.sd)) for block in self.blocks]))
+
+    def diagonal(self) -> Float[Array, " dim"]:
+        def variances(block: Block, _):
+            if block.left is None or block.right is None:
+                return jnp.square(block.sd)
+            return jnp.square(block.left) @ jnp.square(block.sd) @ jnp.square(block.right).T
+
+        return self._each(jnp.zeros(self.dim), variances)
+
+    def dense(self) -> Float[Array, "dim dim"]:
+        root = jax.vmap(self.matvec)(jnp.eye(self.dim))  # row i: S e_i
+        return root.T @ root
+
+    def _each(self, vector, function) -> Float[Array, " dim"]:
+        vector = jnp.asarray(vector)
+        out = jnp.zeros_like(vector)
+        for block in self.blocks:
+            out = out.at[block.index].set(function(block, vector[block.index]))
+        return out

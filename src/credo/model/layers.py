@@ -1,0 +1,309 @@
+"""Where the parameters enter a network's outputs as the weights of matrix products, convolutions and biases.
+
+The outputs of one row are traced once as a function of the position. An array whose entries are those of the position,
+reshaped, sliced or transposed, is a *view*; a matrix product of a view with anything else is a linear layer, whatever
+module it came from. For a weight matrix W (in, out) and the places s where it is applied (one in a dense layer, a pixel
+or a token elsewhere), with inputs a_s and the outputs' derivatives g_ks at these places, the Jacobian of output k is
+
+    ∂z_k / ∂W = Σ_s a_s g_ksᵀ,        of a bias Σ_s g_ks
+
+Coordinates that enter otherwise (the scale of a normalisation, an embedding table) are named, and left to autodiff.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
+CALLS |= {"checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+
+Path = tuple[int, ...]  # of an equation, through the calls that hold it
+
+
+class Use(NamedTuple):
+    """A place in the program where a weight matrix is applied: ``take(other) -> (places, in)`` the inputs there.
+
+    ``give(g) -> (places, out)``: an array of the equation's output as rows of the layer's outputs.
+    """
+
+    path: Path
+    side: int  # which operand is the weight
+    take: Callable
+    give: Callable
+
+
+class Layer(NamedTuple):
+    """``index`` (in, out): the coordinates of the weights; a bias has one input, which is 1."""
+
+    index: np.ndarray
+    uses: tuple[Use, ...]
+
+
+class Layers(NamedTuple):
+    """What is linear in the outputs of one row. ``rest``: the other coordinates."""
+
+    layers: tuple[Layer, ...]
+    rest: np.ndarray
+    program: Any  # closed jaxpr of (u, *leaves of x) -> z
+
+    def linearised(self, u, row) -> tuple[Any, list[list[Any]], Callable]:
+        """(z (K,), the inputs a (places, in) of each use of each layer, cotangent (K,) -> g (places, out) likewise)."""
+        uses = {use.path: use for layer in self.layers for use in layer.uses}
+        shapes = self._shapes()
+        zeros = [jnp.zeros(shapes[path].shape, shapes[path].dtype) for path in uses]
+
+        def run(offsets):
+            return _interpret(self.program, [u, *jax.tree.leaves(row)], uses, offsets)
+
+        z, pull, others = jax.vjp(run, zeros, has_aux=True)
+        beside = dict(zip(uses, others, strict=True))
+
+        def back(cotangent):
+            found = dict(zip(uses, pull(cotangent)[0], strict=True))
+            return [[use.give(found[use.path]) for use in layer.uses] for layer in self.layers]
+
+        return z, [[use.take(beside[use.path]) for use in layer.uses] for layer in self.layers], back
+
+    def _shapes(self) -> dict[Path, Any]:
+        """Of the first output of every equation."""
+        found: dict[Path, Any] = {}
+
+        def look(jaxpr, path):
+            for i, eqn in enumerate(jaxpr.eqns):
+                found[(*path, i)] = eqn.outvars[0].aval
+                inner = _inner(eqn)
+                if inner is not None:
+                    look(inner.jaxpr, (*path, i))
+
+        look(self.program.jaxpr, ())
+        return found
+
+
+def find_layers(outputs: Callable, u, row) -> Layers:
+    """``outputs(u, row) -> (K,)``; ``u`` (dim,) and ``row``: abstract arrays serve."""
+    leaves, structure = jax.tree.flatten(row)
+    program = jax.make_jaxpr(lambda u, *leaves: outputs(u, jax.tree.unflatten(structure, leaves)))(u, *leaves)
+    dim = u.shape[0]
+    uses: list[tuple[np.ndarray, Use]] = []
+    tainted = np.zeros(dim, bool)
+    _search(program.jaxpr, [np.arange(dim), *[None] * len(leaves)], (), uses, tainted)
+    groups: dict[tuple, list[tuple[np.ndarray, Use]]] = {}
+    for index, use in uses:
+        groups.setdefault((index.shape, index.tobytes()), []).append((index, use))
+    counts = np.zeros(dim, int)
+    for members in groups.values():
+        np.add.at(counts, members[0][0].ravel(), 1)
+    layers = []
+    for members in groups.values():
+        index = members[0][0]
+        is_own = len(np.unique(index)) == index.size and not tainted[index].any() and np.all(counts[index] == 1)
+        if is_own:
+            layers.append(Layer(index, tuple(use for _, use in members)))
+    covered = np.zeros(dim, bool)
+    for layer in layers:
+        covered[layer.index] = True
+    return Layers(tuple(layers), np.flatnonzero(~covered), program)
+
+
+# reading the program ------------------------------------------------------------------------------------------------
+
+
+def _search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray) -> list:
+    """Views among the outputs of ``jaxpr``, given those among its inputs; what it meets goes to ``uses``."""
+    views: dict[Any, np.ndarray] = {v: i for v, i in zip(jaxpr.invars, inputs, strict=True) if i is not None}
+
+    def of(atom):
+        return None if isinstance(atom, jex.Literal) else views.get(atom)
+
+    alive = _alive(jaxpr)
+    for i, eqn in enumerate(jaxpr.eqns):
+        given = [of(atom) for atom in eqn.invars]
+        if i not in alive or all(index is None for index in given):
+            continue
+        inner = _inner(eqn)
+        if inner is not None:
+            found = _search(inner.jaxpr, given[-len(inner.jaxpr.invars) :], (*path, i), uses, tainted)
+            views.update({v: f for v, f in zip(eqn.outvars, found, strict=True) if f is not None})
+            continue
+        moved = _moved(eqn, given)
+        if moved is not None:
+            views.update(zip(eqn.outvars, moved, strict=True))
+            continue
+        use = _use(eqn, given, (*path, i))
+        if use is not None:
+            uses.append(use)
+            continue
+        for index in given:
+            if index is not None:
+                tainted[np.unique(index)] = True
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _alive(jaxpr) -> set[int]:
+    """The equations that an output rests on: a model's program also computes its prior."""
+    needed = {id(atom) for atom in jaxpr.outvars}
+    alive = set()
+    for i in reversed(range(len(jaxpr.eqns))):
+        eqn = jaxpr.eqns[i]
+        if any(id(v) in needed for v in eqn.outvars):
+            alive.add(i)
+            needed.update(id(atom) for atom in eqn.invars)
+    return alive
+
+
+def _inner(eqn):
+    """The closed program that an equation calls, or None."""
+    name = CALLS.get(eqn.primitive.name)
+    inner = None if name is None else eqn.params.get(name, eqn.params.get("fun_jaxpr"))
+    return jex.ClosedJaxpr(inner, ()) if inner is not None and not hasattr(inner, "jaxpr") else inner
+
+
+def _moved(eqn, given: list) -> list[np.ndarray] | None:
+    """The views that an equation makes of a view, where it only moves entries."""
+    name, index, params = eqn.primitive.name, given[0], eqn.params
+    if index is None:
+        return None
+    if name == "split":
+        return np.split(index, np.cumsum(params["sizes"])[:-1], axis=params["axis"])
+    moved = _moved_whole(name, index, params, eqn.outvars[0].aval.shape)
+    return None if moved is None else [moved]
+
+
+def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | None:
+    if name in ("convert_element_type", "copy", "copy_p"):
+        return index
+    if name == "squeeze" or (name == "reshape" and params["dimensions"] is None):
+        return index.reshape(shape)
+    if name == "transpose":
+        return np.transpose(index, params["permutation"])
+    if name == "slice":
+        steps = params["strides"] or (1,) * index.ndim
+        cuts = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
+        return index[tuple(slice(a, b, s) for a, b, s in cuts)]
+    if name == "broadcast_in_dim":
+        shape = [1] * len(params["shape"])
+        for axis, size in zip(params["broadcast_dimensions"], index.shape, strict=True):
+            shape[axis] = size
+        return np.broadcast_to(index.reshape(shape), params["shape"])
+    return None
+
+
+def _use(eqn, given: list, path: Path) -> tuple[np.ndarray, Use] | None:
+    """A layer that an equation is, or None."""
+    name = eqn.primitive.name
+    if len(given) != 2 or all(index is not None for index in given):
+        return None
+    side = 0 if given[0] is not None else 1
+    index = given[side]
+    if name == "dot_general":
+        return _of_dot(eqn, index, side, path)
+    if name == "conv_general_dilated" and side == 1:
+        return _of_convolution(eqn, index, path)
+    if name in ("add", "add_any") or (name == "sub" and side == 0):
+        return _of_bias(np.broadcast_to(index, eqn.outvars[0].aval.shape), side, path)
+    return None
+
+
+def _of_dot(eqn, index: np.ndarray, side: int, path: Path):
+    (contracted, batched) = eqn.params["dimension_numbers"]
+    if batched[0] or batched[1]:
+        return None
+    own, others = contracted[side], contracted[1 - side]
+    free = [axis for axis in range(index.ndim) if axis not in own]
+    num_in, num_out = _size(index, own), _size(index, free)
+    matrix = np.transpose(index, (*own, *free)).reshape(num_in, num_out)
+    num_free = len(free)
+
+    def take(other):
+        rest = [axis for axis in range(other.ndim) if axis not in others]
+        return jnp.transpose(other, (*rest, *others)).reshape(-1, num_in)
+
+    def give(g):
+        g = jnp.moveaxis(g, tuple(range(num_free)), tuple(range(g.ndim - num_free, g.ndim))) if side == 0 else g
+        return g.reshape(-1, num_out)
+
+    return matrix, Use(path, side, take, give)
+
+
+def _of_convolution(eqn, index: np.ndarray, path: Path):
+    p, shape = eqn.params, eqn.invars[1].aval.shape
+    if p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
+        return None
+    lhs, rhs, out = p["dimension_numbers"]
+    num_out, window = shape[rhs[0]], [shape[axis] for axis in rhs[2:]]
+    matrix = np.transpose(index, (rhs[1], *rhs[2:], rhs[0])).reshape(-1, num_out)
+
+    def take(image):
+        patches = jax.lax.conv_general_dilated_patches(
+            jnp.transpose(image, lhs),
+            window,
+            p["window_strides"],
+            p["padding"],
+            lhs_dilation=p["lhs_dilation"],
+            rhs_dilation=p["rhs_dilation"],
+        )
+        return jnp.moveaxis(patches, 1, -1).reshape(-1, matrix.shape[0])
+
+    def give(g):
+        return jnp.moveaxis(jnp.transpose(g, out), 1, -1).reshape(-1, num_out)
+
+    return matrix, Use(path, 1, take, give)
+
+
+def _of_bias(index: np.ndarray, side: int, path: Path):
+    entries, place = np.unique(index, return_inverse=True)
+    place = place.ravel()
+
+    def take(other):
+        return jnp.ones((1, 1), other.dtype)
+
+    def give(g):
+        return jax.ops.segment_sum(g.ravel(), place, len(entries))[None]
+
+    return entries[None], Use(path, side, take, give)
+
+
+def _size(index: np.ndarray, axes) -> int:
+    return int(np.prod([index.shape[axis] for axis in axes], dtype=int))
+
+
+# running it ---------------------------------------------------------------------------------------------------------
+
+
+def _interpret(program, arguments: list, uses: dict[Path, Use], offsets: list) -> tuple[Any, list]:
+    """The output, with ``offsets`` added to those of the layers, and the operand beside the weight in each."""
+    others: dict[Path, Any] = {}
+    added = dict(zip(uses, offsets, strict=True))
+    prefixes = {path[:n] for path in uses for n in range(len(path))}
+
+    def run(jaxpr, consts, arguments, path: Path):
+        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom):
+            return atom.val if isinstance(atom, jex.Literal) else values[atom]
+
+        for i, eqn in enumerate(jaxpr.eqns):
+            here, given = (*path, i), [read(atom) for atom in eqn.invars]
+            inner = _inner(eqn)
+            if inner is not None and here in prefixes:
+                found = run(inner.jaxpr, inner.consts, given[-len(inner.jaxpr.invars) :], here)
+            else:
+                found = _bind(eqn, given)
+            if here in uses:
+                others[here] = given[1 - uses[here].side]
+                found = [found[0] + added[here]]
+            values.update(zip(eqn.outvars, found, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    (z,) = run(program.jaxpr, program.consts, arguments, ())
+    return z, [others[path] for path in uses]
+
+
+def _bind(eqn, given: list) -> list:
+    found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
+    return list(found) if eqn.primitive.multiple_results else [found]
