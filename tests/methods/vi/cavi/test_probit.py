@@ -178,6 +178,9 @@ def test_beside_nuts_on_breast_cancer():
     assert np.median(np.abs(model.mean()["weights"] - mean) / sd) < 0.5
     assert np.all(model.sd()["weights"] < 1.1 * sd)
     assert np.min(model.sd()["weights"] / sd) < 0.4
+    response = np.sqrt(np.diag(model.linear_response()["weights"])) / sd
+    assert np.all((response > 0.8) & (response < 1.3)), "which linear response repairs"
+    assert abs(np.median(response) - 1) < 0.05
     p = stats.norm.cdf(draws.draws["w"].reshape(-1, 31) @ x.T).mean(axis=0)
     assert np.mean(np.abs(model.predictive(x).mean - p)) < 0.03
 

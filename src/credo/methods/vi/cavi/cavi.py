@@ -45,8 +45,8 @@ class CAVI:
     ``credo.fit(target, CAVI(…))`` gives a ``Posterior`` of independent factors. Then ``data`` are the target's
     ``Rows(x, y, weights)``, and each parameter of the model is a factor, a distribution of the parameter's shape and
     support; other factors are latent variables. ``num_draws`` hold the ELBO against the model, and find k̂. ``info``
-    has ``elbo_path``, ``num_sweeps``, the ``factors`` and the ELBOs of all ``restarts``. ``CAVI(…).ascend(data)`` runs
-    the same sweeps where there is no ``Model``, and answers with an ``Ascent``.
+    has ``elbo_path``, ``num_sweeps``, the ``factors``, the ELBOs of all ``restarts``, and ``evidence_upper`` where
+    draws can tell one. ``CAVI(…).ascend(data)`` runs the same sweeps where there is no ``Model``: an ``Ascent``.
 
     Raises CredoError where the ELBO falls from one sweep to the next, which no right update does, naming the update.
 
