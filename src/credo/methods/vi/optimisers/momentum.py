@@ -22,7 +22,7 @@ class Momentum(Optimiser):
 
     @property
     def memory(self) -> float:
-        return 1 / (1 - self.decay)
+        return round(1 / (1 - self.decay), 6)  # 1 − 0.9 is not a tenth
 
     def start(self, rest):
         return jax.tree.map(jnp.zeros_like, rest)
