@@ -189,6 +189,20 @@ def test_passes_in_parts_equal_one_pass(covariance):
     np.testing.assert_allclose(total, log_normalisers.sum())
 
 
+def test_a_pass_leaves_the_threads_of_linear_algebra_as_they_were():
+    from threadpoolctl import threadpool_info
+
+    x = np.random.default_rng(0).normal(size=(ROWS_AT_ONCE + 1, 2))
+    features = Full().features(2)
+    before = threadpool_info()
+    first, second = Rows(x, features), Rows(x, features)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()  # two fits in two threads need not end in the order of their beginnings
+    second.__exit__()
+    assert threadpool_info() == before
+
+
 @pytest.mark.parametrize("covariance", STRUCTURES)
 def test_a_merge_changes_the_bound_by_what_it_said(covariance):
     x, K = X[:150], 6
@@ -333,8 +347,9 @@ def test_starts_that_disagree_are_doubted():
     assert any("better one may be unseen" in sentence for sentence in fit.verdict.sentences)
 
 
-def test_time_limit_is_said():
-    fit = GaussianMixture(20).fit(X, time_limit=0.0)
+@pytest.mark.parametrize("updates", [None, Stochastic(batch_size=100)])
+def test_time_limit_is_said(updates):
+    fit = GaussianMixture(20, updates=updates).fit(X, time_limit=0.0)
     assert not fit.info["is_complete"]
     assert fit.verdict.status != "pass"
     assert any("time limit" in sentence for sentence in fit.verdict.sentences)

@@ -148,34 +148,34 @@ class GaussianMixture:
 
     def _answer(self, factor, units, ascent: Ascent, restarts, x, seconds, learned) -> MixturePosterior:
         per_row = len(x) * units.log_jacobian
-        path, restarts = ascent.elbo_path - per_row, restarts - per_row
+        path = ascent.elbo_path - per_row
         is_point = isinstance(factor, PointFactor)
         figures = {
             "elbo": float(path[-1]),
             "elbo_drift": ascent.remaining if np.isfinite(ascent.remaining) else np.nan,
             "num_iterations": ascent.num_sweeps,
         }
-        sentences = []
-        if not ascent.is_converged and self.updates is None:
-            why = "The time limit came" if ascent.is_cut_off else "max_sweeps ended the fit"
-            sentences.append(f"{why} after {ascent.num_sweeps:,} sweeps, before the bound had converged.")
-        if len(restarts) > 1:
+        if len(restarts) > 1:  # in standard units, as they were climbed
             near = int(np.sum(restarts >= restarts.max() - SAME * abs(restarts.max())))
             figures |= {"num_best_starts": near, "elbo_spread": float(np.ptp(restarts))}
+        sentences = []
+        if ascent.is_cut_off or (not ascent.is_converged and self.updates is None):
+            why = "The time limit came" if ascent.is_cut_off else "max_sweeps ended the fit"
+            sentences.append(f"{why} after {ascent.num_sweeps:,} sweeps, before the bound had converged.")
         return MixturePosterior(
             factor,
             ascent.factors["responsibilities"].statistics,
             units,
             info={
                 "elbo_path": np.stack([np.arange(len(path)), path]),
-                "restarts": restarts,
+                "restarts": restarts - per_row,
                 "num_sweeps": ascent.num_sweeps,
                 "is_complete": not ascent.is_cut_off,
                 "seconds": seconds,
                 **_of_batches(learned, per_row),
             },
             log_evidence=None if is_point else Estimate(float(path[-1]), 0.0, "lower bound"),
-            fit=Fit(x, figures, tuple(sentences), ascent.is_converged or self.updates is not None),
+            fit=Fit(x, figures, tuple(sentences), not sentences),
         )
 
 

@@ -37,13 +37,12 @@ class OneThread:
             self._num_inside += 1
             if self._num_inside == 1:
                 self._limits = ThreadpoolController().limit(limits=1, user_api="blas")
-                self._limits.__enter__()
 
     def __exit__(self, *error) -> None:
         with self._lock:
             self._num_inside -= 1
             if self._num_inside == 0:
-                self._limits.__exit__(*error)
+                self._limits.restore_original_limits()
 
 
 ONE_THREAD = OneThread()
