@@ -13,9 +13,10 @@ of the draws and serve the other, so that they cost no bias. Errors are those of
 have the first correction for skewness (Hall 1992, section 3).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from jaxtyping import Float
 from scipy.special import ndtri
 
@@ -55,13 +56,14 @@ class Shifts(NamedTuple):
 class Weighed(NamedTuple):
     """Draws z in sds of q about its mean, smoothed log weights that sum to one, and scalars with their directions in z.
 
-    ``gradient``: ∇ log p in z; None without. ``is_normal``: whether z is standard normal under q, but for correlations.
+    ``directions``: (dim, K), may be sparse. ``gradient``: ∇ log p in z; None without. ``is_normal``: whether z is
+    standard normal under q, but for correlations.
     """
 
     z: Float[np.ndarray, "S dim"]
     log_weights: Float[np.ndarray, " S"]
     scalars: Float[np.ndarray, "S K"]
-    directions: Float[np.ndarray, "dim K"]
+    directions: Any
     gradient: Float[np.ndarray, "S dim"] | None = None
     is_normal: bool = False
 
@@ -137,7 +139,8 @@ def _moments(weighed: Weighed, columns: slice):
     """(E f, E f²) of some scalars (2, K), and what each draw adds to their errors (2, S, K): of q and of the target."""
     f = weighed.scalars[:, columns]
     f = (f - f.mean(axis=0)) / f.std(axis=0)
-    directions = weighed.directions[:, columns] / np.linalg.norm(weighed.directions[:, columns], axis=0)
+    directions = scipy.sparse.csc_array(weighed.directions[:, columns])
+    directions = directions.multiply(1 / np.sqrt(directions.multiply(directions).sum(axis=0))).tocsc()
     w = np.exp(weighed.log_weights)[:, None] * len(f)
     powers = np.stack([f, f**2])  # (2, S, K)
     change = w * powers - powers
@@ -170,7 +173,7 @@ def _hermite(s: np.ndarray) -> list[np.ndarray]:
 def _stein(weighed: Weighed, directions, inverse, w, s, rows) -> list[np.ndarray]:
     """w (div h + hᵀg) for h = φ(s) C b."""
     field = inverse @ directions
-    along, spread = weighed.gradient[rows] @ field, np.sum(directions * field, axis=0)  # type: ignore[index]
+    along, spread = weighed.gradient[rows] @ field, directions.multiply(field).sum(axis=0)  # type: ignore[index]
     return [w[rows] * (s**p * along + p * s ** max(p - 1, 0) * spread) for p in range(NUM_POWERS)]
 
 

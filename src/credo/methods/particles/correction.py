@@ -8,11 +8,12 @@ affordable number would show it; gradients of the log density are asked for only
 import functools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 from jaxtyping import Float
 
 from credo.diagnose.moments import MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
@@ -106,20 +107,21 @@ def shifts_of(kind: Kind, target: Target, u, log_weights, gradients: np.ndarray 
     return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
 
 
-def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The parameters in the user's space, (S, K), and the directions in which they change, (dim, K)."""
+def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, Any]:
+    """The parameters in the user's space, (S, K), and the directions in which they change, (dim, K), sparse.
+
+    A parameter changes with coordinates of its own: in many dimensions nothing but these blocks could be held.
+    """
     if not transformed(target).any():
-        return u, np.eye(target.dim)
+        return u, scipy.sparse.identity(target.dim, format="csc")
     values, directions, start = [], [], 0
     for leaf, value in zip(target.structure.leaves, _constrained(target, u), strict=True):
         own = slice(start, start + leaf.size)
         start = own.stop
         flat = np.asarray(value).reshape(len(u), -1)
         values.append(flat)
-        direction = np.zeros((target.dim, flat.shape[1]))
-        direction[own] = np.eye(leaf.size) if leaf.is_elementwise else slopes(flat, z[:, own])
-        directions.append(direction)
-    return np.concatenate(values, axis=1), np.concatenate(directions, axis=1)
+        directions.append(scipy.sparse.identity(leaf.size) if leaf.is_elementwise else slopes(flat, z[:, own]))
+    return np.concatenate(values, axis=1), scipy.sparse.block_diag(directions, format="csc")
 
 
 @jax.jit
