@@ -78,9 +78,8 @@ def gaussian(params):
 def diabetes():
     from sklearn.datasets import load_diabetes
 
-    table = load_diabetes()
-    x = table.data / table.data.std(axis=0)
-    y = (table.target - table.target.mean()) / table.target.std()
+    x, y = (np.asarray(each) for each in load_diabetes(return_X_y=True))
+    x, y = x / x.std(axis=0), (y - y.mean()) / y.std()
     prior = {"w": dist.Normal(0.0, 1.0).expand([10]), "sigma": dist.HalfNormal(1.0)}
     return credo.Model(prior, linear).given(x, y)
 
