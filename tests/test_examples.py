@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.special import betaln
-from scipy.stats import beta, binom
+from scipy.special import betaln, digamma, polygamma
+from scipy.stats import beta, binom, norm
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -102,3 +102,54 @@ def test_housing(tmp_path):
     assert (percent, rows) == (90, 106)
     # of 106 tracts a 90 % interval holds 84 % to 97 % but for one time in a hundred
     assert 84 <= held <= 97
+
+
+def test_best_gaussian(tmp_path):
+    _, *rows = run("best_gaussian", tmp_path)
+    found = np.array([[float(number) for number in row.split()[-4:]] for row in rows])
+    moments, divergences = found[:, :2], found[:, 2:]
+    exact = [
+        (np.log(2), 0.5**0.5),  # the mode of 2u − exp(u), and its curvature
+        (np.log(2) - 0.25, 0.5**0.5),  # where E_q[2u − exp(u)] + H(q) is stationary
+        (digamma(2), polygamma(1, 2) ** 0.5),  # moments of the log of a Gamma(2, 1) variable
+        (-0.36, (0.6**2 + 0.96 * 1.8**2) ** 0.5),  # moments of the mixture
+    ]
+    np.testing.assert_allclose(moments[[0, 1, 2, 5]], exact, atol=0.025)
+    np.testing.assert_allclose(moments[3], [-1.8, 0.6], atol=0.002)
+    for first in (0, 3):  # each is the best by its own measure
+        assert np.argmin(divergences[first : first + 3, 0]) == 1
+        assert np.argmin(divergences[first : first + 3, 1]) == 2
+
+
+def test_gradient_variances(tmp_path):
+    _, *rows = run("gradient_variances", tmp_path)
+    away, there = np.array([[float(number) for number in row.split()[-2:]] for row in rows]).T
+    assert np.all(np.diff(away) < 0)  # each device takes noise off
+    np.testing.assert_array_equal(there[[1, 2, 4]], 0.0)
+    # ten coordinates, eight draws: scores z and z² − 1 times the evidence, which log p − log q is everywhere
+    evidence = norm(0.0, 1.25**0.5).logpdf(np.random.default_rng(0).normal(size=10)).sum()
+    # of four mirrored pairs only z² is left: t²/σ² of the likelihood, and 1 − t²/s² of log p − log q, in log scales
+    exact = [10 * 3 / 8 * evidence**2, 10 * 2 / 4 * (0.2 / 0.25) ** 2]
+    np.testing.assert_allclose(there[[0, 3]], exact, rtol=0.15)
+    np.testing.assert_allclose(away[[3, 4]], [10 * 2 / 4 * 1.8**2, 10 * 2 / 4 * 1.25**2], rtol=0.15)
+
+
+def test_two_moons(tmp_path):
+    verdict, held_out, boundary = run("two_moons", tmp_path)
+    assert "pass" not in verdict
+    right, log_loss = numbers(held_out)
+    assert right > 90.0
+    assert log_loss < 0.25
+    near, away = numbers(boundary)
+    assert near < away < 0.5
+
+
+def test_positive_weights(tmp_path):
+    nuts, advi, _, *rows, lowest = run("positive_weights", tmp_path)
+    assert "pass" in nuts
+    assert "pass" not in advi
+    assert numbers(advi)[0] < numbers(nuts)[0]  # in thousands, as they are printed
+    found = np.array([[float(number) for number in row.split()[-4:]] for row in rows])
+    assert np.all(np.abs(found[:, 2] - found[:, 0]) < 0.35 * found[:, 1])
+    np.testing.assert_allclose(found[:3, 3], found[:3, 1], rtol=0.15)
+    assert numbers(lowest)[-1] > 0.0
