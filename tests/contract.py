@@ -85,6 +85,7 @@ METHODS: dict[str, Entry] = {
     "dadvi_full_rank": Entry(lambda known: credo.DADVI(family=credo.FullRank()), SMOOTH, GAUSSIANS, 1e-6),
     "batch_and_match": Entry(lambda known: credo.BatchAndMatch(), SMOOTH, GAUSSIANS, 1e-6),
     "natural_gradient": Entry(lambda known: credo.NaturalGradient(), SMOOTH, GAUSSIANS, 1e-6),
+    "auto": Entry(lambda known: credo.Auto(), ("gaussian", "logistic"), ("gaussian",), 0.02),
     "importance": Entry(importance, ("gaussian", "logistic"), ("gaussian", "logistic")),
     "importance_sobol": Entry(importance_sobol, ("gaussian", "logistic"), ("gaussian", "logistic")),
     "sgld": Entry(

@@ -92,7 +92,11 @@ def test_the_fisher_divergence_has_its_own_mean_field():
     _, precision, _ = linear_truth(target)
     posterior = fit(target, ADVI(family=MeanField(), objective=FisherDivergence(), tolerance=1e-3), progress=False)
     best = np.linalg.solve(precision**2, np.diagonal(precision))
-    np.testing.assert_allclose(posterior.sd()["w"] ** 2, best, rtol=0.1)
+
+    def lacks(variances):
+        return 0.5 * (variances - best) @ precision**2 @ (variances - best)
+
+    assert lacks(posterior.sd()["w"] ** 2) < 0.02 < 10 * 0.02 < lacks(1 / np.diagonal(precision))
 
 
 def test_a_second_fit_compiles_nothing(caplog):
@@ -191,28 +195,28 @@ SWITCHED = {
     "kind": dist.Categorical(np.array([0.2, 0.5, 0.3])),
     "m": dist.Normal(0.0, 1.0),
 }
-SWITCHED_Y = {"z": np.array([1.0, 0.0, 1.2]), "kind": np.array([1.3]), "m": np.array([0.4, 0.6])}
+SWITCHED_Y = {"z": np.array([1.0, 0.0, 1.2]), "kind": np.array([1.3, 0.2, 2.1]), "m": np.array([0.4, 0.6, 0.1])}
 
 
 def switched_likelihood(params, x):
     return {
         "z": dist.Normal(params["z"], 1.0),
-        "kind": dist.Normal(params["kind"][None], 0.8),
-        "m": dist.Normal(jnp.repeat(params["m"], 2), 1.0),
+        "kind": dist.Normal(jnp.repeat(params["kind"], 3), 1.4),
+        "m": dist.Normal(jnp.repeat(params["m"], 3), 1.0),
     }
 
 
 def test_discrete_parameters_get_a_probability_for_each_value():
     """Where the posterior is independent, by enumeration: all probabilities, and evidence without slack."""
     target = Model(SWITCHED, switched_likelihood).given(y=SWITCHED_Y)
-    posterior = fit(target, ADVI(gradient=ScoreFunction(), tolerance=1e-3), progress=False)
+    posterior = fit(target, ADVI(gradient=ScoreFunction(), tolerance=3e-3), progress=False)
 
     def normal(y, mean, sd):
         return np.exp(-0.5 * ((y - mean) / sd) ** 2) / (sd * np.sqrt(2 * np.pi))
 
     joint = np.stack([0.7 * normal(SWITCHED_Y["z"], 0, 1), 0.3 * normal(SWITCHED_Y["z"], 1, 1)])
-    kinds = np.array([0.2, 0.5, 0.3]) * normal(1.3, np.arange(3), 0.8)
-    marginal = np.eye(2) + 1.0
+    kinds = np.array([0.2, 0.5, 0.3]) * normal(SWITCHED_Y["kind"][:, None], np.arange(3), 1.4).prod(axis=0)
+    marginal = np.eye(3) + 1.0
     y = SWITCHED_Y["m"]
     log_m = -0.5 * (y @ np.linalg.solve(marginal, y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
     log_evidence = np.log(joint.sum(axis=0)).sum() + np.log(kinds.sum()) + log_m
@@ -220,13 +224,14 @@ def test_discrete_parameters_get_a_probability_for_each_value():
     p = (posterior.kind.logits - np.log(np.exp(posterior.kind.logits).sum(axis=1, keepdims=True)))[:, :2]
     np.testing.assert_allclose(np.exp(p[:3, 1]), joint[1] / joint.sum(axis=0), atol=0.05)
     np.testing.assert_allclose(np.exp(posterior.kind.logits[3]), kinds / kinds.sum(), atol=0.05)
-    np.testing.assert_allclose(posterior.mean()["m"], y.sum() / 3, atol=0.05)
+    np.testing.assert_allclose(posterior.mean()["m"], y.sum() / 4, atol=0.05)
     assert posterior.verdict.status == "pass"
 
 
 def loop_density(params):
     """A loop of unknown length, which JAX cannot differentiate backwards."""
-    steps = jax.lax.while_loop(lambda n: n < jnp.abs(params["x"]) * 4, lambda n: n + 1.0, 0.0)
+    far = jnp.minimum(jnp.abs(params["x"]) * 4, 1_000.0)
+    steps = jax.lax.while_loop(lambda n: n < far, lambda n: n + 1.0, jnp.zeros_like(far))
     return -0.5 * (steps / 4) ** 2
 
 

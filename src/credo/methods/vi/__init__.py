@@ -2,6 +2,7 @@
 
 from credo.methods.vi import cavi as cavi
 from credo.methods.vi.advi import ADVI
+from credo.methods.vi.auto import Auto
 from credo.methods.vi.deterministic.dadvi import DADVI
 from credo.methods.vi.distance import Divergences, divergences
 from credo.methods.vi.families.blocks import Blocks
@@ -25,6 +26,7 @@ from credo.methods.vi.optimisers.momentum import Momentum
 
 __all__ = [
     "ADVI",
+    "Auto",
     "BatchAndMatch",
     "Beta",
     "Blocks",

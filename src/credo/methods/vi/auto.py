@@ -1,0 +1,135 @@
+"""The ladder: approximations from cheap to rich, up to the first that can be trusted.
+
+Independent normals, a normal with correlations, a flow. After each rung its verdict, which looks at the Pareto k̂ and
+at what importance weights correct in means and sds, says whether to stop; else the next rung is climbed to, and the
+answer's sentences say why.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from credo.algorithm import Options, stream
+from credo.diagnose.rules import RULES
+from credo.methods.vi.advi import ADVI
+from credo.methods.vi.families.flow import Flow
+from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.families.low_rank import LowRank
+from credo.methods.vi.families.mean_field import MeanField
+from credo.model.target import Target
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+MAX_FULL = 1_000  # dimensions up to which a full covariance is a rung: beyond, one of low rank
+MAX_FLOW = 100  # dimensions up to which a flow is
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The first of ``rungs`` whose verdict is a pass, else the one with the smallest Pareto k̂.
+
+    ``rungs``: methods such as ``ADVI(FullRank())``, from cheap to rich; None for independent normals, a full covariance
+    (of low rank beyond 1,000 dimensions) and, up to 100 dimensions, a flow; one coordinate has nothing to
+    correlate with, and one rung. A ``time_limit`` is that of all of them.
+
+    ``info["rungs"]``: one entry a rung climbed, with ``name``, ``status``, ``pareto_k``, ``log_evidence``,
+    ``num_gradients``, ``seconds`` and ``why`` it was left; ``num_gradients`` counts all of them. The verdict's last
+    sentences say the same. Raises CredoError for no rungs and for checkpoints, which belong to a single fit.
+
+    >>> import numpy as np, numpyro.distributions as dist, credo
+    >>> model = credo.Model({"mean": dist.Normal(0.0, 9.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
+    >>> target = model.given(y=np.array([3.0, 5.0, 1.0, 4.0]))
+    >>> posterior = credo.fit(target, credo.Auto())
+    >>> posterior.verdict.status, len(posterior.info["rungs"])
+    ('pass', 1)
+    """
+
+    rungs: tuple[Any, ...] | None = None
+
+    def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
+        if options.checkpoint is not None:
+            raise CredoError(
+                "Auto() fits several approximations in turn and keeps no checkpoint: leave checkpoint out, or fit the "
+                "rung that you want, such as ADVI(FullRank())."
+            )
+        rungs = default_rungs(target.dim) if self.rungs is None else tuple(self.rungs)
+        if not rungs:
+            raise CredoError("Auto(rungs=()) has nothing to fit: give one method or more, or leave rungs out.")
+        deadline = options.deadline()
+        climbed: list[Posterior] = []
+        story: list[dict[str, Any]] = []
+        for i, method in enumerate(rungs):
+            began = time.monotonic()
+            posterior = method.fit(target, key=stream(key, i), start=start, options=options.until(deadline))
+            climbed.append(posterior)
+            story.append(_entry(method, posterior, time.monotonic() - began))
+            is_over = i + 1 == len(rungs) or time.monotonic() >= deadline
+            if posterior.verdict.status == "pass" or is_over:
+                break
+            story[-1]["why"] = _why(posterior)
+        best = _best(climbed)
+        return _told(climbed[best], story, best, len(rungs))
+
+
+def default_rungs(dim: int) -> tuple[Any, ...]:
+    """From cheap to rich."""
+    full = FullRank() if dim <= MAX_FULL else LowRank(10)
+    if dim == 1:
+        return (ADVI(MeanField()),)
+    rungs = ADVI(MeanField()), ADVI(full)
+    return (*rungs, ADVI(Flow())) if dim <= MAX_FLOW else rungs
+
+
+def _best(climbed: list[Posterior]) -> int:
+    """The one that passes, which is the last; else the smallest k̂, an unknown one counting as infinite."""
+    if climbed[-1].verdict.status == "pass":
+        return len(climbed) - 1
+    k = [_k_hat(posterior) for posterior in climbed]
+    return int(np.argmin(np.where(np.isnan(k), np.inf, k)))
+
+
+def _k_hat(posterior: Posterior) -> float:
+    return float(posterior.verdict.figures.get("pareto_k", np.nan))
+
+
+def _name(method) -> str:
+    family = getattr(method, "family", None)
+    return f"{type(method).__name__}({type(family).__name__}())" if family is not None else f"{type(method).__name__}()"
+
+
+def _entry(method, posterior: Posterior, seconds: float) -> dict[str, Any]:
+    evidence = posterior.log_evidence
+    return {
+        "name": _name(method),
+        "status": posterior.verdict.status,
+        "pareto_k": _k_hat(posterior),
+        "log_evidence": None if evidence is None else evidence.value,
+        "num_gradients": posterior.info.get("num_gradients", 0),
+        "seconds": seconds,
+        "why": "",
+    }
+
+
+def _why(posterior: Posterior) -> str:
+    """Why a rung was left."""
+    k_hat, bound = _k_hat(posterior), RULES["pareto_k"].passes
+    if not k_hat <= bound:
+        return f"its Pareto k-hat is {k_hat:.2f} ({bound:g} passes)"
+    return f"its Pareto k-hat of {k_hat:.2f} is acceptable, and yet the weights would correct its means or sds"
+
+
+def _told(posterior: Posterior, story: list[dict[str, Any]], best: int, num_rungs: int) -> Posterior:
+    left = [f"{rung['name']} was left for a richer approximation: {rung['why']}." for rung in story if rung["why"]]
+    is_passing = posterior.verdict.status == "pass"
+    if not is_passing:
+        left.append(
+            f"None of the {len(story)} of {num_rungs} rungs climbed passes; this is {story[best]['name']}, whose k-hat "
+            "is the smallest. Use NUTS()."
+        )
+    posterior.verdict = replace(posterior.verdict, sentences=(*posterior.verdict.sentences, *left))
+    total = sum(rung["num_gradients"] for rung in story)
+    posterior.info = {**posterior.info, "rungs": story, "num_gradients": total}
+    posterior.info.pop("num_gradients_useful", None)
+    return posterior
