@@ -29,7 +29,7 @@ def long(problem, family: str, **_) -> dict:
 
     target = problem.credo_target(problem.data())
     posterior = credo.fit(target, long_run(credo.vi, family, target.dim), key=0, progress=False)
-    return {"elbo": evaluation(problem, target)(read(posterior)), "gradients": posterior.info["num_gradients"]}
+    return {"elbo": evaluation(problem, target)(read(posterior, family)), "gradients": posterior.info["num_gradients"]}
 
 
 def credo(problem, family: str, name: str, key: int, **_) -> dict:
@@ -59,7 +59,7 @@ def credo(problem, family: str, name: str, key: int, **_) -> dict:
         "compiled_wall": warm_wall,
         "compiled_cpu": warm_cpu,
         "gradients": posterior.info["num_gradients"],
-        "elbo": evaluation(problem, posterior.target)(read(posterior)),
+        "elbo": evaluation(problem, posterior.target)(read(posterior, family)),
         "verdict": posterior.verdict.status,
         "reached": True,
     }

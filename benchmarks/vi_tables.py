@@ -7,6 +7,7 @@ from tables import table
 
 BARS = {"mean-field": 5.0, "full-rank": 5.0, "low-rank": 1.0, "flow": 1.0}  # times faster than the best peer
 FEWER = 10.0  # gradients of BatchAndMatch, against full-rank ADVI
+OTHERS = ("Credo BatchAndMatch", "Credo DADVI", "Credo NaturalGradient")  # which are not stochastic full-rank ADVI
 COLUMNS = ["fit", "**wall s**", "CPU s", "compiled: wall s", "CPU s", "gradients", "below the best (nats)", "reached"]
 
 
@@ -97,7 +98,7 @@ def _gradient_bar(models: dict[str, dict]) -> list[str]:
         others = {
             name: fit["gradients"]
             for name, fit in (*result["credo"].items(), *result["peers"].items())
-            if "error" not in fit and fit["reached"] and name != "Credo BatchAndMatch" and "Natural" not in name
+            if "error" not in fit and fit["reached"] and name not in OTHERS
         }
         if "error" in own or not own["reached"]:
             rows.append([model, own.get("error", "mark not reached")[:60], "", ""])

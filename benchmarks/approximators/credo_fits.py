@@ -5,11 +5,16 @@ import numpy as np
 from approximators.q import Gaussian, Sampled
 
 METHODS = {
-    "mean-field": {"Credo ADVI": lambda vi, dim: vi.ADVI(), "Credo DADVI": lambda vi, dim: vi.DADVI()},
+    "mean-field": {
+        "Credo ADVI": lambda vi, dim: vi.ADVI(),
+        "Credo DADVI": lambda vi, dim: vi.DADVI(),
+        "Credo NaturalGradient": lambda vi, dim: vi.NaturalGradient(family=vi.MeanField()),
+    },
     "full-rank": {
         "Credo ADVI": lambda vi, dim: vi.ADVI(family=vi.FullRank()),
         "Credo BatchAndMatch": lambda vi, dim: vi.BatchAndMatch(),
-        "Credo NaturalGradient": lambda vi, dim: vi.NaturalGradient(),
+        "Credo DADVI": lambda vi, dim: vi.DADVI(family=vi.FullRank()),
+        "Credo NaturalGradient": lambda vi, dim: vi.NaturalGradient(family=vi.FullRank()),
     },
     "low-rank": {"Credo ADVI": lambda vi, dim: vi.ADVI(family=vi.LowRank(rank_of(dim)))},
     "flow": {"Credo ADVI": lambda vi, dim: vi.ADVI(family=vi.Flow())},
@@ -29,14 +34,16 @@ def long_run(vi, family: str, dim: int):
     return vi.ADVI(family=found[family](), **LONG)
 
 
-def read(posterior):
-    """The approximation that a posterior holds."""
+def read(posterior, family: str):
+    """The member of the family that a fit found; DADVI's posterior has the covariances of linear response instead."""
     import jax
 
     from credo.posterior import kinds
     from credo.precision import double
 
     kind = posterior.kind
+    if family == "mean-field" and posterior.info.get("family_sd") is not None:
+        return Gaussian(np.asarray(kind.mean), np.asarray(posterior.info["family_sd"]))
     if isinstance(kind, kinds.Gaussian):
         with double():
             root = np.linalg.cholesky(np.asarray(kind.scale.dense()))
