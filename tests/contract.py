@@ -84,6 +84,10 @@ METHODS: dict[str, Entry] = {
     "dadvi": Entry(lambda known: credo.DADVI(), SMOOTH, GAUSSIANS, 1e-6),
     "dadvi_full_rank": Entry(lambda known: credo.DADVI(family=credo.FullRank()), SMOOTH, GAUSSIANS, 1e-6),
     "batch_and_match": Entry(lambda known: credo.BatchAndMatch(), SMOOTH, GAUSSIANS, 1e-6),
+    "pathfinder": Entry(lambda known: credo.Pathfinder(), SMOOTH, ()),
+    "pathfinder_of_paths": Entry(
+        lambda known: credo.Pathfinder(num_paths=4), (*GAUSSIANS, "constrained", "logistic"), (*GAUSSIANS, "logistic")
+    ),
     "natural_gradient": Entry(lambda known: credo.NaturalGradient(), SMOOTH, GAUSSIANS, 1e-6),
     "auto": Entry(lambda known: credo.Auto(), ("gaussian", "logistic"), ("gaussian",), 0.02),
     "importance": Entry(importance, ("gaussian", "logistic"), ("gaussian", "logistic")),

@@ -27,7 +27,7 @@ from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
 from .methods.particles.smc import SMC
 from .methods.sgmcmc import SGHMC, SGLD, SGNHT, ConstantSGD
-from .methods.vi import ADVI, DADVI, Auto, BatchAndMatch, FullRank, MeanField, NaturalGradient
+from .methods.vi import ADVI, DADVI, Auto, BatchAndMatch, FullRank, MeanField, NaturalGradient, Pathfinder
 from .model.data import Rows
 from .model.model import Model
 from .model.target import Target
@@ -71,6 +71,7 @@ __all__ = [
     "ADVI",
     "Auto",
     "BatchAndMatch",
+    "Pathfinder",
     "DADVI",
     "NaturalGradient",
     "MeanField",

@@ -23,6 +23,7 @@ from credo.methods.vi.objectives.fisher import FisherDivergence
 from credo.methods.vi.objectives.inclusive import InclusiveKL
 from credo.methods.vi.objectives.powers import ChiUpper, ImportanceWeighted, Renyi
 from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.pathfinder.pathfinder import Pathfinder
 
 __all__ = [
     "ADVI",
@@ -48,6 +49,7 @@ __all__ = [
     "Momentum",
     "NaturalGradient",
     "NeuralSpline",
+    "Pathfinder",
     "RealNVP",
     "Renyi",
     "Reparameterised",

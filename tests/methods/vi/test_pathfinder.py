@@ -1,0 +1,191 @@
+"""Pathfinder: factors against the recursion they stand for, Gaussians, separated modes, bad input, and NUTS from it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+import targets
+from credo.methods.vi.pathfinder.inverse_hessian import InverseHessian
+from credo.model.model import Model
+from credo.posterior.kinds import Draws, Gaussian
+from credo.status import CredoError
+
+
+def steps_on_a_quadratic(dim, number, seed=0):
+    """(steps, changes): y = P s, P positive definite."""
+    generator = np.random.default_rng(seed)
+    root = generator.normal(size=(dim, dim)) + 2 * np.eye(dim)
+    steps = generator.normal(size=(number, dim))
+    return steps, steps @ (root @ root.T)
+
+
+@pytest.mark.parametrize(("dim", "number", "history"), [(7, 2, 5), (7, 9, 5), (3, 8, 6)])
+def test_factors_are_those_of_the_recursion(dim, number, history):
+    """H ← (I − s yᵀ/b) H (I − y sᵀ/b) + s sᵀ/b over the steps kept, from the diagonal."""
+    steps, changes = steps_on_a_quadratic(dim, number)
+    found = InverseHessian.identity(dim)
+    for step, change in zip(steps, changes, strict=True):
+        found = found.after(step, change, history)
+    H = np.diag(found.diagonal)
+    for s, y in zip(steps[-history:], changes[-history:], strict=True):
+        left = np.eye(dim) - np.outer(s, y) / (s @ y)
+        H = left @ H @ left.T + np.outer(s, s) / (s @ y)
+    np.testing.assert_allclose(np.stack([found.product(e) for e in np.eye(dim)]), H, atol=1e-9 * np.abs(H).max())
+    np.testing.assert_allclose(found.product(changes[-1]), steps[-1], atol=1e-9)  # the secant equation
+    root = found.root()
+    S = root.times(np.eye(dim)).T
+    np.testing.assert_allclose(S @ S.T, H, atol=1e-9 * np.abs(H).max())
+    np.testing.assert_allclose(root.whitened(S.T), np.eye(dim), atol=1e-7)
+    np.testing.assert_allclose(root.log_det(), 0.5 * np.linalg.slogdet(H)[1], atol=1e-8)
+
+
+def test_the_diagonal_is_that_of_a_bfgs_update_of_it():
+    """Of the precision (a/b) diag(1/α), whose curvature along α y is right: B − B s sᵀB/(sᵀB s) + y yᵀ/b."""
+    steps, changes = steps_on_a_quadratic(5, 2)
+    first = InverseHessian.identity(5).after(steps[0], changes[0], 5)
+    s, y, α = steps[1], changes[1], first.diagonal
+    B = np.diag((y @ (α * y)) / (y @ s) / α)
+    B = B - np.outer(B @ s, B @ s) / (s @ B @ s) + np.outer(y, y) / (y @ s)
+    np.testing.assert_allclose(1 / first.after(s, y, 5).diagonal, np.diagonal(B))
+
+
+def test_a_step_without_curvature_changes_nothing():
+    known = InverseHessian.identity(3)
+    assert known.after(np.ones(3), -np.ones(3), 5) is known
+    assert known.after(np.ones(3), np.full(3, np.nan), 5) is known
+
+
+def gaussian(dim, rank, seed=0, spread=1.0):
+    """(target, mean, covariance): a normalised Gaussian of covariance D + A Aᵀ, coordinates of unlike scale."""
+    generator = np.random.default_rng(seed)
+    scale, factor = np.exp(spread * generator.normal(size=dim)), generator.normal(size=(dim, rank))
+    mean = generator.normal(size=dim)
+    core = np.eye(rank) + factor.T @ factor
+    pull = factor @ np.linalg.inv(np.linalg.cholesky(core)).T  # (I + A Aᵀ)⁻¹ = I − pull pullᵀ
+    constant = -np.log(scale).sum() - 0.5 * np.linalg.slogdet(core)[1] - 0.5 * dim * np.log(2 * np.pi)
+
+    def log_density(params):
+        v = (params["w"] - mean) / scale
+        return constant - 0.5 * (jnp.dot(v, v) - jnp.sum(jnp.square(jnp.matmul(v, pull))))
+
+    model = Model.from_log_density(log_density, {"w": constraints.real_vector}, {"w": (dim,)})
+    return model.given(), mean, scale[:, None] * (np.eye(dim) + factor @ factor.T) * scale
+
+
+def test_one_path_on_a_gaussian():
+    target, mean, covariance = gaussian(6, 2)
+    posterior = credo.fit(target, credo.Pathfinder(), progress=False)
+    assert isinstance(posterior.kind, Gaussian)
+    sd = np.sqrt(np.diagonal(covariance))
+    np.testing.assert_allclose((posterior.mean()["w"] - mean) / sd, 0, atol=1e-3)  # 1e-8 nats are 1.4e-4 sds
+    bound = posterior.log_evidence
+    assert bound.kind == "lower bound"
+    assert -1.0 < bound.value < 4 * bound.error
+    assert posterior.info["num_gradients"] < 60
+    assert posterior.info["elbo_path"].shape[1] == min(posterior.info["num_steps"], 64)
+    # what it says of itself: draws and density are of one Gaussian
+    q, u = posterior.kind, np.random.default_rng(0).normal(size=6)
+    dense = np.asarray(q.scale.dense())
+    away = u - q.mean
+    expected = -0.5 * (away @ np.linalg.solve(dense, away) + np.linalg.slogdet(2 * np.pi * dense)[1])
+    np.testing.assert_allclose(posterior.log_prob({"w": u}), expected, atol=1e-8)
+
+
+def test_several_paths_on_a_gaussian_are_exact_up_to_their_error():
+    target, mean, covariance = gaussian(6, 2)
+    posterior = credo.fit(target, credo.Pathfinder(num_paths=4), progress=False)
+    assert isinstance(posterior.kind, Draws)
+    assert posterior.verdict.status == "pass"
+    evidence = posterior.log_evidence
+    assert evidence.kind == "monte carlo"
+    assert abs(evidence.value) < 5 * evidence.error
+    error = 5 / np.sqrt(posterior.verdict.figures["importance_ess"])
+    np.testing.assert_allclose((posterior.mean()["w"] - mean) / np.sqrt(np.diagonal(covariance)), 0, atol=error)
+
+
+def test_thousands_of_parameters():
+    target, mean, covariance = gaussian(2_000, 3, spread=0.1)
+    posterior = credo.fit(target, credo.Pathfinder(num_draws=100), progress=False)
+    sd = np.sqrt(np.diagonal(covariance))
+    assert np.max(np.abs(posterior.mean()["w"] - mean) / sd) < 0.01
+    assert posterior.kind.scale.factor.shape[1] <= 100
+    assert np.median(np.abs(np.log(posterior.sd()["w"] / sd))) < 0.5
+
+
+def test_several_paths_find_both_modes():
+    known = targets.mixture()
+    posterior = credo.fit(known.target, credo.Pathfinder(num_paths=10), progress=False)
+    error = 5 / np.sqrt(posterior.verdict.figures["importance_ess"])
+    assert abs(posterior.mean()["x"] - known.mean["x"]) / known.sd["x"] < error
+    assert posterior.verdict.status == "pass"
+
+
+@pytest.mark.parametrize("num_paths", [1, 2])
+def test_nuts_starts_from_it(num_paths):
+    known = targets.logistic()
+    found = credo.fit(known.target, credo.Pathfinder(num_paths=num_paths), progress=False)
+    posterior = credo.fit(known.target, credo.NUTS(num_warmup=200, num_draws=200), start=found, progress=False)
+    assert posterior.verdict.figures["max_r_hat"] < 1.1
+    error = 5 / np.sqrt(posterior.verdict.figures["min_ess_bulk"])
+    np.testing.assert_allclose((posterior.mean()["w"] - known.mean["w"]) / known.sd["w"], 0, atol=error)
+
+
+def broken_density(params):
+    """No number left of 0, and zero right of 9."""
+    x = params["x"]
+    return jnp.where(x < 9.0, 3 * jnp.log(x) - 2 * x, -jnp.inf)
+
+
+@pytest.mark.parametrize("num_paths", [1, 5])
+def test_points_that_are_no_numbers_are_too_far(num_paths):
+    """A Gamma(4, 2) density: mode 1.5, mean 2. Paths whose start is no number begin again."""
+    target = Model.from_log_density(broken_density, {"x": constraints.real}).given()
+    posterior = credo.fit(target, credo.Pathfinder(num_paths=num_paths, num_samples=2), progress=False)
+    assert 1.0 < posterior.mean()["x"] < 2.5
+
+
+def test_nowhere_finite_is_a_sentence():
+    target = Model.from_log_density(lambda p: jnp.sqrt(-1.0 - p["x"] ** 2), {"x": constraints.real}).given()
+    with pytest.raises(CredoError):
+        credo.fit(target, credo.Pathfinder(num_paths=2), progress=False)
+
+
+@pytest.mark.parametrize("num_paths", [1, 4])
+def test_an_improper_posterior_does_not_pass(num_paths):
+    model = Model({"w": dist.ImproperUniform(constraints.real, (), (2,))}, lambda p, x: dist.Normal(p["w"].sum(), 1.0))
+    target = model.given(np.zeros((3, 1)), np.array([0.1, 0.2, 0.3]))
+    posterior = credo.fit(target, credo.Pathfinder(num_paths=num_paths), progress=False)
+    assert posterior.verdict.status != "pass"
+    assert posterior.log_evidence is None
+
+
+def test_a_time_limit_ends_the_paths():
+    target, _, _ = gaussian(6, 2)
+    posterior = credo.fit(target, credo.Pathfinder(num_paths=4), time_limit=1e-6, progress=False)
+    assert not posterior.info["is_complete"]
+    assert posterior.verdict.status != "pass"
+    assert any("time limit" in sentence for sentence in posterior.verdict.sentences)
+    assert np.all(np.isfinite(posterior.mean()["w"]))
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(CredoError, match="num_paths is 1 or more"):
+        credo.fit(targets.skewed().target, credo.Pathfinder(num_paths=0), progress=False)
+
+
+@pytest.mark.oracle
+def test_no_worse_than_blackjax():
+    """The same start and history: our ELBO, by more draws, is not below theirs."""
+    from blackjax.vi import pathfinder
+
+    known = targets.logistic()
+    flat = known.target.flat()
+    with credo.precision.double():
+        state, _ = pathfinder.approximate(jax.random.key(0), flat.log_density, jnp.zeros(3), num_samples=200, maxcor=6)
+        theirs = float(state.elbo)
+    posterior = credo.fit(known.target, credo.Pathfinder(history=6), start=np.zeros(3), progress=False)
+    assert posterior.log_evidence.value > theirs - 0.3
