@@ -74,7 +74,10 @@ def peer_fits(options, model: str, family: str, mark: float) -> dict[str, dict]:
     for name in PEERS[family]:
         what = {"kind": "peer", "problem": model, "family": family, "name": name}
         what |= {"mark": mark, "budget": options.budget}
-        tried = [ask(options, name, **what, key=0, rate=rate) for rate in RATES]
+        tried = []
+        for rate in RATES:  # the smallest, which takes the most steps, where no other reaches the mark
+            if rate > min(RATES) or not any(fit.get("reached") for fit in tried):
+                tried.append(ask(options, name, **what, key=0, rate=rate))
         best = min(tried, key=rank)
         more = [] if "error" in best else range(1, options.keys)
         found[name] = middle([best, *(ask(options, name, **what, key=key, rate=best["rate"]) for key in more)])
