@@ -5,6 +5,7 @@ is slicing, and putting all groups together is concatenation. Spans are static: 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -64,16 +65,16 @@ class BlockDiagonal(ScaleOperator):
         return join(parts, self.spans)
 
 
-def take(vector: Float[Stored, " dim"], spans: Spans) -> Float[Stored, " size"]:
-    """The coordinates of one group; on the host where their values are known there."""
+def take(vector: Float[Stored, " dim"], spans: Spans) -> Any:
+    """The coordinates of one group (size,); on the host where their values are known there."""
     pieces = [vector[first:end] for first, end in spans]
     if len(pieces) == 1:
         return pieces[0]
     return np.concatenate(pieces) if isinstance(vector, np.ndarray) else jnp.concatenate(pieces)
 
 
-def join(parts: Sequence[Float[Stored, "..."]], spans: Sequence[Spans]) -> Float[Stored, " dim"]:
-    """The vector whose groups are ``parts``: the inverse of ``take``, group by group."""
+def join(parts: Sequence[Any], spans: Sequence[Spans]) -> Any:
+    """The vector (dim,) whose groups are ``parts``: the inverse of ``take``, group by group."""
     pieces = []
     for part, own in zip(parts, spans, strict=True):
         first = 0

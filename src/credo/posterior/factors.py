@@ -45,7 +45,7 @@ class LogGamma(Kind):
 
     def mean(self) -> Float[Array, " dim"]:
         """Of the position."""
-        return self.log_mean - self.log_shape + digamma(jnp.exp(self.log_shape))
+        return digamma(jnp.exp(self.log_shape)) + (self.log_mean - self.log_shape)
 
     def variances(self) -> Float[Array, " dim"]:
         """Of the position."""
@@ -92,7 +92,7 @@ class Sticks(Kind):
         alpha = jnp.exp(jnp.asarray(self.log_alpha))
         return alpha[:, :-1], jnp.cumsum(alpha[:, ::-1], axis=1)[:, -2::-1]
 
-    def _offset(self) -> Float[Array, " pieces"]:
+    def _offset(self) -> Float[Stored, " pieces"]:
         return offset(self.log_alpha.shape[1], self.log_alpha.dtype)
 
 

@@ -86,7 +86,7 @@ class Flow(Kind):
         for layer in self.layers:
             z, more = layer.forward(z)
             log_det = log_det + more
-        return self.affine.mean + self.affine.scale.matvec(z), log_det
+        return jnp.asarray(self.affine.mean) + self.affine.scale.matvec(z), log_det
 
     def inverse(self, u: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
         """(z, log|dz/du|)."""

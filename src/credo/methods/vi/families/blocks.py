@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from credo.linalg.blocks import BlockDiagonal, Spans, join, size_of, take
+from credo.linalg.operator import Stored
 from credo.methods.vi.families.family import Draw, Family
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.optimisers.momentum import Momentum
@@ -61,7 +62,7 @@ class Blocks(Family):
 
     def bound(self, structure: Structure) -> "Blocks":
         known = {leaf.name: leaf for leaf in structure.leaves}
-        groups = [(names,) if isinstance(names, str) else tuple(names) for names, _ in self.blocks]
+        groups = [(names,) if isinstance(names, str) else tuple(names) for names, _ in self._pairs]
         named = [name for group in groups for name in group]
         for name in named:
             if name not in known:
@@ -76,12 +77,17 @@ class Blocks(Family):
         spans = tuple(_merged(sorted(places[name] for name in group)) for group in groups)
         parts = [structure._replace(leaves=tuple(x for x in structure.leaves if x.name in group)) for group in groups]
         families = tuple(family.bound(part) for family, part in zip(families, parts, strict=True))
-        pairs = tuple(zip([names for names, _ in self.blocks], families, strict=False))
+        pairs = tuple(zip([names for names, _ in self._pairs], families, strict=False))
         return replace(self, blocks=pairs, others=families[-1] if unnamed else self.others, spans=spans)
 
     @property
+    def _pairs(self) -> tuple[tuple[Names, Family], ...]:
+        assert isinstance(self.blocks, tuple)
+        return self.blocks
+
+    @property
     def _families(self) -> tuple[Family, ...]:
-        return tuple(family for _, family in self.blocks)
+        return tuple(family for _, family in self._pairs)
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -168,10 +174,11 @@ class Blocks(Family):
 
     def _joined(self, parts: Iterable[Kind]) -> Kind:
         parts = tuple(parts)
-        if not all(isinstance(part, Gaussian) for part in parts):
+        normals = [part for part in parts if isinstance(part, Gaussian)]
+        if len(normals) < len(parts):
             return Independent(parts, self.spans)
-        scale = BlockDiagonal(tuple(part.scale for part in parts), self.spans)
-        return Gaussian(join([part.mean for part in parts], self.spans), scale)
+        scale = BlockDiagonal(tuple(part.scale for part in normals), self.spans)
+        return Gaussian(join([part.mean for part in normals], self.spans), scale)
 
 
 @dataclass(frozen=True)
@@ -205,7 +212,7 @@ def _merged(spans: list[tuple[int, int]]) -> Spans:
     return tuple(merged)
 
 
-def _within(precision: np.ndarray, spans: Spans) -> np.ndarray:
+def _within(precision: Stored, spans: Spans) -> Stored:
     group = np.concatenate([np.arange(first, end) for first, end in spans])
     return precision[group] if np.ndim(precision) == 1 else precision[np.ix_(group, group)]
 
