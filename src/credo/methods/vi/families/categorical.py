@@ -57,10 +57,11 @@ class WithDiscrete(Family):
         return self._member(self.family.around(mean[places], inner), np.asarray(mean).dtype)
 
     def _member(self, continuous, dtype) -> Factored:
-        assert isinstance(continuous, Gaussian)
         counts = np.array([count for _, count in self.supports])
         logits = np.where(np.arange(counts.max()) < counts[:, None], -np.log(counts)[:, None], NOT_A_VALUE)
-        return Factored(continuous, logits.astype(dtype), self.discrete, tuple(low for low, _ in self.supports))
+        return Factored(
+            _gaussian(continuous), logits.astype(dtype), self.discrete, tuple(low for low, _ in self.supports)
+        )
 
     def center(self, q: Factored):
         mean, _ = _moments(q)
@@ -91,12 +92,12 @@ class WithDiscrete(Family):
         return self.family.natural(inner, step_size), jnp.clip(step_size * g, -LARGEST_SHIFT, LARGEST_SHIFT)
 
     def contract(self, q: Factored) -> Factored:
-        return Factored(self.family.contract(q.continuous), q.logits, q.discrete, q.lowest)
+        return Factored(_gaussian(self.family.contract(q.continuous)), q.logits, q.discrete, q.lowest)
 
     def move(self, q: Factored, tangent) -> Factored:
         inner, d = tangent
         logits = jax.nn.log_softmax(q.logits + _units(q) * d, axis=-1)
-        return Factored(self.family.move(q.continuous, inner), logits, q.discrete, q.lowest)
+        return Factored(_gaussian(self.family.move(q.continuous, inner)), logits, q.discrete, q.lowest)
 
 
 def with_discrete(family: Family, target: Target) -> Family:
@@ -121,6 +122,11 @@ def with_discrete(family: Family, target: Target) -> Family:
             supports += [found[leaf.name]] * leaf.size
         first += leaf.size
     return WithDiscrete(family, tuple(places), tuple(supports))
+
+
+def _gaussian(member) -> Gaussian:
+    assert isinstance(member, Gaussian)  # with_discrete has seen to it
+    return member
 
 
 def _units(q: Factored):

@@ -31,8 +31,7 @@ def _finite(name: str, support) -> tuple[int, int]:
     low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
     if isinstance(support, type(constraints.boolean)):
         low, high = 0, 1
-    is_listed = low is not None and high is not None and not support.event_dim
-    if not is_listed or any(isinstance(end, Tracer) for end in (low, high)):
+    if low is None or high is None or support.event_dim or any(isinstance(end, Tracer) for end in (low, high)):
         raise CredoError(
             f"The values of {name!r} are not finitely many (its support is {support}), so that no family of "
             "probabilities represents them: truncate it to a Categorical or DiscreteUniform, or fit Gibbs()."

@@ -67,7 +67,7 @@ class Reparameterised(Estimator):
         entropy = family.entropy(q, tangent) if objective.is_linear else None
         if entropy is None or not isinstance(q, Gaussian):
             known = None
-        if known is not None:
+        elif known is not None:
             entropy = entropy + known.expectation(moved)
 
         def one(z):

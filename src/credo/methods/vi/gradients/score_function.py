@@ -76,7 +76,7 @@ class ScoreFunction(Estimator):
             log_p = found.total() if isinstance(found, Terms) else found
             log_weight = jax.lax.stop_gradient(log_p - q.log_prob_u(u))
             log_probs = family.log_probs(moved, u) if is_apart else None
-            if log_probs is None or not isinstance(found, Terms):
+            if log_probs is None or known is None or not isinstance(found, Terms):
                 return log_weight, log_weight, moved.log_prob_u(u)
             return log_weight, jax.lax.stop_gradient(relevant(found, known) - log_probs), log_probs
 

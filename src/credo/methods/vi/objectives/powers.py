@@ -79,7 +79,8 @@ class ChiUpper(WeightObjective):
     """−½ log E_q[w²]: q that minimises χ²(p ‖ q) covers the posterior, and ½ log E_q[w²] ≥ log p(D).
 
     M = ``num_inner`` draws estimate it with a bias downwards: it is a bound in use only where w² has a mean with an
-    error, which asks for a Pareto k̂ below 0.5.
+    error, which asks for a Pareto k̂ below 0.5. A q that misses the posterior sees small weights alone, and looks good:
+    the fewer draws in how many dimensions, the nearer to the posterior must it begin.
     """
 
     num_inner: int = 64
