@@ -110,6 +110,21 @@ def test_exact_on_a_gaussian_from_far_away(dim, num_samples, most):
     assert posterior.verdict.status == "pass"
 
 
+def test_low_rank_is_exact_on_a_gaussian_of_its_kind():
+    dim, generator = 40, np.random.default_rng(0)
+    scale, factor = np.exp(0.5 * generator.normal(size=dim)), generator.normal(size=(dim, 2))
+    root = np.linalg.cholesky(scale[:, None] * (np.eye(dim) + factor @ factor.T) * scale)
+    target, mean, covariance = gaussian(dim, root=root)
+    posterior = credo.fit(target, credo.BatchAndMatch(family=credo.vi.LowRank(rank=2)), progress=False)
+    sd = np.sqrt(np.diagonal(covariance))
+    np.testing.assert_allclose((posterior.mean()["w"] - mean) / sd, 0, atol=1e-6)
+    np.testing.assert_allclose(
+        posterior.kind.scale.dense() / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=1e-5
+    )
+    assert posterior.info["num_steps"] < 150
+    assert posterior.verdict.status == "pass"
+
+
 def test_the_fixed_point_on_a_gumbel():
     """∇ log p = exp(−x) − 1. E_q of it is 0 where m = s²/2; its mean square, e^{s²} − 1 there, is 1/s²."""
     variance = brentq(lambda v: v * np.expm1(v) - 1, 0.1, 2.0)

@@ -18,7 +18,7 @@ from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
-from credo.methods.vi.matching.forms import form_of
+from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
 from credo.methods.vi.measure import Measured, measure
 from credo.methods.vi.start import Start
@@ -36,9 +36,10 @@ MAX_PATH = 1_000  # points of the ELBO's path that info keeps
 class BatchAndMatch:
     """A Gaussian whose scores match the posterior's: full-rank variational inference for far fewer gradients.
 
-    ``family``: ``FullRank()``. ``num_samples`` B: draws a step; None for one a dimension, 32 to 128. ``tolerance``:
-    nats that the noise of the steps may leave; None for 0.01, rising from 100 dimensions on to 0.08. ``max_steps``:
-    where the fit ends without being there, with a verdict that is no pass. ``num_draws``: of the final ELBO and k̂.
+    ``family``: ``FullRank()``, or ``vi.LowRank(rank)``, whose steps cost no d². ``num_samples`` B: draws a step; None
+    for one a dimension, 32 to 128 (low rank: 32). ``tolerance``: nats that the noise of the steps may leave; None for
+    0.01, rising from 100 dimensions on to 0.08. ``max_steps``: where the fit ends without being there, with a verdict
+    that is no pass. ``num_draws``: of the final ELBO and k̂.
 
     Exact on Gaussian targets (in few steps where B exceeds the dimension). Where scores are heavy-tailed, as those of
     the scale of a hierarchy, the answer is narrower than ADVI's and its ELBO lower: the verdict's k̂ judges both alike.
@@ -66,7 +67,8 @@ class BatchAndMatch:
         family = self.family.bound(target.structure)
         form = form_of(family)
         at_once = evaluations_at_once(target, options.max_memory)
-        num_samples = self.num_samples or int(np.clip(target.dim + 1, FEWEST, MOST))
+        most = FEWEST if isinstance(form, LowRankForm) else MOST
+        num_samples = self.num_samples or int(np.clip(target.dim + 1, FEWEST, most))
         matching = Matching(
             form=form,
             num_samples=num_samples,
