@@ -4,16 +4,44 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from credo.diagnose.calibration import negative_log_likelihood
     from credo.diagnose.convergence import nested_r_hat
+    from credo.diagnose.ranking import Measured, auroc
+    from credo.diagnose.reliability import BrierDecomposition, CalibrationError, brier_decomposition, calibration_error
+    from credo.diagnose.selective import RiskCoverage, risk_coverage
     from credo.diagnose.simulation.fits import posterior_sbc, sbc
     from credo.diagnose.simulation.result import Calibration
 
-__all__ = ["Calibration", "nested_r_hat", "posterior_sbc", "sbc"]
+__all__ = [
+    "Calibration",
+    "nested_r_hat",
+    "posterior_sbc",
+    "sbc",
+    # predictions on held-out rows
+    "BrierDecomposition",
+    "CalibrationError",
+    "Measured",
+    "RiskCoverage",
+    "auroc",
+    "brier_decomposition",
+    "calibration_error",
+    "negative_log_likelihood",
+    "risk_coverage",
+]
 
 _PLACES = {
+    "BrierDecomposition": "reliability",
     "Calibration": "simulation.result",
+    "CalibrationError": "reliability",
+    "Measured": "ranking",
+    "RiskCoverage": "selective",
+    "auroc": "ranking",
+    "brier_decomposition": "reliability",
+    "calibration_error": "reliability",
+    "negative_log_likelihood": "calibration",
     "nested_r_hat": "convergence",
     "posterior_sbc": "simulation.fits",
+    "risk_coverage": "selective",
     "sbc": "simulation.fits",
 }
 

@@ -45,3 +45,11 @@ def crps_of_rows(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) ->
 def coverage(low: Float[np.ndarray, " M"], high: Float[np.ndarray, " M"], y: Float[np.ndarray, " M"]) -> float:
     """The share of outcomes inside their intervals."""
     return float(np.mean((low <= y) & (y <= high)))
+
+
+def negative_log_likelihood(probs: Float[np.ndarray, "*M"], y: Int[np.ndarray, " M"]) -> float:
+    """The mean of −log p(y) in nats; ``probs`` (M,) of 1, or (M, K). Infinite where what happened was impossible."""
+    probs, y = np.asarray(probs), np.asarray(y).astype(int)
+    of_outcome = np.where(y == 1, probs, 1.0 - probs) if probs.ndim == 1 else probs[np.arange(len(y)), y]
+    with np.errstate(divide="ignore"):
+        return float(-np.mean(np.log(of_outcome)))
