@@ -11,6 +11,7 @@ from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
 from credo.model.data import outcomes
 from credo.precision import double
+from credo.predict.information import information
 from credo.predict.inputs import Table, check_inputs
 from credo.predict.invert import invert
 from credo.predict.monte_carlo import MonteCarlo
@@ -104,6 +105,22 @@ class Predictive:
     def variance(self):
         """Var(y) = aleatoric + epistemic, the law of total variance. Shape of ``mean``."""
         return over(lambda triple: triple[1] + triple[2], self._moments)
+
+    @functools.cached_property
+    def mutual_information(self):
+        """I(y; θ | x, D), (M,) in nats: what seeing the outcome of a row would tell of the parameters on average.
+
+        H(E[p(y | θ)]) − E[H(p(y | θ))] (MacKay 1992; BALD, Houlsby et al. 2011). Of classes an exact sum over the
+        rule's draws or nodes; of a normal outcome under ``Linearised()`` and ``Quadrature()`` exact too,
+        ½ log(variance / aleatoric) where the noise is known; of other outcomes from 512 draws a row, to about 6 %.
+        From draws of the parameters it is below the truth on average, and at most the log of their number.
+        Columns of a row are taken together. Raises CredoError for an outcome that is joint over the rows.
+        """
+        key = stream_of(self._key, 2)
+        with double():
+            if isinstance(self._outcomes, dict):
+                return {name: information(self, name, outcome, key) for name, outcome in self._outcomes.items()}
+            return information(self, None, self._outcomes, key)
 
     @property
     def probs(self):
