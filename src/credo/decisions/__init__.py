@@ -1,5 +1,6 @@
 """What to do about it: losses, and the action of least expected loss (``credo.decide``)."""
 
+from credo.decisions.acquisition import bald, choose, entropy, predictive_variance
 from credo.decisions.deciding import Decision
 from credo.decisions.losses import Absolute, CostMatrix, Interval, Loss, Pinball, Reject, Squared, ZeroOne
 from credo.decisions.models import ModelProbabilities, model_probabilities
@@ -15,5 +16,9 @@ __all__ = [
     "Reject",
     "Squared",
     "ZeroOne",
+    "bald",
+    "choose",
+    "entropy",
     "model_probabilities",
+    "predictive_variance",
 ]

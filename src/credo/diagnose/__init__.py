@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from credo.diagnose.calibration import negative_log_likelihood
     from credo.diagnose.convergence import nested_r_hat
+    from credo.diagnose.intervals import interval_coverage, pit
+    from credo.diagnose.novelty import novelty_scores
     from credo.diagnose.ranking import Measured, auroc
     from credo.diagnose.reliability import BrierDecomposition, CalibrationError, brier_decomposition, calibration_error
     from credo.diagnose.selective import RiskCoverage, risk_coverage
@@ -25,7 +27,10 @@ __all__ = [
     "auroc",
     "brier_decomposition",
     "calibration_error",
+    "interval_coverage",
     "negative_log_likelihood",
+    "novelty_scores",
+    "pit",
     "risk_coverage",
 ]
 
@@ -38,8 +43,11 @@ _PLACES = {
     "auroc": "ranking",
     "brier_decomposition": "reliability",
     "calibration_error": "reliability",
+    "interval_coverage": "intervals",
     "negative_log_likelihood": "calibration",
     "nested_r_hat": "convergence",
+    "novelty_scores": "novelty",
+    "pit": "intervals",
     "posterior_sbc": "simulation.fits",
     "risk_coverage": "selective",
     "sbc": "simulation.fits",

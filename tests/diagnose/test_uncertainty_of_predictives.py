@@ -1,0 +1,126 @@
+"""PIT, coverage and novelty of predictives whose law is known by hand."""
+
+import functools
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.diagnose import auroc, interval_coverage, novelty_scores, pit
+from credo.linalg.dense import Dense
+from credo.model.model import Model
+from credo.posterior.kinds import Gaussian, Point
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError, Verdict
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=400)
+SD = 0.4
+
+
+def line(params, x):
+    return dist.Normal(params["w"] * x, 1.0)
+
+
+def count(params, x):
+    return dist.Poisson(3.0 + 0.0 * params["w"] * x)
+
+
+def classes(params, x):
+    return dist.Bernoulli(logits=params["w"] * x)
+
+
+def angle(params, x):  # numpyro knows no distribution function of it
+    return dist.VonMises(params["w"] * x, 1.0)
+
+
+@functools.cache
+def predictive(likelihood):
+    kind = (
+        Point(np.array([0.7]))
+        if likelihood in (count, angle)
+        else Gaussian(np.array([0.7]), Dense.from_covariance(np.array([[SD**2]])))
+    )
+    y = np.zeros(400, int) if likelihood in (count, classes) else np.zeros(400)
+    target = Model({"w": dist.Normal(0.0, 1.0)}, likelihood).given(X, y)
+    rule = credo.Linearised() if likelihood in (line, classes) else None
+    return Posterior(kind, target, verdict=Verdict("pass")).predict(X, rule)
+
+
+OUTCOME = stats.norm(0.7 * X, np.sqrt(1 + (SD * X) ** 2))
+
+
+def test_pit_of_a_normal_outcome():
+    y = OUTCOME.rvs(random_state=1)
+    np.testing.assert_allclose(pit(predictive(line), y), OUTCOME.cdf(y), atol=1e-9)
+
+
+def test_pit_of_counts_is_uniform():
+    y = stats.poisson(3.0).rvs(400, random_state=2)
+    values = pit(predictive(count), y)
+    assert np.all((values >= stats.poisson(3.0).cdf(y - 1)) & (values <= stats.poisson(3.0).cdf(y)))
+    assert stats.kstest(values, "uniform").pvalue > 1e-3
+
+
+def test_pit_by_draws():
+    y = stats.vonmises(1.0).rvs(400, random_state=3)
+    centred = np.angle(np.exp(1j * (0.7 * X)))
+    assert stats.kstest(pit(predictive(angle), np.angle(np.exp(1j * (y + centred)))), "uniform").pvalue > 1e-3
+
+
+def test_coverage_is_what_intervals_cover():
+    y = OUTCOME.rvs(random_state=4)
+    low, high = predictive(line).interval(0.8)
+    found = interval_coverage(predictive(line), y, 0.8)
+    assert found.value == np.mean((low <= y) & (y <= high))
+    assert abs(found.error - np.sqrt(found.value * (1 - found.value) / 400)) < 2e-4
+    assert abs(found.value - 0.8) < 4 * found.error
+    low, high = predictive(count).interval(0.5)
+    counts = stats.poisson(3.0).rvs(400, random_state=5)
+    assert interval_coverage(predictive(count), counts, 0.5).value == np.mean((low <= counts) & (counts <= high))
+
+
+def test_all_inside_is_not_certain():
+    found = interval_coverage(predictive(line), OUTCOME.mean(), 0.5)
+    assert found.value == 1.0
+    assert 0.0 < found.error < 0.01
+
+
+def test_novelty_of_a_line():
+    scores = novelty_scores(predictive(line))
+    np.testing.assert_allclose(scores["epistemic"], (SD * X) ** 2, rtol=1e-10)
+    np.testing.assert_allclose(scores["variance"], 1 + (SD * X) ** 2, rtol=1e-10)
+    np.testing.assert_allclose(scores["mutual_information"], 0.5 * np.log1p((SD * X) ** 2), rtol=1e-10)
+    assert list(scores) == ["variance", "mutual_information", "epistemic"]
+    assert auroc(scores["mutual_information"], np.abs(X) > 1.0) == (1.0, 0.0)
+
+
+def test_novelty_of_classes():
+    scores = novelty_scores(predictive(classes))
+    p = np.asarray(predictive(classes).probs)
+    np.testing.assert_allclose(scores["max_probability"], np.minimum(p, 1 - p), rtol=1e-12)
+    np.testing.assert_allclose(scores["entropy"], stats.bernoulli(p).entropy(), rtol=1e-10)
+    assert np.all(scores["mutual_information"] < scores["entropy"])
+    np.testing.assert_array_equal(scores["epistemic"], predictive(classes).epistemic)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: pit(predictive(line), np.zeros(3)), "an outcome for each row"),
+        (lambda: pit(predictive(line), np.full(400, np.nan)), "not finite"),
+        (lambda: interval_coverage(predictive(line), np.zeros(400), 1.0), "strictly between"),
+    ],
+)
+def test_bad_input_gets_a_sentence(call, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        call()
+
+
+def test_classes_have_no_pit():
+    target = Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda p, x: dist.Categorical(logits=x[:, None] * p["w"]))
+    posterior = Posterior(Point(np.ones(2)), target.given(X, np.zeros(400, int)), verdict=Verdict("pass"))
+    with pytest.raises(CredoError, match="no order"):
+        pit(posterior.predict(X), np.zeros(400, int))
