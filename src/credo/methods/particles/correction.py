@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float
 
-from credo.diagnose.moments import MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
+from credo.diagnose.moments import LEAST, MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.methods.optimise.diagnosis import transformed
@@ -69,8 +69,12 @@ def correct(
         moved = shifts_of(kind, target, u, smoothed.log_weights, steep)
         figures = {"pareto_k": k_hat, **figures_of(moved)}
         answer = Corrected(figures, num_draws, 0 if steep is None else num_draws)
-        is_open = k_hat <= RULES["pareto_k"].passes and MOST[0] in figures
-        if not is_open or all(figures[name] <= RULES[name].passes for name in MOST) or time.monotonic() > deadline:
+        if k_hat > RULES["pareto_k"].passes:  # no pass: where a parameter is too noisy to say, its coordinate may tell
+            inner = figures_of(shifts_of(kind, target, u, smoothed.log_weights, is_users=False))
+            figures = {"pareto_k": k_hat} | {name: max(figures[name], inner[name]) for name in LEAST}
+            answer = answer._replace(figures=figures)
+        is_settled = MOST[0] not in figures or all(figures[name] <= RULES[name].passes for name in MOST)
+        if is_settled or time.monotonic() > deadline:
             return answer
         bounds = (RULES[name].passes for name in MOST)
         needed = max(draws_needed(shift, bound, num_draws) for shift, bound in zip(moved, bounds, strict=True))
@@ -96,13 +100,18 @@ def _gradients(function: Callable, args, u):
     return jax.vmap(jax.grad(lambda u: function(args, u)))(u)
 
 
-def shifts_of(kind: Kind, target: Target, u, log_weights, gradients: np.ndarray | None = None) -> Shifts:
-    """Of every scalar of the parameters in the user's space, by smoothed log weights that sum to one."""
+def shifts_of(
+    kind: Kind, target: Target, u, log_weights, gradients: np.ndarray | None = None, *, is_users: bool = True
+) -> Shifts:
+    """Of every scalar of the parameters in the user's space, by smoothed log weights that sum to one.
+
+    ``is_users`` False: of the unconstrained coordinates.
+    """
     is_normal = isinstance(kind, Gaussian)
     center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
     z = (u - center) / sd
-    values, directions = _scalars(target, u, z)
+    values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.identity(u.shape[1], format="csc"))
     gradients = None if gradients is None else gradients * sd
     return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
 
