@@ -153,3 +153,12 @@ def test_positive_weights(tmp_path):
     assert np.all(np.abs(found[:, 2] - found[:, 0]) < 0.35 * found[:, 1])
     np.testing.assert_allclose(found[:3, 3], found[:3, 1], rtol=0.15)
     assert numbers(lowest)[-1] > 0.0
+
+
+def test_active_learning(tmp_path):
+    _, *rows = run("active_learning", tmp_path)
+    found = np.array([[float(number) for number in re.findall(r"-?\d+\.\d+", row)] for row in rows]).reshape(3, 3, 4, 2)
+    bald, _, at_random = found[:, -1]  # with fifty labels: log loss, less random, accuracy, less random, with errors
+    assert bald[1, 0] < -3 * bald[1, 1]
+    assert bald[3, 0] > 2 * bald[3, 1]
+    np.testing.assert_allclose(bald[[0, 2], 0] - at_random[[0, 2], 0], bald[[1, 3], 0], atol=0.11)
