@@ -27,7 +27,6 @@ from credo.predict.linearised import NUM_NODES, ProbitLaw, ProjectedLaw, Project
 from credo.predict.links import LINKS, REACH
 from credo.predict.monte_carlo import MixtureLaw
 from credo.predict.outcome import Outcome, log_prob, moments
-from credo.predict.stream import Law
 from credo.status import CredoError
 
 NUM_OUTCOMES = 512  # drawn a row, where the outcome is no class: an error of about 6 % of the information
@@ -58,7 +57,7 @@ def _of_draws(law: Any, rows, *, key, part: str | None):
 
 
 @functools.partial(jax.jit, static_argnames=("part",))
-def _of_classes(law: Law, rows, part: str | None):
+def _of_classes(law: Any, rows, part: str | None):
     if isinstance(law, MixtureLaw):
         log_weights = law.log_weights[:, None]
         p = law._each(lambda d: moments(_part(d, part))[0], rows)  # (S, M) or (S, M, K)
@@ -115,30 +114,8 @@ def _of_line(law: ProjectedLaw, rows: Projection):
 
 @functools.partial(jax.jit, static_argnames=("part",))
 def _of_keys(law: Any, rows, keys, part: str | None):
-    if isinstance(law, MixtureLaw):
-        components = law._each(lambda d: _part(d, part), rows)
-        log_weights = law.log_weights[:, None]
-        # each draw of the parameters as often as its weight says, and all of them evenly
-        levels = (jnp.arange(len(keys)) + 0.5) / len(keys)
-        index = jnp.minimum(jnp.searchsorted(jnp.cumsum(jnp.exp(law.log_weights)), levels), law.width - 1)
-
-        def sample(i, data):
-            return jax.tree.map(lambda leaf: leaf[i], components).sample(as_key(data))
-
-        def mixture(y):
-            return jax.vmap(lambda d: log_prob(d, y))(components), log_weights
-    else:  # one output a row
-        beside, sd = law._beside(rows), jnp.sqrt(rows.covariance[:, 0, 0])
-        index = jnp.arange(len(keys))
-
-        def sample(i, data):
-            k_output, k_outcome = jax.random.split(as_key(data))
-            z = rows.mean + (sd * jax.random.normal(k_output, sd.shape))[:, None]
-            return law.head.join(z, beside).sample(k_outcome)
-
-        def mixture(y):
-            found, weights = law._components(rows, beside, y)
-            return found.log_prob(y), weights
+    is_mixture = isinstance(law, MixtureLaw)
+    index, sample, mixture = _by_draws(law, rows, len(keys), part) if is_mixture else _by_output(law, rows, len(keys))
 
     def gain(pair):
         terms, weights = mixture(sample(*pair))
@@ -147,6 +124,38 @@ def _of_keys(law: Any, rows, keys, part: str | None):
         return jnp.sum(jnp.where(share > 0, share * (terms - marginal), 0.0), axis=0)
 
     return jnp.maximum(jax.lax.map(gain, (index, keys)).mean(axis=0), 0.0)
+
+
+def _by_draws(law: MixtureLaw, rows, number: int, part: str | None):
+    """(index (number,), an outcome by the index-th of the draws, its log probabilities by all and their weights)."""
+    components = law._each(lambda d: _part(d, part), rows)
+    # each draw of the parameters as often as its weight says, and all of them evenly
+    levels = (jnp.arange(number) + 0.5) / number
+    index = jnp.minimum(jnp.searchsorted(jnp.cumsum(jnp.exp(law.log_weights)), levels), law.width - 1)
+
+    def sample(i, data):
+        return jax.tree.map(lambda leaf: leaf[i], components).sample(as_key(data))
+
+    def mixture(y):
+        return jax.vmap(lambda d: log_prob(d, y))(components), law.log_weights[:, None]
+
+    return index, sample, mixture
+
+
+def _by_output(law: ProjectedLaw, rows: Projection, number: int):
+    """The same by nodes of the one output of each row."""
+    beside, sd = law._beside(rows), jnp.sqrt(rows.covariance[:, 0, 0])
+
+    def sample(i, data):
+        k_output, k_outcome = jax.random.split(as_key(data))
+        z = rows.mean + (sd * jax.random.normal(k_output, sd.shape))[:, None]
+        return law.head.join(z, beside).sample(k_outcome)
+
+    def mixture(y):
+        found, weights = law._components(rows, beside, y)
+        return found.log_prob(y), weights
+
+    return jnp.arange(number), sample, mixture
 
 
 def _part(d, part: str | None):
