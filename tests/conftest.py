@@ -1,6 +1,8 @@
 """What every test may use. Keys are explicit everywhere, so nothing needs seeding here."""
 
+import gc
 import time
+from pathlib import Path
 
 import jax
 import pytest
@@ -18,6 +20,16 @@ def strict():
     """
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room_for_programs():
+    """Forget compiled programs before the process has as many memory maps as Linux allows it, where LLVM aborts."""
+    yield
+    maps, limit = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+    if limit.exists() and len(maps.read_bytes().splitlines()) > int(limit.read_text()) // 3:
+        jax.clear_caches()
+        gc.collect()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
