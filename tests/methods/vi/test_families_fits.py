@@ -67,12 +67,15 @@ def test_a_flow_is_better_than_its_gaussian_and_serves_as_proposal_and_in_files(
 
 @pytest.mark.slow
 def test_one_block_is_full_rank():
+    """What a fit lacks to the best, 1e-4 nats, is half the square of a mean's error in sds: two fits, 0.03 sd."""
     known = TARGETS["logistic"]()
-    whole = credo.fit(known.target, credo.ADVI(family=credo.FullRank()), key=1, progress=False)
-    block = credo.fit(known.target, credo.ADVI(family=credo.vi.Blocks({"w": credo.FullRank()})), key=1, progress=False)
+    families = credo.FullRank(), credo.vi.Blocks({"w": credo.FullRank()})
+    whole, block = (
+        credo.fit(known.target, credo.ADVI(family=family, tolerance=1e-4), key=1, progress=False) for family in families
+    )
     assert isinstance(block.kind, Gaussian)
-    np.testing.assert_allclose(block.mean()["w"], whole.mean()["w"], atol=0.02 * known.sd["w"].min())
-    np.testing.assert_allclose(block.sd()["w"], whole.sd()["w"], rtol=0.02)
+    np.testing.assert_array_less(np.abs(block.mean()["w"] - whole.mean()["w"]), 0.03 * known.sd["w"])
+    np.testing.assert_allclose(block.sd()["w"], whole.sd()["w"], rtol=0.03)
 
 
 @pytest.mark.slow
