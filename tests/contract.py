@@ -81,6 +81,13 @@ METHODS: dict[str, Entry] = {
     ),
     "advi_full_rank": Entry(lambda known: credo.ADVI(family=credo.FullRank()), SMOOTH, ("gaussian",), 0.02),
     "cavi": Entry(cavi, ("gaussian",), ()),
+    "advi_low_rank": Entry(lambda known: credo.ADVI(family=credo.vi.LowRank(1)), ("gaussian", "logistic"), ()),
+    "advi_mixture": Entry(
+        lambda known: credo.ADVI(family=credo.vi.MixtureOf(2, credo.FullRank())), ("mixture",), ("mixture",), 0.05
+    ),
+    "advi_flow": Entry(
+        lambda known: credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline())), ("skewed",), ("skewed",), 0.05
+    ),
     "dadvi": Entry(lambda known: credo.DADVI(), SMOOTH, GAUSSIANS, 1e-6),
     "dadvi_full_rank": Entry(lambda known: credo.DADVI(family=credo.FullRank()), SMOOTH, GAUSSIANS, 1e-6),
     "batch_and_match": Entry(lambda known: credo.BatchAndMatch(), SMOOTH, GAUSSIANS, 1e-6),
