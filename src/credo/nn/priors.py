@@ -119,7 +119,7 @@ class ScaleMixture(WeightPrior):
 class HorseshoeLike(WeightPrior):
     """Infinitely high at zero, with tails as 1/w²: few weights matter, hardly shrunk (Bhadra et al. 2019).
 
-    ``scale``: half of all weights are believed to be within about 0.4 of it.
+    ``scale``: of the weights that matter. At zero the density is infinite, so that it has no MAP: sample instead.
     """
 
     scale: float = 1.0

@@ -223,10 +223,10 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
             "or use MonteCarlo()."
         )
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
-    is_layered = False
-    if is_cut and isinstance(kind, Gaussian) and _is_layered(target, kind, head, table.x):
-        is_layered = True  # inputs and derivatives are far fewer than weights
-        chunk = max(1, MEMORY // (8 * 8 * num_outputs * _width(target, kind, head, table.x)))
+    width = _width(target, kind, head, table.x) if is_cut and isinstance(kind, Gaussian) else None
+    is_layered = width is not None  # inputs and derivatives are far fewer than weights
+    if width is not None:
+        chunk = max(1, MEMORY // (8 * 8 * num_outputs * width))
     both = Stream((target, kind), table.x, table.size, chunk)
     mean, covariance = both(functools.partial(_outputs, head=head, is_cut=is_cut, is_layered=is_layered))
     return target, kind, head, Projection(table.x, mean, covariance)
@@ -268,15 +268,14 @@ def _row_outputs(target: Target, head: Head) -> Callable:
     return outputs
 
 
-def _is_layered(target: Target, kind: Gaussian, head: Head, x) -> bool:
-    layers = by_layers.layers_in(_row_outputs(target, head), jnp.asarray(kind.mean), x)
-    return layers is not None and by_layers.suits(kind.scale, layers)
+def _width(target: Target, kind: Gaussian, head: Head, x) -> int | None:
+    """Numbers that a row takes for each output: its derivatives, and the matrices of layers that places share.
 
-
-def _width(target: Target, kind: Gaussian, head: Head, x) -> int:
-    """Numbers that a row takes for each output: its derivatives, and the matrices of layers that places share."""
+    None where the covariance does not part into blocks by layers.
+    """
     layers = by_layers.layers_in(_row_outputs(target, head), jnp.asarray(kind.mean), x)
-    assert layers is not None
+    if layers is None or not by_layers.suits(kind.scale, layers):
+        return None
     row = jax.tree.map(lambda leaf: leaf[0], x)
     _, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], jnp.asarray(kind.mean), row)
     total = layers.rest.size

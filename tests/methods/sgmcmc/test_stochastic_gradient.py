@@ -1,6 +1,8 @@
 """Stochastic-gradient samplers: unbiased gradients, stationary laws in closed form, schedules, resuming."""
 
 import dataclasses
+import errno
+import os
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 from scipy import linalg
 
 import credo
+from credo import crew
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.nose_hoover import nose_hoover
@@ -44,7 +47,7 @@ def dynamics(gradient, step_size, *, num_steps=1, schedule=None, temperature=1.0
     scale, step_size = np.ones(2) if scale is None else scale, np.asarray(step_size, float)
     with double():
         arrays = [jnp.asarray(a) for a in (scale, step_size, MEAN)]
-    return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total)
+    return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total, 2)
 
 
 def exact(key, u):
@@ -227,12 +230,23 @@ def test_a_cold_posterior_is_called_one():
 
 
 @pytest.mark.parametrize("method", [credo.SGLD, credo.SGHMC, credo.SGNHT])
-def test_a_run_cut_short_is_resumed_bit_for_bit(method, tmp_path):
-    target, settings = LINEAR.given(X, Y), {"chains": 2, "num_warmup": 20, "num_draws": 60, "batch_size": 10}
+def test_a_run_that_a_full_disk_stopped_is_resumed_bit_for_bit(method, tmp_path, monkeypatch):
+    target, settings = LINEAR.given(X, Y), {"chains": 2, "num_warmup": 20, "num_draws": 100, "batch_size": 10}
     whole = credo.fit(target, method(**settings), key=6, progress=False)
-    checkpoint = tmp_path / "run"
-    credo.fit(target, method(**settings), key=6, checkpoint=checkpoint, progress=False)
-    again = credo.resume(checkpoint, target, progress=False)
+    folder, fsync = tmp_path / "run", os.fsync
+
+    def full(descriptor):
+        if len(list(folder.glob("draws-1-*"))) >= 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(crew, "FIRST_CHUNK", 16)
+        patch.setattr(crew, "MAX_CHUNK", 16)
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(credo.CredoError, match="cannot be written"):
+            credo.fit(target, method(**settings), key=6, checkpoint=folder, progress=False)
+    again = credo.resume(folder, target, progress=False)
     np.testing.assert_array_equal(whole.kind.positions, again.kind.positions)  # type: ignore[attr-defined]
 
 

@@ -6,7 +6,6 @@ Near a mode of curvature A the stationary covariance Σ solves A Σ + Σ A = ε 
 ε V = 2 I. With s = V^−½ (``NoiseScale``) that is ε = 2 in every coordinate, exact where V is diagonal.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -22,8 +21,8 @@ def constant_sgd(dynamics: Dynamics) -> Algorithm:
         return State(position, jnp.zeros((), jnp.int32))
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
-        ε, _ = dynamics.at(state.count, power=2)
-        g = dynamics.force(jax.random.fold_in(key, 0), state.position)
+        ε, _ = dynamics.at(state.count)
+        g = dynamics.force(key, state.position)
         return State(state.position + ε * dynamics.scale * g, state.count + 1), dynamics.virial(state.position, g)
 
     def step(key, state: State) -> tuple[State, Info]:

@@ -28,7 +28,10 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True)
 class Dynamics:
-    """``first``, ``total``: steps of warm-up and of sampling, which the schedule counts. ``center``: c above."""
+    """``first``, ``total``: steps of warm-up and of sampling, which the schedule counts. ``center``: c above.
+
+    ``power``: the step size is ε^(power / 2), and the schedule is one of ε.
+    """
 
     gradient: Gradient
     scale: Float[Array, " dim"]
@@ -39,11 +42,12 @@ class Dynamics:
     num_steps: int
     first: int
     total: int
+    power: int
 
-    def at(self, count, power: int = 1) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """(step size, temperature) of step ``count``. ``power``: of the schedule in the step size: 2 for ε = h²."""
+    def at(self, count) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """(step size, temperature) of step ``count``."""
         t = jnp.maximum(count - self.first, 0)
-        size = self.step_size * self.schedule.factor(t, self.total) ** (power / 2)
+        size = self.step_size * self.schedule.factor(t, self.total) ** (self.power / 2)
         T = jnp.where(self.schedule.is_hot(t, self.total), self.temperature, 0.0)
         return size.astype(self.scale.dtype), T.astype(self.scale.dtype)
 
@@ -65,5 +69,5 @@ def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any
 
     zero = jnp.zeros((), dynamics.scale.dtype)
     state, total = lax.fori_loop(0, dynamics.num_steps, body, (state, zero))
-    size, _ = dynamics.at(state.count - 1, power=2)
+    size, _ = dynamics.at(state.count - 1)
     return state, Info(total / dynamics.num_steps, jnp.int32(dynamics.num_steps), size)

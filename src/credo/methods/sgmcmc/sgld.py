@@ -31,7 +31,7 @@ def sgld(dynamics: Dynamics) -> Algorithm:
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
         k_batch, k_noise = jax.random.split(key)
-        ε, T = dynamics.at(state.count, power=2)
+        ε, T = dynamics.at(state.count)
         g = dynamics.force(k_batch, state.position)
         z = jax.random.normal(k_noise, state.position.shape, state.position.dtype)
         position = state.position + dynamics.scale * (0.5 * ε * g + jnp.sqrt(ε * T) * z)

@@ -60,6 +60,7 @@ class Chain:
             num_steps=self.num_steps,
             first=self.first,
             total=self.total,
+            power=method.power,
         )
         return method.kernel(dynamics)
 
