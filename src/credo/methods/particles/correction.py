@@ -111,7 +111,7 @@ def shifts_of(
     center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
     z = (u - center) / sd
-    values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.identity(u.shape[1], format="csc"))
+    values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.eye_array(u.shape[1], format="csc"))
     gradients = None if gradients is None else gradients * sd
     return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
 
@@ -122,14 +122,18 @@ def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, 
     A parameter changes with coordinates of its own: in many dimensions nothing but these blocks could be held.
     """
     if not transformed(target).any():
-        return u, scipy.sparse.identity(target.dim, format="csc")
+        return u, scipy.sparse.eye_array(target.dim, format="csc")
     values, directions, start = [], [], 0
     for leaf, value in zip(target.structure.leaves, _constrained(target, u), strict=True):
         own = slice(start, start + leaf.size)
         start = own.stop
         flat = np.asarray(value).reshape(len(u), -1)
         values.append(flat)
-        directions.append(scipy.sparse.identity(leaf.size) if leaf.is_elementwise else slopes(flat, z[:, own]))
+        directions.append(
+            scipy.sparse.eye_array(leaf.size)
+            if leaf.is_elementwise
+            else scipy.sparse.csc_array(slopes(flat, z[:, own]))
+        )
     return np.concatenate(values, axis=1), scipy.sparse.block_diag(directions, format="csc")
 
 
