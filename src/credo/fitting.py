@@ -13,6 +13,7 @@ from credo.algorithm import LAYOUTS, Options
 from credo.diagnose.scales import column_sentence, parameter_sentence
 from credo.journal import read_identity
 from credo.methods.settings import check_settings, from_json, to_json
+from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint
 from credo.model.target import Target
 from credo.posterior.files import load
@@ -127,7 +128,7 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
     is_double = precision != "float32"
     with double(is_double), stopwatch() as seconds:
-        given, target = target, target.cast(np.float64 if is_double else np.float32)
+        given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
         if options.checkpoint is not None and not options.resume:
             identity = _identity(given, method, key, precision, start)
@@ -181,14 +182,14 @@ def _position_of(target: Target, params: Mapping[str, Any]):
                 f"start gives {leaf.name!r} the shape {np.shape(values[leaf.name])}; in the model it has {leaf.shape}."
             )
     values = {leaf.name: np.asarray(values[leaf.name], np.float64) for leaf in leaves}
-    u, _ = prior.unconstrain(target.structure.assemble(values))
+    u = prior.unconstrain(target.structure.assemble(values))
     for leaf in leaves:
         if not np.all(np.isfinite(u[leaf.name])):
             raise CredoError(
                 f"start gives {leaf.name!r} a value that is not finite or not inside its support "
                 f"({values[leaf.name].ravel()[:4]}): give one that is."
             )
-    return target.structure.ravel(u)
+    return np.concatenate([np.ravel(u[leaf.name]) for leaf in leaves])
 
 
 def _identity(target: Target, method: Method, key, precision: str | None, start) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Kronecker(ScaleOperator):
         return self._each(v, lambda block, V: block.rotate_back(V) / block.sd)
 
     def log_det(self) -> Float[Array, ""]:
-        return jnp.sum(jnp.stack([jnp.sum(jnp.log(block.sd)) for block in self.blocks]))
+        return _sum_of_logs(tuple(block.sd for block in self.blocks))
 
     def diagonal(self) -> Float[Array, " dim"]:
         def variances(block: Block, _):
@@ -69,3 +69,8 @@ class Kronecker(ScaleOperator):
         for block in self.blocks:
             out = out.at[block.index].set(function(block, vector[block.index]))
         return out
+
+
+@jax.jit
+def _sum_of_logs(arrays):
+    return sum(jnp.sum(jnp.log(array)) for array in arrays)

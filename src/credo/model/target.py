@@ -35,7 +35,8 @@ class Target(eqx.Module):
 
     ``size`` is N, the number of rows; ``num_terms`` the number of independent factors in the likelihood: N, or 1 for
     a joint likelihood. ``missing``: the rows that have no outcome, which are not among these. Made by ``Model.given``;
-    ``flat()`` gives the same density over vectors.
+    ``flat()`` gives the same density over vectors. ``rows_at_once``: where the density of all rows at once would not
+    fit into memory, it is summed over blocks of so many, whose work is done again for a gradient.
     """
 
     model: "Model"
@@ -49,6 +50,7 @@ class Target(eqx.Module):
     levels: Levels = eqx.field(static=True)
     missing: "Missing | None" = None
     is_flat: bool = eqx.field(static=True, default=False)
+    rows_at_once: int | None = eqx.field(static=True, default=None)
 
     # the density ------------------------------------------------------------------------------------------------
 
@@ -86,11 +88,31 @@ class Target(eqx.Module):
     def _terms(self, params, outcome, batch) -> Float[Array, " M"] | None:
         if self.model.likelihood is None or self.y is None:
             return None
+        if outcome is None and batch is None and self._is_in_blocks:
+            return self._terms_in_blocks(params)
         x, y, weights = self.rows(batch)
         if outcome is None or batch is not None:
             outcome = self.model.likelihood(params, x)
         terms = log_prob_rows(outcome, y)
         return terms if weights is None else weights * terms
+
+    @property
+    def _is_in_blocks(self) -> bool:
+        return self.rows_at_once is not None and self.rows_at_once < self.size == self.num_terms
+
+    def _terms_in_blocks(self, params) -> Float[Array, " N"]:
+        """The same terms, block by block: a derivative holds the intermediates of one block, and computes them anew."""
+        assert self.rows_at_once is not None
+        width = self.rows_at_once
+
+        @jax.checkpoint
+        def block(params, start):
+            rows = jnp.minimum(start + jnp.arange(width), self.size - 1)  # the last row again, which is cut off below
+            everything = Rows(self.x, self.y, self.weights)
+            return self._terms(params, None, jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], everything))
+
+        starts = width * jnp.arange(-(-self.size // width))
+        return jax.lax.map(lambda start: block(params, start), starts).reshape(-1)[: self.size]
 
     def rows(self, batch=None) -> Rows:
         """The data of a batch."""
@@ -158,7 +180,7 @@ class Target(eqx.Module):
 
     def unconstrain(self, params) -> Position:
         """The position at which the parameters are ``params``."""
-        u, _ = self.model.prior.unconstrain(params)
+        u = self.model.prior.unconstrain(params)
         return self.structure.ravel(u) if self.is_flat else u
 
     def log_jacobian(self, u: Position) -> Float[Array, ""]:

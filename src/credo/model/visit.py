@@ -87,18 +87,19 @@ class AbstractPrior(eqx.Module):
         """The parameters at ``u`` and the log density of ``u`` under the prior, log-Jacobian included."""
         return self.joint(u)[:2]
 
-    def unconstrain(self, params: Params) -> tuple[Position, jax.Array]:
-        """The position of ``params`` and the log-Jacobian of the map from it to them."""
-        values, u, log_jacobian = self.leaves(params), {}, jnp.zeros(())
+    def unconstrain(self, params: Params) -> Position:
+        """The position of ``params``."""
+        values, u = self.leaves(params), {}
 
         def see(name, distribution, value):
-            nonlocal log_jacobian
-            transform = transform_to(distribution.support)
-            u[name] = transform._inverse(value)
-            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
+            u[name] = transform_to(distribution.support)._inverse(value)
 
         self.visit(lambda name, _, index: at_index(values[name], index), see)
-        return u, log_jacobian
+        return u
+
+    def at_origin(self) -> Params:
+        """The parameters whose unconstrained coordinates are all zero."""
+        return self.visit(lambda name, distribution, _: origin(name, distribution), lambda *_: None).params
 
     def sample(self, key) -> tuple[Params, Position]:
         """One draw from the prior, in the user's space and as a position."""

@@ -75,7 +75,7 @@ class BayesianNetwork(Model):
         return super().given(x, y, weights=weights, missing=missing)
 
     def _check_outputs(self, x, y: np.ndarray) -> None:
-        params = jax.eval_shape(lambda: self.prior.constrain(self._origin())[0])
+        params = jax.eval_shape(self.prior.at_origin)
         try:
             z = jax.eval_shape(self.network.apply, params[WEIGHTS], x)
         except (TypeError, ValueError) as error:
@@ -92,12 +92,9 @@ class BayesianNetwork(Model):
                 )
         self.network.head.check(z, y)
 
-    def _origin(self):
-        return {leaf.name: np.zeros(leaf.free_shape) for leaf in self.structure.leaves}
-
     def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:
         """The given weights, and the others where their unconstrained coordinate is zero."""
-        others = jax.tree.map(np.asarray, self.prior.constrain(self._origin())[0])
+        others = jax.tree.map(np.asarray, self.prior.at_origin())
         return {**others, WEIGHTS: jax.tree.map(np.asarray, params)}
 
 
