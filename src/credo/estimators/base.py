@@ -1,7 +1,7 @@
 """What the estimators share: scaled columns, fits that compile a shape once, draws of coefficients, and pickles."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from credo.posterior.kinds import Draws, Gaussian
 from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.status import CredoError, Verdict
+
+if TYPE_CHECKING:
+    from credo.estimators.networks import NetworkRecipe
 
 NUM_DRAWS = 1_000  # of the coefficients, behind predictions that have no closed form
 
@@ -70,7 +73,7 @@ class Pickled:
 
 
 def fit_padded(
-    recipe: Recipe, x: np.ndarray, y: np.ndarray, weights: np.ndarray, method: Method, key: int
+    recipe: "Recipe | NetworkRecipe", x: np.ndarray, y: np.ndarray, weights: np.ndarray, method: Method, key: int
 ) -> tuple[Posterior, Fitted]:
     """(the posterior of the rows and of fillers, the parts of the posterior of the rows alone: the same one).
 
@@ -158,6 +161,17 @@ def scaling_of(x: np.ndarray, weights: np.ndarray) -> Scaling:
     sd = np.sqrt(np.average((x - centre) ** 2, axis=0, weights=weights))
     scale = np.where(is_binary, high - low, np.where(sd > 1e-12 * np.abs(seen).max(axis=0), sd, 0.0))
     return Scaling(centre, np.where(scale > 0, scale, 1.0), is_binary)
+
+
+def distinct_rows(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows that count, equal ones once with the sum of their weights: k equal rows are then one of weight k exactly.
+
+    Methods that go by rows, as minibatches do, would otherwise tell the two apart.
+    """
+    rows = np.column_stack([x, y])[weights > 0]
+    _, first, group = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    kept = np.flatnonzero(weights > 0)[first]
+    return x[kept], y[kept], np.bincount(group.ravel(), weights[weights > 0])
 
 
 def checked_weights(sample_weight, x: np.ndarray) -> np.ndarray:

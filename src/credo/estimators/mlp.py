@@ -1,0 +1,175 @@
+"""Multilayer perceptrons with uncertain weights, as scikit-learn estimators.
+
+Columns of X, and y of a regression, are centred and scaled; networks.py has the model.
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from credo.estimators.base import (
+    Fitted,
+    Pickled,
+    checked_method,
+    checked_scale,
+    checked_weights,
+    distinct_rows,
+    fit_padded,
+    new_rows,
+    padding,
+    scaling_of,
+    seed_of,
+)
+from credo.estimators.networks import ACTIVATIONS, Family, NetworkRecipe, checked_hidden, checked_word
+from credo.methods.ensemble import DeepEnsemble
+from credo.methods.laplace import Laplace
+from credo.posterior.posterior import Posterior
+from credo.predict.linearised import Linearised
+from credo.predict.monte_carlo import MonteCarlo
+from credo.predict.predictive import Predictive
+from credo.status import CredoError
+
+DEFAULT = DeepEnsemble()
+
+
+class _BayesianMLP(Pickled, BaseEstimator):
+    """What the two share: the fit, and predictives at new rows."""
+
+    _fitted: Fitted
+    posterior_: Posterior
+
+    def __init__(self, hidden=(50,), inference=None, *, activation="relu", prior_scale=1.0, random_state=0):
+        self.hidden = hidden
+        self.inference = inference
+        self.activation = activation
+        self.prior_scale = prior_scale
+        self.random_state = random_state
+
+    def _fit(self, family: Family, x, y, weights, num_outputs: int = 1) -> None:
+        method: Any = DEFAULT if self.inference is None else checked_method(self.inference)
+        activation = checked_word("activation", self.activation, ACTIVATIONS)
+        self._seed, hidden, scale = (
+            seed_of(self.random_state),
+            checked_hidden(self.hidden),
+            checked_scale(self.prior_scale),
+        )
+        recipe = NetworkRecipe(family, x.shape[1], hidden, activation, num_outputs, scale, self._seed)
+        x, y, weights = distinct_rows(x, y, weights)
+        self._scaling = scaling_of(x, weights)
+        _, self._fitted = fit_padded(recipe, self._scaling(x), y, weights, method, self._seed)
+        # Sampled weights of a linearised fit predict worse than the fit itself does: see how-to-choose.md.
+        self._rule = Linearised() if isinstance(method, Laplace) else MonteCarlo()
+        self.posterior_ = self._fitted.posterior()
+        self.log_evidence_ = self.posterior_.log_evidence
+
+    def _predictive(self, X) -> tuple[Predictive, int]:
+        """(of the rows of X and of fillers, as in a fit; the number of rows)."""
+        x = new_rows(self, X)
+        filled = np.concatenate([self._scaling(x), np.zeros((padding(len(x)), x.shape[1]))])
+        return self.posterior_.predict(filled, self._rule, key=self._seed), len(x)
+
+
+class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
+    """p(y | x) from a posterior over the weights of a multilayer perceptron.
+
+    ``hidden``: widths of the hidden layers. ``inference``: any method of Credo, such as ``HMC(…)``, ``Laplace(…)``
+    or ``SWAG()``; None is ``DeepEnsemble()``, five networks. ``noise``: the sd of y "constant" and unknown, or a
+    function of the "input", an output of the network. ``activation``: "relu", "tanh" or "silu". ``prior_scale``: the
+    prior sd of a weight (networks.py). ``random_state``: of the initial weights, the method and the predictions.
+
+    After ``fit``: ``posterior_`` over the weights for scaled columns and y, with its verdict (read it);
+    ``log_evidence_``, an ``Estimate`` or None.
+    Raises ValueErrors: scikit-learn's for data, CredoError for a constant y or settings that do not exist.
+
+    >>> import numpy as np, credo
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> model = BayesianMLPRegressor((10,), credo.DeepEnsemble(members=2, num_steps=500)).fit(x, np.abs(x[:, 0]))
+    >>> mean, sd = model.predict([[0.5]], return_std=True)
+    >>> mean.round(1)
+    array([0.5])
+    """
+
+    def __init__(
+        self, hidden=(50,), inference=None, *, noise="constant", activation="relu", prior_scale=1.0, random_state=0
+    ):
+        super().__init__(hidden, inference, activation=activation, prior_scale=prior_scale, random_state=random_state)
+        self.noise = noise
+
+    def fit(self, X, y, sample_weight=None):
+        """``X`` (N, D), ``y`` (N,), ``sample_weight`` (N,): the number of times each row counts. N ≥ 2."""
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        x, y = np.asarray(x), np.asarray(y, np.float64)
+        weights = checked_weights(sample_weight, x)
+        noise: Any = checked_word("noise", self.noise, ("constant", "input"))
+        self._centre = float(np.average(y, weights=weights))
+        self._unit = float(np.sqrt(np.average((y - self._centre) ** 2, weights=weights)))
+        if not self._unit > 1e-12 * np.max(np.abs(y)):
+            raise CredoError(f"y is constant ({y[np.argmax(weights)]:g} in every row that counts): nothing to explain.")
+        self._fit(noise, x, (y - self._centre) / self._unit, weights)
+        return self
+
+    def predict(self, X, return_std=False):
+        """(M,) the mean of y; with ``return_std`` also its sd (M,), of noise and weights together."""
+        predictive, size = self._predictive(X)
+        mean = self._centre + self._unit * predictive.mean[:size]
+        return (mean, self._unit * np.sqrt(predictive.variance[:size])) if return_std else mean
+
+    def log_prob(self, X, y):
+        """log p(y_i | x_i) of each row in the units of y, (M,)."""
+        predictive, size = self._predictive(X)
+        y = np.asarray(y, np.float64)
+        if y.shape != (size,):
+            raise CredoError(f"y has shape {y.shape} for {size} rows of X: give one outcome a row.")
+        filled = np.concatenate([(y - self._centre) / self._unit, np.zeros(padding(size))])
+        return predictive.log_prob(filled)[:size] - np.log(self._unit)
+
+    def sample_y(self, X, n_samples=1, random_state=0):
+        """Draws of y, (M, n_samples); the rows of a draw share their weights of the network."""
+        predictive, size = self._predictive(X)
+        return (self._centre + self._unit * predictive.sample(seed_of(random_state), n_samples)[:, :size]).T
+
+
+class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
+    """p(class | x) from a posterior over the weights of a multilayer perceptron.
+
+    Settings and attributes of ``BayesianMLPRegressor``, and ``classes_``. ``predict_proba`` averages over the
+    posterior and so is less extreme than one network. Raises CredoError where y has one class only.
+
+    >>> import numpy as np, credo
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> model = BayesianMLPClassifier((10,), credo.DeepEnsemble(members=2, num_steps=500)).fit(x, np.abs(x[:, 0]) > 0.5)
+    >>> model.predict([[0.9], [0.0]])
+    array([ True, False])
+    """
+
+    def fit(self, X, y, sample_weight=None):
+        """``X`` (N, D), ``y`` (N,) of any labels, ``sample_weight`` (N,): the number of times each row counts."""
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        x = np.asarray(x)
+        check_classification_targets(y)
+        weights = checked_weights(sample_weight, x)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        present = np.unique(codes[weights > 0])
+        if len(present) < 2:
+            raise CredoError(
+                f"y has one class only ({str(self.classes_[present[0]])!r}, in {np.sum(weights > 0)} rows that count): "
+                "there is nothing to tell apart."
+            )
+        is_binary = len(self.classes_) == 2
+        family: Family = "bernoulli" if is_binary else "categorical"
+        self._fit(family, x, codes.astype(np.int64), weights, 1 if is_binary else len(self.classes_))
+        return self
+
+    def predict_proba(self, X):
+        """(M, K) probabilities of ``classes_``: their mean over the posterior."""
+        predictive, size = self._predictive(X)
+        probs = predictive.probs[:size]
+        return np.column_stack([1 - probs, probs]) if probs.ndim == 1 else probs
+
+    def predict(self, X):
+        """(M,) the most probable class."""
+        check_is_fitted(self)
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]

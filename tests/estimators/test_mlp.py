@@ -1,0 +1,145 @@
+"""Perceptrons: scikit-learn's checks, units, densities that integrate to one, weights as counts, wrong settings."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.utils import estimator_checks
+
+import credo
+from credo.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+from credo.estimators.base import distinct_rows
+from credo.status import CredoError
+
+SMALL = credo.DeepEnsemble(members=2, num_steps=300)
+RNG = np.random.default_rng(3)
+X = RNG.uniform(-1.0, 1.0, (60, 2))
+Y = np.sin(3 * X[:, 0]) + X[:, 1] + RNG.normal(0.0, 0.1, 60)
+CORE = (
+    "check_estimators_nan_inf",
+    "check_estimators_unfitted",
+    "check_n_features_in",
+    "check_sample_weight_equivalence_on_dense_data",
+)
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return BayesianMLPRegressor((8,), SMALL).fit(X, Y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [BayesianMLPRegressor, BayesianMLPClassifier])
+def test_scikit_learn_checks(estimator):
+    results = estimator_checks.check_estimator(estimator((8,), SMALL), on_skip=None)
+    assert len(results) > 40
+    assert {r["check_name"] for r in results if r["status"] != "passed"} <= {"check_array_api_input"}
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_core_of_scikit_learn_checks(name):
+    getattr(estimator_checks, name)("BayesianMLPRegressor", BayesianMLPRegressor((8,), SMALL))
+
+
+def test_units_of_columns_and_outcome_do_not_matter(regressor):
+    """An affine map of X changes nothing, one of y maps the predictions, and its factor divides the density."""
+    other = BayesianMLPRegressor((8,), SMALL).fit(3 * X + 1, 100 * Y - 7)
+    mean, sd = regressor.predict(X, return_std=True)
+    other_mean, other_sd = other.predict(3 * X + 1, return_std=True)
+    np.testing.assert_allclose(other_mean, 100 * mean - 7, atol=1e-4)
+    np.testing.assert_allclose(other_sd, 100 * sd, rtol=1e-5)
+    density = regressor.log_prob(X, Y)
+    np.testing.assert_allclose(other.log_prob(3 * X + 1, 100 * Y - 7), density - np.log(100), atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", ["constant", "input"])
+def test_the_density_integrates_to_one_and_has_the_moments(noise):
+    model = BayesianMLPRegressor((8,), SMALL, noise=noise).fit(X, Y)
+    grid = np.linspace(-12.0, 12.0, 4_001)
+    density = np.exp(model.log_prob(np.tile(X[:1], (len(grid), 1)), grid))
+    mean, sd = model.predict(X[:1], return_std=True)
+    assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-6)
+    assert np.trapezoid(grid * density, grid) == pytest.approx(mean[0], abs=1e-6)
+    assert np.trapezoid((grid - mean) ** 2 * density, grid) == pytest.approx(sd[0] ** 2, rel=1e-5)
+
+
+def test_noise_that_depends_on_the_input_is_found():
+    x = np.linspace(-1.0, 1.0, 400)[:, None]
+    y = np.where(x[:, 0] < 0, 0.05, 0.5) * RNG.normal(size=400)
+    model = BayesianMLPRegressor((8,), SMALL, noise="input").fit(x, y)
+    _, sd = model.predict([[-0.6], [0.6]], return_std=True)
+    # sds of 200 rows each are known to 5 %; two members of few steps are not calibrated to more than a third
+    np.testing.assert_allclose(sd, [0.05, 0.5], rtol=0.33)
+
+
+def test_samples_have_the_moments(regressor):
+    drawn = regressor.sample_y(X[:3], 4_000, random_state=1)
+    mean, sd = regressor.predict(X[:3], return_std=True)
+    assert drawn.shape == (3, 4_000)
+    np.testing.assert_allclose(drawn.mean(axis=1), mean, atol=4 * sd.max() / np.sqrt(4_000))
+    np.testing.assert_allclose(drawn.std(axis=1), sd, rtol=4 / np.sqrt(2 * 4_000) * 1.5)
+
+
+def test_laplace_is_linearised_and_knows_less_far_from_the_data():
+    method = credo.Laplace(curvature=credo.GaussNewton())
+    model = BayesianMLPRegressor((5,), method, activation="tanh").fit(X, Y)
+    _, sd = model.predict([[0.0, 0.0], [3.0, -3.0]], return_std=True)
+    assert sd[1] > 1.5 * sd[0]
+    assert model.log_evidence_.kind == "laplace"
+    assert model.score(X, Y) > 0.9
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes(classes):
+    x, codes = load_iris(return_X_y=True)
+    x, codes = x[codes < classes], codes[codes < classes]
+    names = np.array(["setosa", "versicolor", "virginica"])[codes]
+    model = BayesianMLPClassifier((8,), SMALL).fit(x[::2], names[::2])
+    probabilities = model.predict_proba(x[1::2])
+    assert list(model.classes_) == list(np.unique(names))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert np.all(model.predict(x[1::2]) == model.classes_[probabilities.argmax(axis=1)])
+    assert model.score(x[1::2], names[1::2]) > 0.9
+
+
+def test_survives_a_pickle_with_its_posterior(regressor):
+    again = pickle.loads(pickle.dumps(regressor))
+    np.testing.assert_array_equal(again.predict(X), regressor.predict(X))
+    assert again.posterior_.verdict == regressor.posterior_.verdict
+    fresh = clone(regressor).fit(X, Y)
+    np.testing.assert_array_equal(fresh.predict(X), regressor.predict(X))
+
+
+def test_equal_rows_are_one_row_of_their_weights():
+    x, y, weights = distinct_rows(X[[0, 1, 0, 2]], Y[[0, 1, 0, 2]], np.array([1.0, 0.0, 2.0, 0.5]))
+    order = np.argsort(weights)
+    np.testing.assert_array_equal(x[order], X[[2, 0]])
+    np.testing.assert_array_equal(y[order], Y[[2, 0]])
+    np.testing.assert_array_equal(weights[order], [0.5, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"hidden": ()}, "give the width of each hidden layer"),
+        ({"hidden": (5, 0)}, "give the width of each hidden layer"),
+        ({"activation": "swish"}, "activation='swish' does not exist: say 'relu'"),
+        ({"noise": "none"}, "noise='none' does not exist: say 'constant' or 'input'"),
+        ({"prior_scale": -1.0}, "prior_scale=-1.0 is no standard deviation"),
+        ({"inference": credo.DeepEnsemble}, "with its brackets"),
+    ],
+)
+def test_settings_that_are_none(settings, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        BayesianMLPRegressor(**settings).fit(X, Y)
+
+
+def test_data_that_cannot_be_fitted(regressor):
+    with pytest.raises(CredoError, match="y is constant"):
+        BayesianMLPRegressor().fit(X, np.ones(60))
+    with pytest.raises(CredoError, match="one class only"):
+        BayesianMLPClassifier().fit(X, np.ones(60, int))
+    with pytest.raises(CredoError, match="one outcome a row"):
+        regressor.log_prob(X, Y[:5])
