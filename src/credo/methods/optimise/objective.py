@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from credo.diagnose.startup import explain
+from credo.memory import at_once, footprint
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.optimise.newton import Optimum, Solver, maximise
 from credo.methods.optimise.subproblem import ConjugateGradients, Dense
@@ -21,7 +22,6 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
 MAX_DENSE = 1_000  # above it A is not formed: at 1,000 its eigenvectors take 0.4 s a step
-CHUNK_BYTES = 256 * 2**20  # of intermediates while columns of A are formed
 MAX_CHUNK = 128  # columns: enough for matrix products at full speed
 EXPENSIVE = 2e8  # (N + 10 dim)·dim², about what a matrix and its spectrum take: above it products do most of the way
 APPROACH_STEPS = 50  # of it; a badly scaled problem is then left to the matrix
@@ -106,9 +106,14 @@ def solver_for(target: Target, max_memory: int | None = None) -> Solver:
 
 
 def chunk_size(target: Target, max_memory: int | None = None, *, most: int = MAX_CHUNK) -> int:
-    """How many columns of a curvature, or positions, to work on at once: about four numbers a row each."""
-    budget = CHUNK_BYTES if max_memory is None else min(CHUNK_BYTES, max_memory // 4)
-    return int(np.clip(budget // (4 * 8 * max(target.size, target.dim, 1)), 1, most))
+    """How many columns of a curvature, or positions, to work on at once.
+
+    Each takes about four numbers a row, and of a network what its density computes.
+    """
+    needed = 4 * 8 * max(target.size, target.dim, 1)
+    if target.dim > MAX_DENSE:  # of a network: a row has as many numbers as the layers have outputs
+        needed = max(needed, footprint(log_density, target, jax.ShapeDtypeStruct((target.dim,), np.dtype(float))))
+    return at_once(needed, most, max_memory)
 
 
 def starting_position(target: Target, key, start) -> np.ndarray:

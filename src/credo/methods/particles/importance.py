@@ -11,7 +11,6 @@ Cochran 1977, chapter 6; Owen 2013, section 9.2), which for groups of one is the
 Above k̂ = 0.7 the variance that they estimate does not exist in practice, and they are NaN: unknown.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -23,6 +22,7 @@ from scipy.special import logsumexp
 from credo.algorithm import Options
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.verdict import RULES, judge
+from credo.memory import footprint
 from credo.methods.particles.points import Independent, Points
 from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
 from credo.model.target import Target
@@ -121,21 +121,8 @@ def has_evidence(target: Target) -> bool:
 
 def evaluations_at_once(target: Target, max_memory: int | None = None) -> int:
     """How many log densities fit into memory together."""
-    size = intermediate_bytes(lambda target, u: target.log_density(u), target, jnp.zeros(target.dim))
+    size = footprint(lambda target, u: target.log_density(u), target, jnp.zeros(target.dim))
     return int(np.clip((max_memory or MEMORY) // size, 1, MAX_BATCH))
-
-
-def intermediate_bytes(function: Callable, *args) -> int:
-    """An upper bound of the memory that one call takes beside its arguments: the sum of all that it computes."""
-    return max(_bytes_of(jax.make_jaxpr(function)(*args).jaxpr), 1)
-
-
-def _bytes_of(jaxpr) -> int:
-    inner = (getattr(value, "jaxpr", None) for eqn in jaxpr.eqns for value in eqn.params.values())
-    own = (out.aval for eqn in jaxpr.eqns for out in eqn.outvars)
-    return sum(_bytes_of(j) for j in inner if hasattr(j, "eqns")) + sum(
-        int(np.prod(a.shape)) * getattr(a.dtype, "itemsize", 8) for a in own if hasattr(a, "shape")
-    )
 
 
 def _verdict(figures: dict[str, float], k_hat: float, num_draws: int, sentences: tuple[str, ...]) -> Verdict:

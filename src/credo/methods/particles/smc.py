@@ -12,7 +12,8 @@ from scipy.special import logsumexp
 from credo.algorithm import Options, stream
 from credo.crew import num_cores
 from credo.diagnose.verdict import judge
-from credo.methods.particles.importance import MEMORY, has_evidence, intermediate_bytes
+from credo.memory import footprint
+from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
 from credo.methods.particles.tempering import Population, Tempered, temper
@@ -171,7 +172,7 @@ def particles_at_once(path: Path, size: int, memory: int) -> int:
     def gradient(path: Path, u):
         return jax.grad(lambda u: sum(path.parts(u)))(u)
 
-    num_bytes = intermediate_bytes(gradient, path, np.zeros(path.target.dim, jnp.result_type(float)))
+    num_bytes = footprint(gradient, path, np.zeros(path.target.dim, jnp.result_type(float)))
     return int(np.clip(memory // num_bytes, 1, size))
 
 

@@ -1,0 +1,94 @@
+"""Memory, planned before work begins: what there is, what a computation takes by its shapes, and what to say of it.
+
+An estimate is an upper bound: all that a traced program computes, as if nothing were freed before its end. What does
+not fit is cut into chunks; what cannot be cut is refused, with the figure, the budget and what would fit.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from credo.status import CredoError
+from credo.storage import available_memory
+
+SHARE = 2  # of the memory that is free now: the work of one fit or prediction, where nobody says how much
+CHUNK = 256 * 2**20  # bytes of intermediates at once: more is no faster
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+class Need(NamedTuple):
+    """What one way to do the work holds at its peak, in bytes."""
+
+    name: str
+    num_bytes: float
+
+
+def budget(max_memory: int | None = None) -> int:
+    """Bytes that the work may take: ``max_memory`` of the fit, else half of what the machine could give now."""
+    return available_memory() // SHARE if max_memory is None else max_memory
+
+
+def chunk_bytes(max_memory: int | None = None) -> int:
+    """Bytes of intermediates at one time: a quarter of the budget, and no more than serves speed."""
+    return min(CHUNK, budget(max_memory) // 4)
+
+
+def in_words(num_bytes: float) -> str:
+    """``num_bytes`` for a reader, to two digits: 80 GB, 0.8 MB."""
+    for unit, name in UNITS:
+        if num_bytes >= 0.1 * unit:
+            value = num_bytes / unit
+            return f"{value:,.0f} {name}" if value >= 10 else f"{value:.1f} {name}"
+    return f"{num_bytes:.0f} bytes"
+
+
+def require(wanted: Need, what: str, max_memory: int | None = None, others: Iterable[Need] = ()) -> None:
+    """CredoError where ``wanted`` exceeds the budget. ``what``: of what size the task is; ``others``: other ways."""
+    limit = budget(max_memory)
+    if wanted.num_bytes <= limit:
+        return
+    cheaper = [need for need in others if need.num_bytes < wanted.num_bytes]
+    fitting = [need for need in cheaper if need.num_bytes <= limit]
+    said = ", ".join(f"{need.name} needs {in_words(need.num_bytes)}" for need in fitting or cheaper)
+    sentence = f"{wanted.name} needs {in_words(wanted.num_bytes)} for {what}; the budget is {in_words(limit)}"
+    if fitting:
+        raise CredoError(f"{sentence}: {said}.")
+    raise CredoError(
+        f"{sentence}, and nothing smaller fits{f' ({said})' if said else ''}: give max_memory= more bytes on a machine "
+        "that has them, fit in precision='float32', or make fewer parameters random."
+    )
+
+
+def footprint(function: Callable, *args: Any) -> int:
+    """An upper bound of the bytes that ``function(*args)`` takes beside its arguments: the sum of all it computes."""
+    return max(of_program(jax.make_jaxpr(function)(*args).jaxpr), 1)
+
+
+def of_program(jaxpr) -> int:
+    """Bytes of all that a traced program computes; the body of a loop counts once."""
+    total = 0
+    for equation in jaxpr.eqns:
+        parts = [getattr(value, "jaxpr", value) for value in equation.params.values()]
+        total += sum(of_program(part) for part in parts if hasattr(part, "eqns"))
+        total += sum(size_of(out.aval) for out in equation.outvars)
+    return total
+
+
+def size_of(array) -> int:
+    """Bytes of an array, abstract or not."""
+    if not hasattr(array, "shape"):
+        return 0
+    return math.prod(array.shape) * getattr(array.dtype, "itemsize", 8)
+
+
+def bytes_of(tree) -> int:
+    """Bytes of the arrays in a pytree."""
+    return sum(size_of(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def at_once(bytes_each: float, most: int, max_memory: int | None = None) -> int:
+    """How many things of ``bytes_each`` to work on together."""
+    return int(np.clip(chunk_bytes(max_memory) // max(bytes_each, 1), 1, max(most, 1)))
