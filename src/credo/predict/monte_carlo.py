@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
 from credo.linalg.operator import Stored
+from credo.model.heads import Head
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
 from credo.posterior.marginals import draw_weights
@@ -102,7 +103,11 @@ def without_data(target: Target) -> Target:
 
 
 class MixtureLaw(eqx.Module):
-    """Σ_s exp(log_weights_s) p(y | x, θ_s). The positions are stored, or drawn from ``kind`` by ``keys``."""
+    """Σ_s exp(log_weights_s) p(y | x, θ_s). The positions are stored, or drawn from ``kind`` by ``keys``.
+
+    ``is_streamed``: rows are so wide that sums over draws are taken one draw after the other. With ``head`` and
+    ``centre`` the outputs are linearised there.
+    """
 
     target: Target
     kind: Kind | None
@@ -111,6 +116,9 @@ class MixtureLaw(eqx.Module):
     log_weights: Float[Stored, " draw"]
     new_rows: NewRows = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
+    is_streamed: bool = eqx.field(static=True, default=False)
+    head: Head | None = eqx.field(static=True, default=None)
+    centre: Float[Stored, " dim"] | None = None
 
     @property
     def width(self) -> int:
@@ -121,14 +129,28 @@ class MixtureLaw(eqx.Module):
         """p(y | x, θ) at one draw."""
         key = as_key(self.keys[index])
         u = self.kind.sample_u(key) if self.kind is not None else self.positions[index]  # type: ignore[index]
+        if self.head is not None:
+            return self._linearised(self.head, u, rows)
         params = self.target.constrain(u)
         if self.new_rows:
             params = lengthen(self.target, params, self.new_rows, jax.random.fold_in(key, 1))
         return likelihood_at(self.target, params, rows)
 
+    def _linearised(self, head: Head, u, rows):
+        """p(y | z(μ) + J (u − μ))."""
+        centre = jnp.asarray(self.centre)
+
+        def outputs(u):
+            return head.split(likelihood_at(self.target, self.target.constrain(u), rows))
+
+        z, moved = jax.jvp(outputs, (centre,), (u - centre,))
+        return head.join(z + moved, likelihood_at(self.target, self.target.constrain(centre), rows))
+
     def moments(self, rows):
         """(mean, aleatoric, epistemic) by the law of total variance."""
         weights = jnp.exp(self.log_weights)
+        if self.is_streamed:
+            return self._streamed_moments(rows, weights)
         components = self._each(lambda d: over(moments, d), rows)
 
         def combine(pair):
@@ -152,6 +174,8 @@ class MixtureLaw(eqx.Module):
 
     def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
         """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""
+        if self.is_streamed:
+            return lambda y: self.expected(lambda d: cdf(d if part is None else d[part], y), rows)
         components = self._each(lambda d: d if part is None else d[part], rows)
         weights = jnp.exp(self.log_weights)
         return lambda y: jnp.tensordot(weights, jax.vmap(lambda d: cdf(d, y))(components), axes=1)
@@ -175,6 +199,45 @@ class MixtureLaw(eqx.Module):
 
         batch = next(b for b in range(min(self.batch, n), 0, -1) if n % b == 0)  # a remainder would compile twice
         return jax.lax.map(one, (shared, keys), batch_size=batch)
+
+    def expected(self, function: Callable[[Any], Any], rows):
+        """Σ_s w_s ``function`` (the likelihood at draw s), one draw after the other."""
+
+        def add(total, index):
+            weight = jnp.exp(self.log_weights[index])
+            value = function(self.likelihood(rows, index))
+            return jax.tree.map(lambda sum_, term: sum_ + weight * term, total, value), None
+
+        zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: function(self.likelihood(rows, 0))))
+        return jax.lax.scan(add, zero, jnp.arange(self.width))[0]
+
+    def _streamed_moments(self, rows, weights):
+        """(mean, aleatoric, epistemic), updated by each draw (West 1979)."""
+
+        def look(index):
+            return over(moments, self.likelihood(rows, index))
+
+        def update(state, pair):
+            total, found = state
+            index, weight = pair
+            total = total + weight
+            share = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), 0.0)
+
+            def combine(old, new):
+                (mean, within, between), (value, variance) = old, new
+                step = value - mean
+                return mean + share * step, within + weight * variance, between + weight * (1 - share) * step**2
+
+            new = look(index)
+            found = {n: combine(found[n], new[n]) for n in new} if isinstance(new, dict) else combine(found, new)
+            return (total, found), None
+
+        def zeros(pair):
+            return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in (pair[0], pair[1], pair[0]))
+
+        start = over(zeros, jax.eval_shape(look, 0))
+        pairs = (jnp.arange(self.width), weights)
+        return jax.lax.scan(update, (jnp.zeros((), weights.dtype), start), pairs)[0][1]
 
     def _each(self, function: Callable[[Any], Any], rows):
         """``function`` of the likelihood at each draw, stacked on a leading axis."""

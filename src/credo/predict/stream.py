@@ -9,10 +9,13 @@ import jax
 import numpy as np
 
 from credo.algorithm import stream as stream_of
+from credo.memory import of_program
 from credo.predict.outcome import Outcome, Outcomes, over
 from credo.status import CredoError
 
 MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
+STREAMED = 2**28  # and where each draw of the parameters is made again for each chunk
+WIDE = 2**21  # bytes of all distributions behind a row: chunks would be of fewer than 32 rows
 NUM_TEMPORARIES = 10  # arrays of the size of the outcomes that one evaluation holds at a time
 
 
@@ -71,15 +74,19 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     num_rows = size or named[0].shape[0]
     row_cost = max(cost / num_rows, 1.0)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
-    chunk = None
+    chunk, is_streamed = None, False
+    together = NUM_TEMPORARIES * law.width * element + row_cost
+    if together - row_cost > WIDE and hasattr(law, "is_streamed"):  # draw after draw
+        is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
-        most = int(min(size, max(1, MEMORY // (NUM_TEMPORARIES * law.width * element + row_cost))))
+        most = int(min(size, max(1, (STREAMED if is_streamed else MEMORY) // together)))
         chunk = -(-size // -(-size // most))
         if chunk < size and not _can_cut(law, rows, chunk):
             chunk = None
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
-    law = jax.tree.map(jax.numpy.asarray, dataclasses.replace(law, batch=batch))  # type: ignore[type-var]
+    changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
+    law = jax.tree.map(jax.numpy.asarray, dataclasses.replace(law, **changed))  # type: ignore[type-var]
     return outcomes, Stream(law, rows, size, chunk)
 
 
@@ -107,7 +114,7 @@ def _outline(law: Law, rows, size: int | None) -> tuple[Any, float]:
                 f"The likelihood returned {outcome.family} of shape {outcome.shape} for {size} rows of x: a parameter "
                 "with one entry a row must be indexed by a column of x."
             )
-    return seen[0], _footprint(jaxpr.jaxpr)
+    return seen[0], of_program(jaxpr.jaxpr)
 
 
 def _can_cut(law: Law, rows, chunk: int) -> bool:
@@ -116,17 +123,6 @@ def _can_cut(law: Law, rows, chunk: int) -> bool:
     except CredoError:
         return False
     return True
-
-
-def _footprint(jaxpr) -> float:
-    total = 0.0
-    for equation in jaxpr.eqns:
-        inner = [p.jaxpr if hasattr(p, "jaxpr") else p for p in equation.params.values()]
-        total += sum(_footprint(p) for p in inner if hasattr(p, "eqns"))
-        total += sum(
-            math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars if hasattr(v.aval, "shape")
-        )
-    return total
 
 
 def _to_numpy(tree):

@@ -13,7 +13,6 @@ Above k̂ = 0.7 the variance that they estimate does not exist in practice, and 
 
 from dataclasses import dataclass, field
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
