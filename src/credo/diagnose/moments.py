@@ -25,7 +25,7 @@ from credo.diagnose.rules import RULES
 SURE = 3.0  # standard errors: what a pass holds by; wrong once in 740 at the bound
 ALARM = 0.05  # how often an exact approximation shows any shift at all
 NUM_POWERS = 4  # φ, and Hermite polynomials
-AT_ONCE = 4_000_000  # numbers of an array of controls
+AT_ONCE = 1_000_000  # numbers of an array of controls
 RIDGE = 1e-12  # of the controls' own squares: two of them may be the same
 FLAT = 1e-6  # slopes below this share of the middle one have no inverse worth having
 
@@ -71,11 +71,29 @@ class Weighed(NamedTuple):
 def shifts(weighed: Weighed) -> Shifts:
     """How far means and log sds of the scalars move under the weights; NaN where weights or scalars are unknown."""
     with np.errstate(all="ignore"):
-        parts = [_shifts(*_moments(weighed, columns)) for columns in _blocks(weighed)]
+        weighed = _in_halves(weighed)
+        halves = _halves(len(weighed.z))
+        inverses = [
+            None if weighed.gradient is None else _inverse_slope(weighed.gradient[other], weighed.z[other])
+            for _, other in halves
+        ]
+        parts = [_shifts(*_moments(weighed, inverses, columns)) for columns in _blocks(weighed)]
         figures = (
             [np.concatenate(x, axis=-1) for x in zip(*figure, strict=True)] for figure in zip(*parts, strict=True)
         )
         return Shifts(*(_limits(value, influence) for value, influence in figures))
+
+
+def _in_halves(weighed: Weighed) -> Weighed:
+    """Every other draw first, then the rest."""
+    order = np.argsort(np.arange(len(weighed.z)) % 2, kind="stable")
+    gradient = None if weighed.gradient is None else weighed.gradient[order]
+    return weighed._replace(
+        z=weighed.z[order],
+        log_weights=weighed.log_weights[order],
+        scalars=weighed.scalars[order],
+        gradient=gradient,
+    )
 
 
 def figures_of(moved: Shifts) -> dict[str, float]:
@@ -108,7 +126,7 @@ def _limits(value: np.ndarray, influence: np.ndarray) -> Shift:
     influence = influence - influence.mean(axis=0)
     sd = np.sqrt(np.mean(influence**2, axis=0))
     error = sd / np.sqrt(num_draws)
-    skewness = np.where(sd > 0, np.mean(influence**3, axis=0) / sd**3, 0.0) / np.sqrt(num_draws)
+    skewness = np.where(sd > 0, np.mean(influence * influence**2, axis=0) / sd**3, 0.0) / np.sqrt(num_draws)
     stretch = (2 * SURE**2 + 1) / 6 * skewness
     above, below = (error * (SURE + np.maximum(sign * stretch, 0.0)) for sign in (1, -1))
     c = -ndtri(ALARM / 4 / num_scalars)
@@ -135,64 +153,77 @@ def _shifts(of_q: tuple, of_p: tuple):
     return (shift, by_shift), (0.5 * np.log(variance / variance_q), by_log_sd - by_log_sd_q)
 
 
-def _moments(weighed: Weighed, columns: slice):
-    """(E f, E f²) of some scalars (2, K), and what each draw adds to their errors (2, S, K): of q and of the target."""
-    f = weighed.scalars[:, columns]
-    f = (f - f.mean(axis=0)) / f.std(axis=0)
+def _moments(weighed: Weighed, inverses: list, columns: slice):
+    """(E f, E f²) of some scalars (2, K), and what each draw adds to their errors (2, S, K): of q and of the target.
+
+    ``weighed``: in halves. ``inverses``: by draws of the other half. Inside, scalars come first and draws last, so that
+    each control of a scalar lies in one piece.
+    """
+    f = weighed.scalars[:, columns].T
+    f = (f - f.mean(axis=1, keepdims=True)) / f.std(axis=1, keepdims=True)
     directions = scipy.sparse.csc_array(weighed.directions[:, columns])
     directions = directions.multiply(1 / np.sqrt(directions.multiply(directions).sum(axis=0))).tocsc()
-    w = np.exp(weighed.log_weights)[:, None] * len(f)
-    powers = np.stack([f, f**2])  # (2, S, K)
-    change = w * powers - powers
+    w = np.exp(weighed.log_weights) * f.shape[1]
+    powers = np.stack([f, f * f], axis=1)  # (K, 2, S)
+    change = (w - 1) * powers
     own, added = powers.copy(), change.copy()  # less what the controls explain
-    half = np.arange(len(f)) % 2
-    for fold in (0, 1):
-        here, other = np.flatnonzero(half == fold), np.flatnonzero(half != fold)
-        inverse = None if weighed.gradient is None else _inverse_slope(weighed.gradient[other], weighed.z[other])
-        s, s_other = weighed.z[here] @ directions, weighed.z[other] @ directions
-        x, x_other = ([], []) if not weighed.is_normal else (_hermite(s), _hermite(s_other))
-        own[:, here] -= _fitted(x, x_other, powers[:, other], np.ones_like(w[other]))
-        if inverse is not None:
-            x, x_other = (
-                [*x, *_stein(weighed, directions, inverse, w, s, rows)]
-                for x, s, rows in ((x, s, here), (x_other, s_other, other))
-            )
-        added[:, here] -= _fitted(x, x_other, change[:, other], w[other])
-    moments_q = own.mean(axis=1)
-    moments = moments_q + added.mean(axis=1)
-    by_q = own - moments_q[:, None]
-    by_change = added - (w * moments[:, None] - moments_q[:, None])  # a ratio: w has mean one by its own sum
-    return (moments_q, by_q), (moments, by_q + by_change)
+    s = np.ascontiguousarray(np.asarray(weighed.z @ directions).T)
+    hermite = _hermite(s) if weighed.is_normal else []
+    for (here, other), inverse in zip(_halves(f.shape[1]), inverses, strict=True):
+        own[:, :, here] -= _explained(hermite, powers, np.ones_like(w), here, other)
+        controls = hermite if inverse is None else [*hermite, *_stein(weighed, directions, inverse, w, s)]
+        added[:, :, here] -= _explained(controls, change, w, here, other)
+    moments_q = own.mean(axis=2)
+    moments = moments_q + added.mean(axis=2)
+    by_q = own - moments_q[:, :, None]
+    by_change = added - (w * moments[:, :, None] - moments_q[:, :, None])  # a ratio: w has mean one by its own sum
+    return (moments_q.T, by_q.transpose(1, 2, 0)), (moments.T, (by_q + by_change).transpose(1, 2, 0))
+
+
+def _halves(num_draws: int) -> tuple[tuple[slice, slice], ...]:
+    """(here, other) for each half, in turn."""
+    first, last = slice(0, (num_draws + 1) // 2), slice((num_draws + 1) // 2, num_draws)
+    return (first, last), (last, first)
 
 
 def _hermite(s: np.ndarray) -> list[np.ndarray]:
     """Polynomials of mean zero where s is standard normal."""
-    return [s, s**2 - 1, s**3 - 3 * s, s**4 - 6 * s**2 + 3]
+    square = s * s
+    return [s, square - 1, s * (square - 3), square * (square - 6) + 3]
 
 
-def _stein(weighed: Weighed, directions, inverse, w, s, rows) -> list[np.ndarray]:
+def _stein(weighed: Weighed, directions, inverse, w, s) -> list[np.ndarray]:
     """w (div h + hᵀg) for h = φ(s) C b."""
-    field = inverse @ directions
-    along, spread = weighed.gradient[rows] @ field, directions.multiply(field).sum(axis=0)  # type: ignore[index]
-    return [w[rows] * (s**p * along + p * s ** max(p - 1, 0) * spread) for p in range(NUM_POWERS)]
+    field = np.asarray(inverse @ directions)
+    spread = np.asarray(directions.multiply(field).sum(axis=0))[:, None]
+    along, power = w * (weighed.gradient @ field).T, w  # type: ignore[operator]
+    found = [along]
+    for p in range(1, NUM_POWERS):
+        along = s * along
+        found.append(along + p * spread * power)
+        power = s * power
+    return found
 
 
-def _fitted(x: list, x_other: list, wanted: np.ndarray, w: np.ndarray) -> np.ndarray | float:
-    """What the controls ``x`` explain, with the coefficients of ``wanted`` (2, S, K) on ``x_other``.
+def _explained(controls: list, wanted: np.ndarray, w: np.ndarray, here: slice, other: slice) -> np.ndarray | float:
+    """What the controls, (K, S) each, explain of ``wanted`` (K, 2, S) ``here``, with coefficients found on ``other``.
 
     Least squares with two more columns, 1 and w, for the means themselves; a draw of weight w counts 1/(1 + w).
     """
-    if not x:
+    if not controls:
         return 0.0
-    a = np.stack([*x_other, *(np.broadcast_to(mean, x_other[0].shape) for mean in (np.ones_like(w), w))])
-    a = np.ascontiguousarray(a.transpose(2, 0, 1))  # (K, M, S): products of matrices
-    counted = a / (1 + w[:, 0])
+    columns = [*(x[:, other] for x in controls), np.ones_like(w[other]), w[other]]
+    a = np.stack([np.broadcast_to(x, controls[0][:, other].shape) for x in columns], axis=1)  # (K, M, S)
+    counted = a / (1 + w[other])
     square = counted @ a.transpose(0, 2, 1)
     scale = np.sqrt(np.maximum(np.diagonal(square, axis1=1, axis2=2), np.finfo(float).tiny))
     square = square / scale[:, :, None] / scale[:, None, :] + RIDGE * np.eye(a.shape[1])
-    right = counted @ wanted.transpose(2, 1, 0) / scale[:, :, None]  # (K, M, 2)
+    right = counted @ wanted[:, :, other].transpose(0, 2, 1) / scale[:, :, None]  # (K, M, 2)
     coefficients = np.linalg.solve(square, right) / scale[:, :, None]
-    return sum(x_m * coefficients[:, m].T[:, None] for m, x_m in enumerate(x))
+    explained = np.zeros_like(wanted[:, :, here])
+    for m, x in enumerate(controls):
+        explained += coefficients[:, m, :, None] * x[:, None, here]
+    return explained
 
 
 def _inverse_slope(gradient: np.ndarray, z: np.ndarray) -> Float[np.ndarray, "dim dim"]:
