@@ -1,0 +1,157 @@
+"""The tables and bars that ``uci.py`` prints, from its lines."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+from uci_data import DROPOUT_RMSE, PUBLISHED, TABLES
+
+BEST = {name: max(row[name] for row in PUBLISHED.values()) for name in TABLES}
+CHOSEN = "chosen by validation"
+Scores = dict[str, dict[str, dict[int, dict]]]  # method -> table -> split -> line
+NOTE = (
+    "Mean ± standard error over the splits run (their number in brackets). Published rows are means over all splits as "
+    "their authors report them; they did not share our tuning, networks or budget."
+)
+
+
+def gather(lines: list[dict]) -> Scores:
+    scores: Scores = defaultdict(lambda: defaultdict(dict))
+    for line in lines:
+        if "error" not in line:
+            scores[line["method"]][line["table"]][line["split"]] = line
+    return scores | {CHOSEN: chosen(scores)} if len(scores) > 1 else scores
+
+
+def chosen(scores: Scores) -> dict[str, dict[int, dict]]:
+    """For each split the method with the best log likelihood on validation rows of that split, on whose rows all were
+    judged; splits that a method lacks, though it was run on the table, are left out."""
+    found: dict[str, dict[int, dict]] = defaultdict(dict)
+    for table in TABLES:
+        candidates = [judged(tables[table]) for tables in scores.values() if tables.get(table)]
+        for split in set.intersection(*map(set, candidates)) if candidates else ():
+            found[table][split] = max((each[split] for each in candidates), key=lambda line: line["validation"])
+    return found
+
+
+def judged(by_split: dict[int, dict]) -> dict[int, dict]:
+    """Splits whose validation rows were not skipped."""
+    return {split: line for split, line in by_split.items() if line["validation"] is not None}
+
+
+def values(by_split: dict[int, dict], name: str) -> np.ndarray:
+    return np.array([by_split[i][name] for i in sorted(by_split)])
+
+
+def mean_and_error(found: np.ndarray) -> tuple[float, float]:
+    """NaN for the error of a single split."""
+    error = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else math.nan
+    return float(found.mean()), float(error)
+
+
+def cell(by_split: dict[int, dict] | None, name: str, digits: int) -> str:
+    if not by_split:
+        return "–"
+    mean, error = mean_and_error(values(by_split, name))
+    return f"{mean:.{digits}f} ± {error:.{digits}f} ({len(by_split)})".replace("nan", "–")
+
+
+def markdown(columns: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in [columns, ["---"] * len(columns), *rows])
+
+
+def score_table(scores: Scores, name: str, digits: int, published: Mapping[str, Mapping[str, float]]) -> str:
+    rows = [[m, *(cell(tables.get(t), name, digits) for t in TABLES)] for m, tables in scores.items()]
+    rows += [[f"*{m}*", *(f"{row[t]:.2f}" for t in TABLES)] for m, row in published.items()]
+    return markdown(["method", *TABLES], rows)
+
+
+def wins(tables: dict[str, dict[int, dict]]) -> tuple[list[str], list[str]]:
+    """Tables above the best published log likelihood, and those above it by more than one standard error."""
+    above, beyond = [], []
+    for table in TABLES:
+        if tables.get(table):
+            mean, error = mean_and_error(values(tables[table], "log_likelihood"))
+            above += [table] if mean > BEST[table] else []
+            beyond += [table] if mean - error > BEST[table] else []
+    return above, beyond
+
+
+def win_table(scores: Scores) -> str:
+    rows = []
+    for method, tables in scores.items():
+        above, beyond = wins(tables)
+        num_run = sum(1 for table in TABLES if tables.get(table))
+        rows.append([method, str(num_run), f"{len(above)}: {', '.join(above)}", f"{len(beyond)}: {', '.join(beyond)}"])
+    return markdown(["method", "tables run", "above the best published", "by more than one standard error"], rows)
+
+
+def paired_table(scores: Scores, reference: str) -> str:
+    """Log likelihood of the method less that of ``reference``, over the splits that both have."""
+    rows = []
+    for method, tables in scores.items():
+        if method == reference:
+            continue
+        cells = []
+        for table in TABLES:
+            own, other = tables.get(table, {}), scores[reference].get(table, {})
+            common = sorted(set(own) & set(other))
+            gap = np.array([own[i]["log_likelihood"] - other[i]["log_likelihood"] for i in common])
+            cells.append("{:+.3f} ± {:.3f}".format(*mean_and_error(gap)).replace("nan", "–") if common else "–")
+        rows.append([method, *cells])
+    return markdown([f"less {reference}", *TABLES], rows)
+
+
+def dropout_bar(scores: Scores) -> str:
+    """Our dropout beside the published row, in its own standard errors."""
+    name = next((m for m in scores if "dropout" in m.lower()), None)
+    if name is None:
+        return "Dropout was not run: its bar is open."
+    cells = []
+    for figure, row in (("log_likelihood", PUBLISHED["dropout, tuned"]), ("rmse", DROPOUT_RMSE)):
+        for table in TABLES:
+            if len(scores[name].get(table, {})) > 1:
+                mean, error = mean_and_error(values(scores[name][table], figure))
+                off = (mean - row[table]) / error
+                cells.append([figure, table, f"{mean:.3f}", f"{row[table]:.2f}", f"{off:+.1f}", str(abs(off) <= 2)])
+    return markdown(["figure", "table", "ours", "published", "off by (standard errors)", "within two"], cells)
+
+
+def best_method(scores: Scores) -> str:
+    return max((m for m in scores if m != CHOSEN), key=lambda m: len(wins(scores[m])[0]))
+
+
+def bars(scores: Scores) -> str:
+    best = best_method(scores)
+    lines = [bar(f"one method for all tables ({best})", len(wins(scores[best])[0]), 5)]
+    if CHOSEN in scores:
+        lines.append(bar("the method chosen on validation rows of each split", len(wins(scores[CHOSEN])[0]), 7))
+    return "\n".join(lines)
+
+
+def bar(what: str, number: int, wanted: int) -> str:
+    return f"- {'reached' if number >= wanted else 'NOT reached'}: {what}: above on {number} of 9, {wanted} asked"
+
+
+def report(lines: list[dict]) -> str:
+    scores = gather(lines)
+    if not scores:
+        return "No results yet."
+    errors = [f"- {r['method']}, {r['table']}, split {r['split']}: {r['error']}" for r in lines if "error" in r]
+    parts = [
+        "## Test log likelihood\n",
+        score_table(scores, "log_likelihood", 3, PUBLISHED),
+        "\n" + NOTE,
+        *(["\nSome lines are of a quick run, with shorter chains."] if any(r.get("quick") for r in lines) else []),
+        "\n## RMSE\n",
+        score_table(scores, "rmse", 4, {"dropout, tuned": DROPOUT_RMSE}),
+        "\n## Above the best of the three published log likelihoods\n",
+        win_table(scores),
+        f"\n## Paired differences in log likelihood to {best_method(scores)}\n",
+        paired_table(scores, best_method(scores)),
+        "\n## Bars\n",
+        bars(scores),
+        "\n" + dropout_bar(scores),
+    ]
+    return "\n".join(parts + (["\n## Failed\n", *errors] if errors else []))
