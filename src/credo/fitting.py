@@ -67,6 +67,7 @@ def fit(
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
     check_settings(method)
     _check_discrete(target, method)
+    _check_source(target, method)
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
     options = _options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
@@ -108,6 +109,16 @@ def _check_discrete(target: Target, method: Method) -> None:
         )
 
 
+def _check_source(target: Target, method: Method) -> None:
+    """The one place that keeps data outside of memory from methods that ask for all rows at once."""
+    if target.source is not None and not getattr(method, "takes_source", False):
+        raise CredoError(
+            f"These data lie outside of memory, and {type(method).__name__}() looks at all rows at once: fit by "
+            "minibatches (MAP(batch_size=128), DeepEnsemble(), SWAG(), SGLD(), SGHMC(), SVGD()), or give fewer rows as "
+            "arrays."
+        )
+
+
 def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
     """What is passed on to every method, checked."""
     if layout not in (None, *LAYOUTS):
@@ -137,6 +148,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)
     posterior.verdict = _with_remarks(posterior, target)
+    posterior.target = posterior.target.released()
     return posterior
 
 
@@ -209,7 +221,7 @@ def _identity(target: Target, method: Method, key, precision: str | None, start)
 def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     """The verdict with what the data and the scales of the answer say, whatever the method."""
     remarks, verdict = [], posterior.verdict
-    num_rows = target.size if target.weights is None else np.count_nonzero(target.weights)
+    num_rows = target.size if target.weights is None or target.source is not None else np.count_nonzero(target.weights)
     num_free = sum(leaf.size for leaf in target.structure.leaves if not leaf.is_discrete)
     if target.y is not None and num_rows < num_free:
         remarks.append(

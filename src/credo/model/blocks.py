@@ -18,6 +18,9 @@ LEAST_ROWS = 16  # in a block, so that matrix products are worth their name
 
 def in_blocks(target: Target, max_memory: int | None = None) -> Target:
     """``target``, with ``rows_at_once`` where the derivatives of all rows would take a quarter of the budget."""
+    if target.source is not None:
+        rows = int(chunk_bytes(max_memory) // max(DERIVATIVES * row_bytes(target) + bytes_of(target.x) / FEW, 1))
+        return dataclasses.replace(target, rows_at_once=int(np.clip(rows, LEAST_ROWS, max(target.size, LEAST_ROWS))))
     if target.size < 2 * LEAST_ROWS or target.num_terms != target.size:
         return target
     if target.dim <= SMALL_DIM and bytes_of(target.x) <= SMALL_DATA:

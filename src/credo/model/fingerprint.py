@@ -172,6 +172,8 @@ def _decode(parameter: Mapping):
 
 
 def _data(target: Target):
+    if target.source is not None:
+        return list(target.source.files.blocks())
     data = target.x, target.y, target.weights
     return data if target.missing is None else (*data, target.missing)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.model.check import check_likelihood, check_log_density, explained
-from credo.model.data import Levels, case_weights, inputs, num_rows, outcomes
+from credo.model.data import Levels, Rows, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import is_distribution, unscaled
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
+from credo.model.source import FEW, Files, Loader, Source, is_mapped
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.model.visit import AbstractPrior
@@ -47,6 +48,7 @@ class Model(eqx.Module):
     group_items: tuple[tuple[str, str], ...] = eqx.field(static=True)
     structure: Structure = eqx.field(static=True)
     start: Any
+    weights_name: ClassVar[str | None] = None  # of the parameter that a network's weights are
 
     def __init__(
         self,
@@ -119,14 +121,23 @@ class Model(eqx.Module):
         """The posterior of this model given data: a ``Target``.
 
         ``x``: None, an array (N, …), a pytree of arrays with a common leading axis, or a DataFrame; it is handed to
-        the likelihood as it is (a DataFrame as a dict of columns). ``y``: (N, …). ``weights``: (N,), each the number
-        of times its datum counts. N comes from the data.
+        the likelihood as it is (a DataFrame as a dict of columns); or a ``credo.Loader``, alone, for data in batches
+        or out of memory. ``np.memmap`` arrays that do not fit into memory are read batch by batch. ``y``: (N, …).
+        ``weights``: (N,), each the number of times its datum counts. N comes from the data.
         ``missing``: what to do with rows whose outcome is NaN or None. ``None`` refuses them; "drop" leaves them out,
         and the verdict says how many; "impute" also reports draws of their outcomes as ``y_missing``. The posterior of
         the parameters is the same, see ``model/missing.py``. Both need one factor a row.
         Raises CredoError where the data cannot be right.
         """
         check_request(self, missing)
+        if isinstance(x, Loader):
+            if not (y is None and weights is None and missing is None):
+                raise CredoError("A Loader brings y and weights with it: call given(loader), with nothing beside it.")
+            return self._given_loader(x)
+        if is_mapped((x, y, weights)) and y is not None and missing is None and self.log_factor is None:
+            loader = Loader(Rows(x, y, weights))
+            if not loader.is_in_memory:
+                return self._given_loader(loader)
         if self.log_factor is not None:
             return self._given_data(x, y, weights, missing)
         if y is not None:
@@ -149,6 +160,36 @@ class Model(eqx.Module):
         if observed is None:
             return self._target(x, y, weights, levels)
         return self._given_observed(x, y, weights, levels, observed, missing == "impute")
+
+    def _given_loader(self, loader: Loader) -> Target:
+        """The target of a loader's rows, which are looked at block by block."""
+        if self.log_factor is not None or self.likelihood is None or self.group_items:
+            raise CredoError(
+                "A Loader gives rows (x, y) to a model of a prior and a likelihood of each row, without groups: write "
+                "Model(prior, likelihood), or give arrays."
+            )
+        rows = loader.rows()
+        if loader.is_in_memory:
+            return self.given(rows.x, rows.y, weights=rows.weights)
+        files, first = Files(rows), None
+        for block in files.blocks():
+            found = self.given(block.x, block.y, weights=block.weights)
+            if found.num_terms != found.size:
+                raise CredoError("The likelihood is joint (one factor for all rows), so that no batch of it exists.")
+            first = found if first is None else first
+        assert first is not None
+        size = num_rows(rows.x, rows.y, rows.weights)
+        few = files.read(np.arange(min(FEW, size)))
+        return dataclasses.replace(
+            first,
+            x=few.x,
+            y=few.y,
+            weights=few.weights,
+            size=size,
+            num_terms=size,
+            source=Source(files),
+            rows_at_once=256,
+        )
 
     def _target(self, x, y, weights, levels: Levels) -> Target:
         size = num_rows(x, y, weights)

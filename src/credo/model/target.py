@@ -18,6 +18,7 @@ from numpyro.distributions import Distribution
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import unscaled
 from credo.model.heads import Head
+from credo.model.source import Source
 from credo.model.structure import Structure
 from credo.model.visit import AbstractPrior
 from credo.precision import double
@@ -36,7 +37,8 @@ class Target(eqx.Module):
     ``size`` is N, the number of rows; ``num_terms`` the number of independent factors in the likelihood: N, or 1 for
     a joint likelihood. ``missing``: the rows that have no outcome, which are not among these. Made by ``Model.given``;
     ``flat()`` gives the same density over vectors. ``rows_at_once``: where the density of all rows at once would not
-    fit into memory, it is summed over blocks of so many, whose work is done again for a gradient.
+    fit into memory, it is summed over blocks of so many, whose work is done again for a gradient. ``source``: rows
+    outside of memory, of which x, y and weights then hold the first few alone.
     """
 
     model: "Model"
@@ -51,6 +53,7 @@ class Target(eqx.Module):
     missing: "Missing | None" = None
     is_flat: bool = eqx.field(static=True, default=False)
     rows_at_once: int | None = eqx.field(static=True, default=None)
+    source: Source | None = None
 
     # the density ------------------------------------------------------------------------------------------------
 
@@ -98,6 +101,8 @@ class Target(eqx.Module):
 
     @property
     def _is_in_blocks(self) -> bool:
+        if self.source is not None:
+            return True
         return self.rows_at_once is not None and self.rows_at_once < self.size == self.num_terms
 
     def _terms_in_blocks(self, params) -> Float[Array, " N"]:
@@ -108,6 +113,8 @@ class Target(eqx.Module):
         @jax.checkpoint
         def block(params, start):
             rows = jnp.minimum(start + jnp.arange(width), self.size - 1)  # the last row again, which is cut off below
+            if self.source is not None:
+                return self._terms(params, None, self.source.read(rows))
             everything = Rows(self.x, self.y, self.weights)
             return self._terms(params, None, jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], everything))
 
@@ -116,6 +123,13 @@ class Target(eqx.Module):
 
     def rows(self, batch=None) -> Rows:
         """The data of a batch."""
+        if self.source is not None and not isinstance(batch, Rows):
+            if batch is None:
+                raise CredoError(
+                    "These data lie outside of memory, in a Loader, and were asked for all at once: fit by minibatches "
+                    "(batch_size=), or give arrays."
+                )
+            return self.source.read(jnp.asarray(batch))
         if batch is None:
             return Rows(self.x, self.y, self.weights)
         if self.num_terms != self.size:
@@ -134,7 +148,7 @@ class Target(eqx.Module):
         if not 1 <= num_rows <= self.size:
             raise CredoError(f"A minibatch of {num_rows} rows was asked of {self.size}: give 1 to {self.size}.")
         lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.x)}
-        if self.num_terms == self.size and lengths - {(self.size,)}:
+        if self.source is None and self.num_terms == self.size and lengths - {(self.size,)}:
             raise CredoError(
                 f"The inputs have arrays of other lengths than the {self.size} rows of y, so no minibatch of them "
                 "exists: bind those that do not vary by row to the model itself."
@@ -230,7 +244,18 @@ class Target(eqx.Module):
         def convert(leaf):
             return leaf.astype(dtype) if np.issubdtype(np.asarray(leaf).dtype, np.floating) else leaf
 
-        return jax.tree.map(convert, self)
+        converted = jax.tree.map(convert, self)
+        if self.source is None:
+            return converted
+        return dataclasses.replace(
+            converted, source=dataclasses.replace(converted.source, files=self.source.files.cast(dtype))
+        )
+
+    def released(self) -> "Target":
+        """The target without data outside of memory: what a posterior keeps for predictions."""
+        if self.source is None:
+            return self
+        return dataclasses.replace(self, y=None, weights=None, source=None, size=0, num_terms=0, rows_at_once=None)
 
 
 def log_prob_rows(distribution, y) -> Float[Array, " M"]:

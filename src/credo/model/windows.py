@@ -22,6 +22,8 @@ def shuffled(target: Target, batch_size: int | None, random: np.random.Generator
     if batch_size is None:
         return target
     order = random.permutation(target.size)
+    if target.source is not None:
+        return dataclasses.replace(target, source=dataclasses.replace(target.source, order=order))
     order = np.concatenate([order, order[: batch_size - 1]])
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[order], target.rows())
     return dataclasses.replace(target, x=rows.x, y=rows.y, weights=rows.weights)
@@ -29,6 +31,8 @@ def shuffled(target: Target, batch_size: int | None, random: np.random.Generator
 
 def window(target: Target, batch_size: int, start) -> Rows:
     """The rows of a shuffled target from ``start``, in 0 … N − 1, on."""
+    if target.source is not None:
+        return target.source.read((start + jax.numpy.arange(batch_size)) % target.size)
     rows = Rows(target.x, target.y, target.weights)
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, batch_size), rows)
 
@@ -38,6 +42,8 @@ def random_window(target: Target, batch_size: int, key) -> Rows:
     return window(target, batch_size, jax.random.randint(key, (), 0, target.size))
 
 
-def all_rows(target: Target) -> Rows:
-    """All data of a shuffled target, once: what is repeated at the end is left out."""
+def all_rows(target: Target) -> Rows | None:
+    """All data of a shuffled target, once: what is repeated at the end is left out. None: read block by block."""
+    if target.source is not None:
+        return None
     return jax.tree.map(lambda leaf: leaf[: target.size], Rows(target.x, target.y, target.weights))

@@ -39,7 +39,8 @@ def check_inputs(target: Target, x) -> Table:
     if x is None:
         if target.size == 0:
             raise CredoError(
-                "This posterior was loaded without its data, so there are no inputs to fall back on: give x."
+                "This posterior does not have its data (it was loaded without them, or they lie in a Loader), so there "
+                "are no inputs to fall back on: give x."
             )
         return Table(widened(fitted), target.size, ())
     x, new_rows = code(target, _columns(fitted, x))

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +38,8 @@ class DeepEnsemble:
     optimiser: optax.GradientTransformation | None = None
     batch_size: int | None = 128
     num_steps: int | None = field(default=None, metadata={"at_least": 1})
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()

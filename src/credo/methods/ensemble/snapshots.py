@@ -6,6 +6,7 @@ weights out of where they had settled; the end of each cycle is a member.
 
 import functools
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,8 @@ class StochasticWeightSnapshots:
     step_size: float = 0.01
     batch_size: int | None = 128
     num_steps: int | None = field(default=None, metadata={"at_least": 1})
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()

@@ -14,6 +14,7 @@ initialisations, is MultiSWAG (Wilson & Izmailov 2020).
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,8 @@ class SWAG:
     batch_size: int = field(default=128, metadata={"at_least": 1})
     every: int | None = field(default=None, metadata={"at_least": 1})
     num_steps: int | None = field(default=None, metadata={"at_least": 0})
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
@@ -107,6 +110,8 @@ class MultiSWAG:
     members: int = field(default=3, metadata={"at_least": 1})
     swag: SWAG = field(default_factory=SWAG)
     init: Callable | None = None
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()

@@ -7,6 +7,7 @@ other parameters. Second order on full data (newton.py), or any optax optimiser 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import optax
@@ -40,6 +41,8 @@ class MAP:
     optimiser: optax.GradientTransformation | None = None
     batch_size: int | None = None
     num_steps: int | None = None
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()

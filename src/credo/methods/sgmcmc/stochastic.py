@@ -94,6 +94,7 @@ class StochasticGradient:
     control_variates: bool | None = None
     temperature: float = 1.0
 
+    takes_source: ClassVar[bool] = True
     power: ClassVar[int]  # the schedule is one of ε; the step size is ε^(power / 2)
 
     @abstractmethod

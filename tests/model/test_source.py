@@ -1,0 +1,127 @@
+"""Data in batches and outside of memory: the same fits, number for number, and sentences where a loader is wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.model import model as model_page
+from credo.model import source
+from credo.precision import double
+
+N = 300
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(N, 2))
+Y = X @ [1.0, -2.0] + 0.5 * RNG.normal(size=N)
+MODEL = credo.Model({"w": dist.Normal(0.0, 3.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
+
+
+def batches(number: int = N, width: int = 64):
+    for first in range(0, number, width):
+        yield X[first : min(first + width, number)], Y[first : min(first + width, number)]
+
+
+@pytest.fixture(scope="module")
+def on_disk():
+    return MODEL.given(credo.Loader(batches(), size=N, in_memory=False))
+
+
+def test_batches_that_fit_become_arrays():
+    target = MODEL.given(credo.Loader(batches(), size=N))
+    assert target.source is None
+    assert np.array_equal(target.x, X)
+    assert target.size == N
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1),
+        credo.MAP(batch_size=50, num_steps=40),
+        credo.DeepEnsemble(members=2, batch_size=32, num_steps=30),
+        credo.SWAG(num_snapshots=3, rank=2, batch_size=32, num_steps=20, every=4),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_rows_read_from_disk_give_the_fit_of_arrays(on_disk, method):
+    there, here = (credo.fit(target, method, key=1) for target in (on_disk, MODEL.given(X, Y)))
+    assert there.target.source is None  # a posterior keeps no files open
+    for a, b in zip(jax.tree.leaves(there.kind), jax.tree.leaves(here.kind), strict=True):
+        assert np.allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert np.allclose(there.predict(X[:3]).mean, here.predict(X[:3]).mean)
+
+
+def test_density_of_all_rows_and_of_windows(on_disk):
+    from credo.model.windows import shuffled, window
+
+    with double():
+        u, here = jnp.asarray([0.3, 0.1]), MODEL.given(X, Y).flat()
+        there = on_disk.flat()
+        for of in (jax.value_and_grad, jax.hessian):
+            for a, b in zip(*(jax.tree.leaves(of(t.log_density)(u)) for t in (here, there)), strict=True):
+                assert np.allclose(a, b, rtol=1e-9)
+        mixed = shuffled(there, 7, np.random.default_rng(0))
+        estimates = jax.lax.map(lambda i: mixed.log_density(u, window(mixed, 7, i)), jnp.arange(N))
+        assert np.isclose(np.mean(estimates), here.log_density(u), rtol=1e-9)  # exactly unbiased, in any order
+
+
+@pytest.mark.parametrize(("size", "words"), [(N + 5, "gave 300 rows"), (N - 5, "gave 300 rows by its batch 4")])
+def test_a_loader_of_another_length_is_refused(size, words):
+    with pytest.raises(credo.CredoError, match=words) as refused:
+        MODEL.given(credo.Loader(batches(), size=size))
+    assert f"{size}" in str(refused.value)
+
+
+def test_what_else_a_loader_may_get_wrong():
+    spent = batches()
+    list(spent)
+    wrong = [
+        (credo.Loader(spent), "no batch"),
+        (credo.Loader([X[:3]]), "give \\(x, y\\)"),
+        (credo.Loader([(X[:3], Y[:3]), (X[:3, :1], Y[:3])]), "Batch 1 has other columns"),
+        (credo.Loader([(X[:3], Y[:2])]), "differ in length"),
+        (credo.Loader([(X[:3], np.array([0.0, np.nan, 1.0]))], in_memory=False), "NaN"),
+    ]
+    for loader, words in wrong:
+        with pytest.raises(credo.CredoError, match=words):
+            MODEL.given(loader)
+    with pytest.raises(credo.CredoError, match="Rows"):
+        credo.Loader((X, Y))
+    with pytest.raises(credo.CredoError, match="nothing beside it"):
+        MODEL.given(credo.Loader(batches()), Y)
+
+
+def test_methods_that_need_all_rows_say_so(on_disk):
+    with pytest.raises(credo.CredoError, match="outside of memory"):
+        credo.fit(on_disk, credo.Laplace())
+
+
+def test_mapped_files_larger_than_memory_are_read_by_rows(tmp_path, monkeypatch):
+    for name, values in (("x", X), ("y", Y)):
+        np.save(tmp_path / f"{name}.npy", values.astype(np.float32))
+    x, y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "xy")
+    assert MODEL.given(x, y).source is None
+    monkeypatch.setattr(source, "budget", lambda: 1_000)
+    target = MODEL.given(x, y)
+    assert target.source is not None
+    posterior = credo.fit(target, credo.MAP(batch_size=50, num_steps=400), key=0)
+    assert np.allclose(posterior.mean()["w"], [1.0, -2.0], atol=0.1)
+    with pytest.raises(credo.CredoError, match="lie in a Loader"):
+        posterior.predict()
+
+
+def test_loader_spills_to_disk(monkeypatch):
+    monkeypatch.setattr(source, "budget", lambda: 1_000)
+    rows = credo.Loader(batches()).rows()
+    assert isinstance(rows.y, np.memmap)
+    assert np.array_equal(rows.x, X)
+    assert model_page.Loader is credo.Loader
+
+
+def test_a_run_on_files_resumes_bit_for_bit(on_disk, tmp_path):
+    method = credo.SGLD(chains=1, num_warmup=2, num_draws=6, num_steps=3, batch_size=32, step_size=0.1)
+    whole = credo.fit(on_disk, method, key=2, checkpoint=tmp_path / "run")
+    again = credo.resume(tmp_path / "run", MODEL.given(credo.Loader(batches(), in_memory=False)))
+    assert np.array_equal(whole.kind.positions, again.kind.positions)
