@@ -57,3 +57,20 @@ class CauchySlash(Distribution):
 
     def log_prob(self, value, intermediates=None):
         return jnp.log(jnp.log1p(jnp.square(self.scale / value))) - jnp.log(2 * jnp.pi * self.scale)
+
+
+class LogUniformWeight(dist.ImproperUniform):
+    """p(w) ∝ 1/|w| on the line: improper at zero and at infinity."""
+
+    def __init__(self, *, validate_args=None):
+        super().__init__(constraints.real, (), (), validate_args=validate_args)
+
+    def log_prob(self, value, intermediates=None):
+        return -jnp.log(jnp.abs(value))
+
+    def tree_flatten(self):
+        return (), ()
+
+    @classmethod
+    def tree_unflatten(cls, aux_data, params):
+        return cls()

@@ -1,0 +1,172 @@
+"""Minibatch descent of a loss over any parameters: what the methods of this folder share.
+
+A loss is an estimate, on a window of rows (model/windows.py), of what the method minimises for all N of them:
+
+    loss(parameters, target, rows, key),   E over windows and keys = the whole loss
+
+What is descended is that over N, so that step sizes mean the same for any N. An update whose loss or gradient is not
+finite is not taken, and ends the training there: the parameters stay as they were before it.
+"""
+
+import functools
+import time
+from collections.abc import Hashable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from credo.algorithm import Options, as_key, stream
+from credo.diagnose.startup import explain
+from credo.model.data import Rows
+from credo.model.target import Target
+from credo.model.windows import all_rows, shuffled, window
+from credo.status import CredoError
+
+EPOCHS, LEAST_STEPS = 60, 2_000
+STEP_SIZE = 0.01
+CALLS = 20  # of the compiled loop: between them the clock is looked at
+STREAM = 1 << 20
+
+
+class Loss(Hashable, Protocol):
+    """Frozen settings: a compiled program is keyed on them."""
+
+    def __call__(self, parameters: Any, target: Target, rows: Rows, key: Any) -> Float[Array, ""]: ...
+
+
+class State(NamedTuple):
+    """``failed_at``: the update whose loss or gradient was not finite; −1 before. ``value``: the losses summed."""
+
+    parameters: Any
+    memory: Any
+    failed_at: Int[Array, ""]
+    value: Float[Array, ""]
+
+
+class Descended(NamedTuple):
+    """``sentences``: what went wrong. ``losses``: the mean loss over the updates of each part of the path."""
+
+    parameters: Any
+    num_updates: int
+    failed_at: int
+    is_complete: bool
+    losses: np.ndarray
+    sentences: tuple[str, ...]
+
+
+def default_num_steps(target: Target, batch_size: int | None) -> int:
+    """60 epochs, and no fewer than 2,000 updates."""
+    return max(LEAST_STEPS, EPOCHS * (target.size // batch_size) if batch_size else 0)
+
+
+def batch_of(target: Target, batch_size: int | None) -> int | None:
+    """None where a batch is all rows. CredoError where the likelihood cannot be cut into rows."""
+    if batch_size is None or target.y is None or batch_size >= target.size:
+        return None
+    target.check_minibatch(batch_size)
+    return batch_size
+
+
+@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
+def adam(num_steps: int) -> optax.GradientTransformation:
+    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
+    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
+
+
+def descend(
+    loss: Loss,
+    target: Target,
+    parameters: Any,
+    *,
+    position: Float[np.ndarray, " dim"],
+    optimiser: optax.GradientTransformation | None,
+    batch_size: int | None,
+    num_steps: int,
+    key,
+    options: Options,
+) -> Descended:
+    """``num_steps`` updates, fewer at the time limit or where a loss is not finite.
+
+    ``position``: where the parameters begin, for the explanation of a loss that is not finite there: a CredoError.
+    """
+    optimiser = optimiser or adam(num_steps)
+    deadline = options.deadline()
+    random = np.random.default_rng(stream(key, STREAM))
+    data = jax.device_put(shuffled(target, batch_size, random))
+    state, order = _begin(optimiser, parameters), stream(key, STREAM, 1)
+    quota = -(-num_steps // CALLS)
+    done, losses = 0, []
+    while done < num_steps and (done == 0 or time.monotonic() < deadline) and state.failed_at < 0:
+        last = min(done + quota, num_steps)
+        state = _advance(
+            data, state._replace(value=jnp.zeros_like(state.value)), order, done, last, loss, optimiser, batch_size
+        )
+        losses.append(float(state.value) / max((int(state.failed_at) if state.failed_at >= 0 else last) - done, 1))
+        done = last
+    failed_at = int(state.failed_at)
+    if failed_at == 0:
+        raise CredoError(explain(target, position))
+    sentences = () if failed_at < 0 else (_failure(target, batch_size, key, failed_at),)
+    done = done if failed_at < 0 else failed_at
+    is_complete = done == num_steps or failed_at >= 0
+    if not is_complete:
+        sentences = (f"The time limit came after {done:,} of {num_steps:,} updates: raise time_limit.",)
+    parameters = jax.tree.map(np.asarray, state.parameters)
+    return Descended(parameters, done, failed_at, is_complete, np.asarray(losses), sentences)
+
+
+def place_of(target: Target, batch_size: int, order, i):
+    """Where the window of update ``i`` begins: an epoch is a pass from a random place on."""
+    num_batches = max(target.size // batch_size, 1)
+    offset = jax.random.randint(jax.random.fold_in(as_key(order), i // num_batches), (), 0, target.size)
+    return (offset + (i % num_batches) * batch_size) % target.size
+
+
+def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
+    """Which update, and which rows it saw."""
+    where = ""
+    if batch_size is not None:
+        order = np.random.default_rng(stream(key, STREAM)).permutation(target.size)
+        first = int(place_of(target, batch_size, stream(key, STREAM, 1), i))
+        rows = order[(first + np.arange(batch_size)) % target.size]
+        num_batches = max(target.size // batch_size, 1)
+        where = f" (epoch {i // num_batches + 1}, batch {i % num_batches + 1} of {num_batches}: rows "
+        where += ", ".join(map(str, rows[:6])) + (" …)" if len(rows) > 6 else ")")
+    return (
+        f"The loss or its gradient was not finite at update {i + 1:,}{where}: training stopped there, and the last "
+        "finite state is kept. Look at those rows, lower the optimiser's step size, or add optax.clip_by_global_norm."
+    )
+
+
+@functools.partial(jax.jit, static_argnames="optimiser")
+def _begin(optimiser, parameters) -> State:
+    value = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype)
+    return State(parameters, optimiser.init(parameters), jnp.int32(-1), value)
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "optimiser", "batch_size"))
+def _advance(target: Target, state: State, order, first, last, loss: Loss, optimiser, batch_size: int | None) -> State:
+    def update(i, state: State) -> State:
+        if batch_size is None:
+            rows = all_rows(target)
+        else:
+            rows = window(target, batch_size, place_of(target, batch_size, order, i))
+        key = jax.random.fold_in(jax.random.fold_in(as_key(order), i), 1)
+
+        def one(parameters):
+            return loss(parameters, target, rows, key) / max(target.size, 1)
+
+        value, gradient = jax.value_and_grad(one)(state.parameters)
+        change, memory = optimiser.update(gradient, state.memory, state.parameters)
+        new = optax.apply_updates(state.parameters, change)
+        checked = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((value, gradient, new))])
+        is_fine = (state.failed_at < 0) & jnp.all(checked)
+        taken = State(new, memory, state.failed_at, state.value + value * target.size)
+        left = state._replace(failed_at=jnp.where(state.failed_at < 0, jnp.int32(i), state.failed_at))
+        return jax.tree.map(lambda a, b: jnp.where(is_fine, a, b), taken, left)
+
+    return jax.lax.fori_loop(first, last, update, state)

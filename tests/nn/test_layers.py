@@ -1,0 +1,235 @@
+"""Layers of independent normal weights: moments, divergences, and networks of them trained by minibatches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import integrate, special
+
+import credo
+from credo.methods.networks.variational_layers import Bound, Parameters
+from credo.model.windows import shuffled, window
+from credo.nn import Categorical, Gaussian, LogUniform, VBConv, VBLinear, VBNetwork
+from credo.nn.divergence import log_uniform_divergence, normal_divergence
+from credo.precision import double
+
+RANDOM = np.random.default_rng(0)
+N, NOISE = 96, 0.5
+X = RANDOM.normal(size=(N, 2)) @ np.array([[1.0, 0.6], [0.0, 0.8]])
+Y = X @ np.array([1.0, -2.0]) + NOISE * RANDOM.normal(size=N)
+PRECISION = X.T @ X / NOISE**2 + np.eye(2)
+MEAN = np.linalg.solve(PRECISION, X.T @ Y / NOISE**2)
+
+
+def spread(layer, sd: float = 0.3):
+    """A layer with sds of order ``sd``."""
+    random = np.random.default_rng(3)
+    log_sd = {name: np.log(sd) + 0.3 * random.normal(size=array.shape) for name, array in layer.log_sd.items()}
+    mean = {name: random.normal(size=array.shape) for name, array in layer.mean.items()}
+    return layer.holding(mean, log_sd)
+
+
+def linear() -> credo.Target:
+    return VBNetwork([VBLinear(2, 1, has_bias=False)], head=Gaussian(NOISE)).given(X, Y)
+
+
+# moments ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (VBLinear(3, 2), (2, 3)),
+        (VBConv(2, 3, window=(3, 2), stride=2, padding="VALID"), (1, 5, 4, 2)),
+        (VBConv(1, 2, window=(3,)), (2, 4, 1)),
+    ],
+    ids=["linear", "image", "sequence"],
+)
+def test_moments_are_those_of_drawn_weights(layer, shape):
+    num = 20_000
+    with double():
+        layer, x = spread(layer), np.random.default_rng(4).normal(size=shape)
+
+        def draw(key):
+            noise = {
+                n: jax.random.normal(jax.random.fold_in(key, i), m.shape) for i, (n, m) in enumerate(layer.mean.items())
+            }
+            weights = jax.tree.map(lambda m, s, z: m + jnp.exp(s) * z, layer.mean, layer.log_sd, noise)
+            return layer.holding(weights, layer.log_sd)(x)
+
+        by_weights = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), num)))
+        by_outputs = np.asarray(jax.jit(jax.vmap(lambda key: layer(x, key)))(jax.random.split(jax.random.key(1), num)))
+        mean, variance = map(np.asarray, layer.moments(x))
+    for drawn in (by_weights, by_outputs):
+        assert drawn.shape[1:] == mean.shape
+        # five standard errors; the outputs are normal
+        assert np.all(np.abs(drawn.mean(axis=0) - mean) < 5 * np.sqrt(variance / num))
+        assert np.all(np.abs(drawn.var(axis=0) / variance - 1) < 5 * np.sqrt(2 / num))
+
+
+# divergences ------------------------------------------------------------------------------------------------------
+
+
+def test_divergence_from_a_normal_prior():
+    mean, sd, prior_sd = 0.7, 0.4, 1.7
+
+    def integrand(w):
+        log_q = -0.5 * ((w - mean) / sd) ** 2 - np.log(sd)
+        return np.exp(log_q) / np.sqrt(2 * np.pi) * (log_q + 0.5 * (w / prior_sd) ** 2 + np.log(prior_sd))
+
+    expected, _ = integrate.quad(integrand, mean - 12 * sd, mean + 12 * sd, epsabs=1e-13)
+    with double():
+        assert float(normal_divergence(mean, np.log(sd), prior_sd)) == pytest.approx(expected, abs=1e-10)
+
+
+def test_divergence_from_the_log_uniform_prior():
+    """E[log q(w) + log |w|], by quadrature, beside what it is for mean 0: −(γ + log 2)/2 for E log |ε|."""
+    alphas = np.array([1e-6, 1e-3, 0.02, 0.1, 0.5, 1.0, 3.0, 20.0, 1e3, 1e8])
+    sd = 0.37
+    for alpha in alphas:
+        mean = sd / np.sqrt(alpha)
+        expected, _ = integrate.quad(lambda s: 2 * special.dawsn(s), 0, 1 / np.sqrt(2 * alpha), limit=500, epsabs=1e-11)
+        with double():
+            assert float(log_uniform_divergence(mean, np.log(sd))) == pytest.approx(expected, abs=4e-7)
+    z = (np.arange(400_000) + 0.5) / 400_000
+    by_draws = np.mean(np.log(np.abs(1.0 / np.sqrt(0.5) + special.ndtri(z)))) + 0.5 * (np.euler_gamma + np.log(2))
+    with double():
+        assert float(log_uniform_divergence(sd / np.sqrt(0.5), np.log(sd))) == pytest.approx(by_draws, abs=1e-4)
+
+
+def test_a_layers_divergence_is_the_sum_of_its_weights():
+    with double():
+        layer = spread(VBLinear(3, 2, prior=LogUniform()))
+        parts = log_uniform_divergence(layer.mean["w"], layer.log_sd["w"]).sum()
+        parts += normal_divergence(layer.mean["b"], layer.log_sd["b"], 1.0).sum()
+        assert float(layer.kl()) == pytest.approx(float(parts), rel=1e-12)
+        gradient = jax.grad(lambda m: log_uniform_divergence(m, 0.0))(jnp.asarray(1.3))
+        assert float(gradient) == pytest.approx(np.sqrt(2) * special.dawsn(1.3 / np.sqrt(2)), abs=1e-4)
+
+
+# training ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_mean_over_all_windows_is_the_full_loss():
+    """Without noise: the training of the means, and its gradient."""
+    with double():
+        target = linear().flat()
+        data, q = shuffled(target, 20, np.random.default_rng(5)), Parameters(jnp.asarray([0.3, -0.4]), jnp.zeros(2))
+        of_rows = jax.jit(jax.value_and_grad(lambda q, rows: Bound(is_warm=True)(q, target, rows, jax.random.key(0))))
+        values, gradients = jax.vmap(lambda i: of_rows(q, window(data, 20, i)))(jnp.arange(N))
+        value, gradient = of_rows(q, target.rows())
+        values, gradients = np.asarray(values), np.asarray(gradients.mean)
+    np.testing.assert_allclose(values.mean(), float(value), rtol=1e-12)
+    np.testing.assert_allclose(gradients.mean(axis=0), np.asarray(gradient.mean), rtol=1e-10)
+
+
+def test_noise_leaves_the_gradient_of_the_bound_unbiased():
+    """In a linear model the bound is a formula: log-likelihoods at the mean, less x² σ² / 2 noise² each, and the KL."""
+    with double():
+        target = linear().flat()
+        data = shuffled(target, 16, np.random.default_rng(5))
+        q = Parameters(jnp.asarray([0.3, -0.4]), jnp.log(jnp.asarray([0.2, 0.5])))
+
+        def exact(q):
+            error = jnp.square(Y - X @ q.mean) + jnp.square(X) @ jnp.exp(2 * q.log_sd)
+            likelihood = -0.5 * jnp.sum(error) / NOISE**2 - N * np.log(NOISE * np.sqrt(2 * np.pi))
+            return jnp.sum(normal_divergence(q.mean, q.log_sd, 1.0)) - likelihood
+
+        def one(i, key):
+            return jax.value_and_grad(lambda q: Bound()(q, target, window(data, 16, i), key))(q)
+
+        def sweep(key):  # all windows once
+            return jax.tree.map(lambda a: a.mean(axis=0), jax.vmap(one)(jnp.arange(N), jax.random.split(key, N)))
+
+        values, gradients = jax.jit(lambda keys: jax.lax.map(sweep, keys))(jax.random.split(jax.random.key(6), 400))
+        value, gradient = jax.value_and_grad(exact)(q)
+        values, gradients, value, gradient = jax.tree.map(np.asarray, (values, gradients, value, gradient))
+    for found, expected in zip(jax.tree.leaves((values, gradients)), jax.tree.leaves((value, gradient)), strict=True):
+        error = np.std(found, axis=0) / np.sqrt(len(found))
+        assert np.all(np.abs(np.mean(found, axis=0) - expected) < 5 * error)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    method = credo.VariationalLayers(num_steps=4_000, batch_size=32, num_draws=64)
+    return credo.fit(linear(), method, key=1, progress=False)
+
+
+def test_a_linear_model_has_the_factorised_optimum(fitted):
+    """Means are exact and variances those of the conditionals, 1/Λ_ii; the bound is below the evidence by a formula."""
+    sd = 1 / np.sqrt(np.diag(PRECISION))
+    np.testing.assert_array_less(np.abs(fitted.mean()["weights"]["layer0"]["w"][:, 0] - MEAN), 0.15 * sd)
+    np.testing.assert_allclose(fitted.sd()["weights"]["layer0"]["w"][:, 0], sd, rtol=0.1)
+    covariance = X @ X.T + NOISE**2 * np.eye(N)
+    evidence = -0.5 * (Y @ np.linalg.solve(covariance, Y) + np.linalg.slogdet(covariance)[1] + N * np.log(2 * np.pi))
+    gap = -0.5 * (np.linalg.slogdet(PRECISION)[1] - np.log(np.diag(PRECISION)).sum())
+    assert abs(fitted.log_evidence.value - (evidence - gap)) < 5 * fitted.log_evidence.error + 0.05
+    assert fitted.log_evidence.kind == "lower bound"
+
+
+def test_the_answer_is_a_posterior_like_any_other(fitted, tmp_path):
+    assert fitted.verdict.status == "doubtful"
+    assert any("leave the correlations" in sentence for sentence in fitted.verdict.sentences)
+    assert np.isfinite(fitted.log_prob(fitted.mean()))
+    predictive = fitted.predict(X[:5], rule=credo.Linearised())
+    np.testing.assert_allclose(predictive.epistemic, X[:5] ** 2 @ fitted.sd()["weights"]["layer0"]["w"][:, 0] ** 2)
+    fitted.save(tmp_path / "fit.credo")
+    again = credo.load(tmp_path / "fit.credo", linear())
+    np.testing.assert_array_equal(again.mean()["weights"]["layer0"]["w"], fitted.mean()["weights"]["layer0"]["w"])
+    assert fitted.info["failed_at"] == -1
+    assert fitted.info["loss_path"][-1] < fitted.info["loss_path"][0]
+
+
+def test_convolutions_and_learned_noise_train_together():
+    images = RANDOM.normal(size=(40, 4, 4, 1))
+    layers = [
+        VBConv(1, 2, window=(2, 2)),
+        jax.nn.relu,
+        lambda h: h.mean(axis=(1, 2)),
+        VBLinear(2, 1, prior=LogUniform()),
+    ]
+    target = VBNetwork(layers, head=Gaussian()).given(images, images.mean(axis=(1, 2, 3)))
+    posterior = credo.fit(target, credo.VariationalLayers(num_steps=40, batch_size=10), progress=False)
+    assert posterior.log_evidence is None  # under an improper prior
+    assert set(posterior.mean()) == {"noise", "weights"}
+    assert np.all(np.isfinite(posterior.predict(images[:3]).mean))
+
+
+def test_a_loss_that_fails_on_the_way_stops_there_and_says_where():
+    """Rows beyond 1 have no finite loss once the weight has grown beyond 0.5."""
+
+    def broken(h):
+        return jnp.where(jnp.abs(h) > 0.5, jnp.nan, h)
+
+    model = VBNetwork([VBLinear(1, 1, has_bias=False), broken], head=Gaussian(0.5))
+    x = np.linspace(-1, 1, 50)[:, None]
+    method = credo.VariationalLayers(num_steps=200, batch_size=10, optimiser=optax.sgd(0.05))
+    start = {"weights": {"layer0": {"w": np.array([[0.1]])}}}
+    posterior = credo.fit(model.given(x, 2 * x[:, 0]), method, start=start, progress=False)
+    (sentence,) = [s for s in posterior.verdict.sentences if "not finite at update" in s]
+    assert "batch" in sentence
+    assert "rows" in sentence
+    assert posterior.info["failed_at"] > 0
+    assert np.all(np.isfinite(posterior.kind.mean))  # type: ignore[attr-defined]
+
+
+# requests that cannot be answered -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_a_vb_network():
+    with pytest.raises(credo.CredoError, match="no VB layer"):
+        VBNetwork([jnp.tanh], head=Categorical())
+    with pytest.raises(credo.CredoError, match="outside of its VB"):
+        VBNetwork([VBLinear(2, 2), np.ones(3)], head=Categorical())
+    with pytest.raises(credo.CredoError, match="above 0, or LogUniform"):
+        VBLinear(2, 2, prior=-1.0)
+    with pytest.raises(credo.CredoError, match="is empty"):
+        VBLinear(0, 2)
+    with pytest.raises(credo.CredoError, match="'SAME' or 'VALID'"):
+        VBConv(1, 1, padding="FULL")
+    plain = credo.nn.BayesianNetwork(lambda w, x: x @ w, np.ones(2), head=Gaussian(0.5)).given(X, Y)
+    with pytest.raises(credo.CredoError, match="trains a credo.nn.VBNetwork"):
+        credo.fit(plain, credo.VariationalLayers(), progress=False)
+    with pytest.raises(credo.CredoError, match="warm_share lies in"):
+        credo.fit(linear(), credo.VariationalLayers(warm_share=1.0), progress=False)
