@@ -29,7 +29,7 @@ LAYERS = (
     ("methods.optimise", "methods.particles.points", "methods.particles.importance",
      "methods.particles.correction", "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
-     "methods.particles", "methods.grid"),
+     "methods.networks", "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text
     ("diagnose.scales",),  # what fitting adds to a verdict
     ("fitting",),

@@ -22,6 +22,7 @@ from .methods.mcmc import (
     Slice,
 )
 from .methods.mcmc.enough import StoppingRule
+from .methods.networks import GaussianDropout, MCDropout, VariationalLayers
 from .methods.optimise import MAP, MLE, confidence_ellipsoid
 from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
@@ -97,6 +98,9 @@ __all__ = [
     "SWAG",
     "MultiSWAG",
     "StochasticWeightSnapshots",
+    "MCDropout",
+    "GaussianDropout",
+    "VariationalLayers",
     "Importance",
     "Independent",
     "Sobol",

@@ -18,6 +18,7 @@ from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.factor import DiagonalPlusFactor
+from credo.linalg.grouped import Grouped
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
 from credo.model.structure import Structure
@@ -26,11 +27,12 @@ from credo.posterior.factors import LogGamma, Sticks
 from credo.posterior.flow.affine import AffineCoupling
 from credo.posterior.flow.spline import SplineCoupling
 from credo.posterior.kinds import Draws, Flow, Gaussian, Independent, Mixture, Point
+from credo.posterior.masked import Masked
 from credo.posterior.product import Product
 from credo.status import CredoError
 
-KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks
-OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block
+KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks, Masked
+OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block, Grouped
 MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, AffineCoupling, SplineCoupling)}
 DISTRIBUTIONS = {
     c.__name__: c

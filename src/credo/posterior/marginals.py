@@ -15,6 +15,7 @@ import numpy as np
 from credo.model.missing import impute
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
+from credo.posterior.masked import Masked
 from credo.posterior.product import Product
 from credo.storage import by_columns, gather, is_stored, release, row_blocks, stored
 
@@ -146,6 +147,9 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
     if isinstance(kind, Point):
         at = {n: np.asarray(v)[0] for n, v in report_positions(target, kind.position[None]).items()}
         return {n: (v, np.zeros_like(v)) for n, v in at.items()}
+    if isinstance(kind, Masked):  # masked coordinates are weights: their own values in the user's space
+        at, sd = report_positions(target, kind.position[None]), target.structure.unravel(kind.sd())
+        return {leaf.name: (np.asarray(at[leaf.name])[0], sd[leaf.name]) for leaf in target.structure.leaves}
     if isinstance(kind, Product):
         return {n: (np.asarray(d.mean), np.asarray(jnp.sqrt(d.variance))) for n, d in kind.distributions.items()}
     if isinstance(kind, Gaussian):

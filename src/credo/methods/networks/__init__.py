@@ -1,0 +1,6 @@
+"""Posteriors of networks that are trained by minibatches: by their layers, by dropout, and in the last layer alone."""
+
+from credo.methods.networks.dropout import GaussianDropout, MCDropout
+from credo.methods.networks.variational_layers import VariationalLayers
+
+__all__ = ["GaussianDropout", "MCDropout", "VariationalLayers"]
