@@ -15,11 +15,15 @@ import numpyro.distributions as dist
 from uci_data import Scaled
 
 import credo
-from credo.nn import BayesianNetwork, Gaussian, HeteroscedasticGaussian, Isotropic, PerLayer
+from credo.nn import BayesianNetwork, Custom, Gaussian, HeteroscedasticGaussian, Isotropic, PerLayer
+from credo.nn.heads import LEAST_SCALE, Head
 from credo.precision import double
 
 LEARNT = Gaussian(dist.HalfNormal(1.0))
 INPUT = HeteroscedasticGaussian()
+TAILS = Custom(
+    lambda z, df: dist.StudentT(df, z[0][:, 0], LEAST_SCALE + jax.nn.softplus(z[1][:, 0])), {"df": dist.Gamma(2.0, 0.1)}
+)
 HIERARCHICAL = PerLayer(dist.LogNormal(0.0, 1.0), by="leaf")  # each array of weights finds its own precision
 NUM_DRAWS = 500  # of the posterior, in a prediction
 SMALL, LARGE = 2_000, 20_000  # rows
@@ -102,9 +106,9 @@ def given_noise(request: Request) -> BayesianNetwork:
     return BayesianNetwork(mean_and_given_spread, weights(request), head=INPUT, prior=isotropic(request))
 
 
-def by_input(request: Request, prior=None) -> BayesianNetwork:
+def by_input(request: Request, prior=None, head: Head = INPUT) -> BayesianNetwork:
     start = weights(request, is_input=True)
-    return BayesianNetwork(mean_and_spread, start, head=INPUT, prior=prior or isotropic(request))
+    return BayesianNetwork(mean_and_spread, start, head=head, prior=prior or isotropic(request))
 
 
 def with_noise(request: Request) -> Request:
@@ -126,12 +130,15 @@ def fit(model: BayesianNetwork, request: Request, method, start=None, precision=
     return credo.fit(target, method, key=request.seed, start=start, precision=precision, progress=False)
 
 
+def schedule(num_rows: int) -> tuple[int | None, int]:
+    """(rows an update, updates): all rows where they are few."""
+    return (None, 3_000) if num_rows < SMALL else (256, max(6_000, 40 * num_rows // 256))
+
+
 def trained(request: Request, members: int, model: BayesianNetwork) -> credo.Posterior:
-    """The networks that other methods begin at: all rows an update where they are few."""
-    size = len(request.data.y)
-    batch, num_steps = (None, 3_000) if size < SMALL else (256, max(6_000, 40 * size // 256))
-    method = credo.DeepEnsemble(members=members, batch_size=batch, num_steps=num_steps)
-    return fit(model, request, method)
+    """The networks that other methods begin at."""
+    batch, num_steps = schedule(len(request.data.y))
+    return fit(model, request, credo.DeepEnsemble(members=members, batch_size=batch, num_steps=num_steps))
 
 
 def by_draws(posterior: credo.Posterior, request: Request):
@@ -159,18 +166,42 @@ def after_one_mode(method: credo.Laplace | credo.SWAG | credo.SGHMC | credo.ADVI
     return predict
 
 
+def last_layer(request: Request):
+    method = credo.Laplace(subset=credo.laplace.LastLayer(), curvature=credo.GaussNewton(), num_steps=0)
+    return after_one_mode(method, credo.Linearised(), precision="float64")(request)
+
+
+def dropout(request: Request):
+    """Rate and noise by validation, weight decay by the prior; predictions average over masks."""
+    request = with_noise(request)
+    batch, num_steps = schedule(len(request.data.y))
+    method = credo.MCDropout(rate=request.setting["rate"], batch_size=batch, num_steps=num_steps)
+    return by_draws(fit(given_noise(request), request, method), request)
+
+
+def last_layer_bound(request: Request):
+    """Features and noise by the bound; linearised in the last layer, which is exact."""
+    batch, num_steps = schedule(len(request.data.y))
+    method = credo.VBLL(batch_size=batch, num_steps=num_steps)
+    posterior = fit(constant(request), request, method)
+    return posterior.predict(request.data.x_new, credo.Linearised(), key=request.seed)
+
+
 def ensemble(request: Request):
     return by_draws(trained(request, 5, by_input(request)), request)
 
 
-def hmc(is_input: bool):
-    """Chains that begin at the members of an ensemble, with a prior of unknown precision for each array of weights."""
+def hmc(head: Head | None = None):
+    """Chains that begin at the members of an ensemble, with a prior of unknown precision for each array of weights.
+
+    ``head``: of noise that depends on the input.
+    """
 
     def predict(request: Request):
         members, method = plan(len(request.data.y), request.is_quick)
         begun = trained(request, members, constant(request))
-        model = (by_input if is_input else constant)(request, HIERARCHICAL)
-        return by_draws(fit(model, request, method, start=lifted(begun, model, request, is_input)), request)
+        model = constant(request, HIERARCHICAL) if head is None else by_input(request, HIERARCHICAL, head)
+        return by_draws(fit(model, request, method, lifted(begun, model, request, head is not None)), request)
 
     return predict
 
@@ -213,16 +244,21 @@ def lifted(begun: credo.Posterior, model: BayesianNetwork, request: Request, is_
 
 PRECISIONS = tuple({"precision": value} for value in (1.0, 4.0, 16.0))
 
+RATES = tuple({"rate": rate} for rate in (0.005, 0.02, 0.05))
 FULL = credo.Laplace(curvature=credo.GaussNewton(), num_steps=0)
 SAMPLER = credo.SGHMC(num_warmup=50, num_draws=200, num_steps=100)
 
 METHODS: dict[str, Entry] = {
     "MAP": Entry(one_mode, PRECISIONS, finds_noise=True),
     "Laplace, full": Entry(after_one_mode(FULL, credo.Linearised(), precision="float64"), PRECISIONS, finds_noise=True),
+    "Laplace, last layer": Entry(last_layer, PRECISIONS, finds_noise=True),
+    "VBLL": Entry(last_layer_bound, PRECISIONS),
+    "MC dropout": Entry(dropout, RATES, finds_noise=True),
     "mean-field VI": Entry(after_one_mode(credo.ADVI(max_steps=4_000)), PRECISIONS, finds_noise=True),
     "ensemble": Entry(ensemble, PRECISIONS),
     "SWAG": Entry(after_one_mode(credo.SWAG(num_steps=0, batch_size=64)), PRECISIONS, finds_noise=True),
     "SGHMC": Entry(after_one_mode(SAMPLER), PRECISIONS, finds_noise=True),
-    "HMC": Entry(hmc(is_input=False), most_rows=SMALL),
-    "HMC, noise by input": Entry(hmc(is_input=True)),
+    "HMC": Entry(hmc(), most_rows=SMALL),
+    "HMC, noise by input": Entry(hmc(INPUT)),
+    "HMC, t noise by input": Entry(hmc(TAILS)),
 }
