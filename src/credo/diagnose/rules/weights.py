@@ -15,6 +15,16 @@ WEIGHTS: dict[str, Rule] = {
         "in the wrong place for the target. Use NUTS(), or a richer approximation as the proposal.",
         "take at least 30 draws, and look for draws at which the log density is not finite",
     ),
+    "variance_share": Rule(
+        "spread of placed particles as a share of the target's, by Stein's identity",
+        "at least",
+        0.8,
+        0.5,
+        "this library; Ba et al. (2021)",
+        "The particles show {value:.0%} of the target's spread (80 % pass): in many dimensions they collapse towards "
+        "the mode. Raise num_particles well above the number of parameters, raise num_steps, or use NUTS().",
+        "look for a gradient that is not finite",
+    ),
     "mean_shift": Rule(
         "move of the worst mean under the importance weights, in posterior sds, that is beyond their error",
         "at most",

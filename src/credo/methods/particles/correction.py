@@ -110,9 +110,15 @@ def shifts_of(
     is_normal = isinstance(kind, Gaussian)
     center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
-    z = (u - center) / sd
+    z = (u - center) / np.where(sd > 0, sd, 1.0)
     values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.eye_array(u.shape[1], format="csc"))
     gradients = None if gradients is None else gradients * sd
+    if not np.all(sd > 0):  # some coordinates are fixed, and with them the scalars that change with these alone
+        free = np.flatnonzero(sd > 0)
+        z, directions = z[:, free], directions.tocsr()[free]
+        gradients = None if gradients is None else gradients[:, free]
+        moving = np.flatnonzero(abs(directions).sum(axis=0))
+        values, directions = values[:, moving], directions.tocsc()[:, moving]
     return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
 
 

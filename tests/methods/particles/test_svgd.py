@@ -1,0 +1,89 @@
+"""SVGD: the fixed point's own equations, one particle, the mean of a Gaussian, and the collapse that it admits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.methods.particles.svgd import direction, variance_share
+from credo.precision import double
+from targets import TARGETS
+
+NORMAL = credo.Model.from_log_density(
+    lambda params: -0.5 * jnp.sum(jnp.square((params["u"] - 3.0) / jnp.asarray([1.0, 0.5]))),
+    {"u": dist.constraints.real},
+    {"u": (2,)},
+).given()
+
+
+@pytest.fixture(scope="module")
+def particles():
+    return credo.fit(NORMAL, credo.SVGD(num_particles=40, num_steps=1_500), key=0)
+
+
+def test_direction_is_liu_and_wangs():
+    with double():
+        rng = np.random.default_rng(0)
+        u, scores = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(rng.normal(size=(5, 3)))
+        distances = [float(np.sum((u[i] - u[j]) ** 2)) for i in range(5) for j in range(i)]
+        h = np.median(distances) / np.log(5)
+
+        def k(a, b):
+            return jnp.exp(-jnp.sum((a - b) ** 2) / h)
+
+        wanted = [sum(k(u[j], v) * scores[j] + jax.grad(k)(u[j], v) for j in range(5)) / 5 for v in u]
+        assert np.allclose(direction(u, scores), np.stack(wanted), rtol=1e-10)
+
+
+def test_at_the_end_kernel_weighted_scores_sum_to_zero(particles):
+    u = particles.kind.positions[0]
+    distances = np.sum((u[:, None] - u[None]) ** 2, axis=-1)
+    h = np.median(distances[np.triu_indices(len(u), 1)]) / np.log(len(u))
+    weights = np.exp(-distances / h).sum(axis=1)
+    assert particles.info["direction_norm"] < 1e-3
+    # on a Gaussian: that mean is exact
+    assert np.allclose(np.average(u, axis=0, weights=weights), 3.0, atol=2e-3)
+    assert np.allclose(particles.mean()["u"], 3.0, atol=0.1)
+    assert np.allclose(particles.sd()["u"], [1.0, 0.5], rtol=0.15)
+    assert 0.8 < particles.verdict.figures["variance_share"] < 1.1
+
+
+def test_one_particle_climbs_to_the_mode():
+    one = credo.fit(NORMAL, credo.SVGD(num_particles=1, num_steps=800), key=0)
+    assert np.allclose(one.kind.positions[0, 0], 3.0, atol=1e-3)
+
+
+def test_variance_share_of_draws_is_one_and_of_collapsed_particles_less():
+    rng = np.random.default_rng(1)
+    u = rng.normal(size=(500, 40))
+    assert abs(variance_share(u, -u) - 1) < 5 * np.sqrt(2 / u.size)  # a mean of chi-squares
+    assert abs(variance_share(0.5 * u, -0.5 * u) - 0.25) < 0.1
+    wide = credo.Model.from_log_density(
+        lambda params: -0.5 * jnp.sum(params["u"] ** 2), {"u": dist.constraints.real}, {"u": (100,)}
+    )
+    collapsed = credo.fit(wide.given(), credo.SVGD(num_particles=10, num_steps=600), key=0)
+    assert collapsed.verdict.figures["variance_share"] < 0.5
+    assert collapsed.verdict.status == "failed"
+    assert any("collapse" in sentence for sentence in collapsed.verdict.sentences)
+
+
+def test_minibatches_give_about_the_particles_of_all_rows():
+    known = TARGETS["logistic"]()
+    whole, some = (
+        credo.fit(known.target, credo.SVGD(num_particles=30, num_steps=1_000, batch_size=size), key=0)
+        for size in (None, 100)
+    )
+    for name, sd in whole.sd().items():
+        assert np.all(np.abs(whole.mean()[name] - some.mean()[name]) < 0.5 * sd)
+
+
+def test_starts_and_bad_settings():
+    ensemble = credo.fit(NORMAL, credo.DeepEnsemble(members=3, num_steps=5, batch_size=None), key=0)
+    begun = credo.fit(NORMAL, credo.SVGD(num_particles=3, num_steps=1, step_size=1e-9), key=0, start=ensemble)
+    assert np.allclose(begun.kind.positions, ensemble.kind.positions, atol=1e-6)  # a particle a member
+    with pytest.raises(credo.CredoError, match="step_size"):
+        credo.fit(NORMAL, credo.SVGD(step_size=0.0))
+    with pytest.raises(credo.CredoError, match="num_particles=100"):
+        credo.fit(NORMAL, credo.SVGD(num_particles=1_000_000), max_memory=1_000_000)
