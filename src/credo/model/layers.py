@@ -68,6 +68,17 @@ class Layers(NamedTuple):
 
         return z, [[use.take(beside[use.path]) for use in layer.uses] for layer in self.layers], back
 
+    def perturbed(self, u, row, noises: list[Callable]):
+        """The outputs of one row; ``noises[l](a)``, of inputs a (places, in), is added to (places, out) of layer l."""
+        shapes = self._shapes()
+        uses, added = {}, []
+        for layer, noise in zip(self.layers, noises, strict=True):
+            for use in layer.uses:
+                uses[use.path] = use
+                back = jax.linear_transpose(use.give, shapes[use.path])
+                added.append(lambda other, use=use, noise=noise, back=back: back(noise(use.take(other)))[0])
+        return _interpret(self.program, [u, *jax.tree.leaves(row)], uses, added)[0]
+
     def _shapes(self) -> dict[Path, Any]:
         """Of the first output of every equation."""
         found: dict[Path, Any] = {}
@@ -275,7 +286,7 @@ def _size(index: np.ndarray, axes) -> int:
 
 
 def _interpret(program, arguments: list, uses: dict[Path, Use], offsets: list) -> tuple[Any, list]:
-    """The output, with ``offsets`` added to those of the layers, and the operand beside the weight in each."""
+    """The output, with ``offsets`` (or functions of the inputs) added to those of the layers, and the operand beside the weight in each."""
     others: dict[Path, Any] = {}
     added = dict(zip(uses, offsets, strict=True))
     prefixes = {path[:n] for path in uses for n in range(len(path))}
@@ -296,7 +307,8 @@ def _interpret(program, arguments: list, uses: dict[Path, Use], offsets: list) -
                 found = _bind(eqn, given)
             if here in uses:
                 others[here] = given[1 - uses[here].side]
-                found = [found[0] + added[here]]
+                more = added[here]
+                found = [found[0] + (more(others[here]) if callable(more) else more)]
             values.update(zip(eqn.outvars, found, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 

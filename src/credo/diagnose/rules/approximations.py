@@ -63,6 +63,16 @@ APPROXIMATIONS: dict[str, Rule] = {
         "larger step size.",
         "look for draws at which the log density is not finite, and lower the step size",
     ),
+    "elbo_rise": Rule(
+        "ELBO gained from the last fifth but one of the steps to the last, beyond twice its noise, nats a row",
+        "at most",
+        0.01,
+        0.1,
+        "this library",
+        "The ELBO still rose by {value:.2g} nats a row over the last steps (0.01 passes). Raise max_steps, or start "
+        "nearer (start=).",
+        "allow more steps, and look for draws at which the log density is not finite",
+    ),
     "num_best_starts": Rule(
         "starts that led to the best bound found, or within a hundred-thousandth of it",
         "at least",

@@ -12,7 +12,9 @@ from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.families.mixture import MixtureOf
+from credo.methods.vi.families.point import Point
 from credo.methods.vi.gradients.reparameterised import Reparameterised
+from credo.methods.vi.gradients.rowwise import Flipout, LocalReparameterised
 from credo.methods.vi.gradients.score_function import ScoreFunction
 from credo.methods.vi.gradients.second_order import SecondOrder
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
@@ -37,12 +39,14 @@ __all__ = [
     "Divergences",
     "ELBO",
     "FisherDivergence",
+    "Flipout",
     "Flow",
     "FlowAdam",
     "FullRank",
     "Gamma",
     "ImportanceWeighted",
     "InclusiveKL",
+    "LocalReparameterised",
     "LowRank",
     "MeanField",
     "MixtureOf",
@@ -50,6 +54,7 @@ __all__ = [
     "NaturalGradient",
     "NeuralSpline",
     "Pathfinder",
+    "Point",
     "RealNVP",
     "Renyi",
     "Reparameterised",

@@ -26,6 +26,8 @@ from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.start import Start, find_start
+from credo.methods.vi.stochastic import fit as stochastic
+from credo.methods.vi.stochastic.ascent import StochasticAscent
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
 from credo.run import run
@@ -34,6 +36,7 @@ from credo.status import CredoError, Verdict
 FIRST_PART = 2.5  # times the memory of the optimiser: four make the first stretch
 MEMORY = 3.0  # a part is at least so many times 1/ρ, the steps that q remembers
 ESCAPE = 1e6  # growth of a standard deviation since the start
+LARGE = 1_000  # dimensions from which minibatches are never left for a pass over all data
 MAX_PATH = 1_000  # points of the ELBO's path that info keeps
 
 
@@ -86,6 +89,13 @@ class ADVI:
         deadline = options.deadline()
         self._check(target)
         family = with_discrete(self.family.bound(target.structure), target)
+        if self._is_stochastic(target):
+            return self._on_minibatches(target, family, key, start, options)
+        if not family.has_density:
+            raise CredoError(
+                "Point() is for networks and for minibatches in many dimensions, under the ELBO: give other parameters "
+                "a family with a density here, or fit MAP()."
+            )
         at_once = evaluations_at_once(target, options.max_memory)
         ascent = self._ascent(target, family, at_once)
         self.gradient.check(self.objective, family, target, ascent.num_samples)
@@ -141,6 +151,28 @@ class ADVI:
                 "evidence_upper": measured.upper if has_evidence(target) else None,
             },
             log_evidence=measured.elbo if has_evidence(target) else None,
+        )
+
+    def _is_stochastic(self, target: Target) -> bool:
+        """Whether passes over all data, second derivatives and weights of draws are out of the question."""
+        is_large = self.batch_size is not None and target.dim > LARGE
+        return (is_large or target.model.start is not None) and self.gradient.has_paths and self.objective.is_linear
+
+    def _on_minibatches(self, target: Target, family: Family, key, start, options: Options) -> Posterior:
+        num_samples = self.num_samples or 1
+        self.gradient.check(self.objective, family, target, num_samples)
+        ascent = StochasticAscent(
+            family=family,
+            objective=self.objective,
+            gradient=self.gradient,
+            optimiser=self.optimiser or family.optimiser(),
+            num_samples=num_samples,
+            batch_size=None if self.batch_size == target.size else self.batch_size,
+            draws_at_once=num_samples,
+        )
+        step_size = min(self.step_size, stochastic.LARGEST_STEP, family.largest_step(num_samples, target.dim))
+        return stochastic.fit(
+            ascent, target, key=key, start=start, options=options, step_size=step_size, num_steps=self.max_steps
         )
 
     def _check(self, target: Target) -> None:

@@ -32,7 +32,8 @@ Names = str | tuple[str, ...]
 class Blocks(Family):
     """``Blocks({"w": FullRank(), ("a", "b"): LowRank(3), "rate": Gamma()}, others=MeanField())``.
 
-    ``blocks``: a family for each parameter, or each tuple of parameters, named. ``others``: that of all others. The
+    ``blocks``: a family for each parameter, or each tuple of parameters, named; ``weights.last`` names all under it.
+    ``others``: that of all others; ``Point()`` gives them no spread. The
     posterior is a ``Gaussian`` where all families are, else ``Independent``. Every fit fills in ``spans``, where the
     groups stand in the position. Raises CredoError, at the fit, for names that the model lacks or that stand twice,
     and for a family that cannot represent the support of its parameters.
@@ -62,7 +63,7 @@ class Blocks(Family):
 
     def bound(self, structure: Structure) -> "Blocks":
         known = {leaf.name: leaf for leaf in structure.leaves}
-        groups = [(names,) if isinstance(names, str) else tuple(names) for names, _ in self._pairs]
+        groups = [_resolved((names,) if isinstance(names, str) else names, known) for names, _ in self._pairs]
         named = [name for group in groups for name in group]
         for name in named:
             if name not in known:
@@ -98,6 +99,10 @@ class Blocks(Family):
 
     def _sizes(self) -> list[int]:
         return [size_of(spans) for spans in self.spans]
+
+    @property
+    def has_density(self) -> bool:
+        return all(family.has_density for family in self.families)
 
     @property
     def num_strata(self) -> int:
@@ -157,6 +162,9 @@ class Blocks(Family):
     def natural(self, gradient, step_size):
         return tuple(family.natural(g, step_size) for family, g in zip(self.families, gradient, strict=True))
 
+    def careful(self, step, share, longest):
+        return tuple(f.careful(own, share, longest) for f, own in zip(self.families, step, strict=True))
+
     def contract(self, q: Kind) -> Kind:
         return self._joined(family.contract(part) for family, part in self._each(q))
 
@@ -193,6 +201,15 @@ class EachOwn(Optimiser):
     def update(self, direction, state):
         pairs = [each.update(g, own) for each, g, own in zip(self.optimisers, direction, state, strict=True)]
         return tuple(step for step, _ in pairs), tuple(new for _, new in pairs)
+
+
+def _resolved(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """A name may be that of a branch: ``weights.last`` for ``weights.last.w`` and ``weights.last.b``."""
+    found: list[str] = []
+    for name in names:
+        within = [each for each in known if each.startswith(f"{name}.")]
+        found += [name] if name in known or not within else within
+    return tuple(found)
 
 
 def _places(leaves: tuple[Leaf, ...]) -> dict[str, tuple[int, int]]:

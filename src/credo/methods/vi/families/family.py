@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -19,6 +18,7 @@ from credo.methods.vi.optimisers.momentum import Momentum
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.optimisers.optimiser import Tangent as Tangent  # re-exported: families and optimisers share it
 from credo.model.structure import Structure
+from credo.normals import normal
 from credo.posterior.kinds import Kind
 
 Noise = Any  # a pytree of arrays with a leading axis of draws
@@ -45,6 +45,11 @@ class Family(ABC):
     """
 
     has_correlations: ClassVar[bool]
+
+    @property
+    def has_density(self) -> bool:
+        """Whether members have a density in all coordinates, so that the objective is a bound; points have none."""
+        return True
 
     @property
     def num_strata(self) -> int:
@@ -118,6 +123,10 @@ class Family(ABC):
     def natural(self, gradient: Tangent, step_size: Float[Array, ""]) -> Tangent:
         """ρ F⁻¹ g: a natural gradient step, shortened to where a local model can be trusted."""
 
+    def careful(self, step: Tangent, share: float, longest) -> Tangent:
+        """A step in which what widens or turns q is ``share`` of what it was, no entry longer than ``longest``."""
+        return step
+
     @abstractmethod
     def contract(self, q: Kind) -> Kind:
         """q drawn nearer to its mean: what is done where its draws leave the support."""
@@ -129,5 +138,7 @@ class Family(ABC):
 
 def antithetic_normal(key, num_samples: int, dim: int) -> Float[Array, "K dim"]:
     """Standard normal noise in pairs z, −z: what is odd in z cancels, such as all noise of the mean on Gaussians."""
-    z = jax.random.normal(key, (-(-num_samples // 2), dim))
+    z = normal(key, (-(-num_samples // 2), dim))
+    if num_samples == 1:
+        return z
     return jnp.concatenate([z, -z])[:num_samples]

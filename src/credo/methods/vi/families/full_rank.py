@@ -76,6 +76,10 @@ class FullRank(Family):
         B = B * jnp.minimum(1.0, LARGEST_GROWTH / jnp.maximum(_spectral_norm(B), jnp.finfo(B.dtype).tiny))
         return shortened(step_size * g), B
 
+    def careful(self, step, share, longest):
+        slow = step[0], *(share * part for part in step[1:])
+        return tuple(jnp.clip(part, -longest, longest) for part in slow)
+
     def contract(self, q: Gaussian) -> Gaussian:
         return Gaussian(q.mean, Dense(CONTRACTION * _root(q)))
 

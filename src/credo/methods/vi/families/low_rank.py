@@ -97,6 +97,10 @@ class LowRank(Family):
         length = jnp.maximum(_spectral_norm(C), jnp.finfo(C.dtype).tiny)
         return shortened(a), jnp.clip(b, -limit, limit), C * jnp.minimum(1.0, LARGEST_GROWTH / length)
 
+    def careful(self, step, share, longest):
+        slow = step[0], *(share * part for part in step[1:])
+        return tuple(jnp.clip(part, -longest, longest) for part in slow)
+
     def contract(self, q: Gaussian) -> Gaussian:
         scale = _scale(q)
         return Gaussian(q.mean, DiagonalPlusFactor(CONTRACTION * scale.scale, CONTRACTION * scale.factor))

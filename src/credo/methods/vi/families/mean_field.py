@@ -58,6 +58,10 @@ class MeanField(Family):
         g_a, g_b = gradient
         return shortened(step_size * g_a), jnp.clip(0.5 * step_size * g_b, -LARGEST_GROWTH, LARGEST_GROWTH)
 
+    def careful(self, step, share, longest):
+        slow = step[0], *(share * part for part in step[1:])
+        return tuple(jnp.clip(part, -longest, longest) for part in slow)
+
     def contract(self, q: Gaussian) -> Gaussian:
         return Gaussian(q.mean, Diagonal(q.scale.matvec(jnp.full_like(q.mean, CONTRACTION))))
 

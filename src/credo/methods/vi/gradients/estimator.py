@@ -18,6 +18,7 @@ from credo.methods.vi.families.family import Family, Noise, Tangent
 from credo.methods.vi.families.family import antithetic_normal as antithetic_normal  # re-exported
 from credo.methods.vi.minibatch import Anchor, anchored
 from credo.methods.vi.objectives.objective import Objective, WeightObjective
+from credo.model.data import Rows
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.status import CredoError
@@ -52,6 +53,10 @@ class Estimator(ABC):
     def density(self, target: Target, anchor: Anchor | None, batch_size: int | None, key) -> Callable:
         """u -> log p(u, D), or its estimate on one random batch."""
         return anchored(target, anchor, batch_size, key)
+
+    def on_rows(self, target: Target, batch: Rows | None) -> Callable:
+        """What ``density`` gives, on the rows of ``batch`` (all of them where it is None)."""
+        return lambda u: target.log_density(u, batch)
 
     def noise(self, objective: Objective, family: Family, key, num_samples: int, dim: int) -> Noise:
         """What ``num_samples`` draws are made from."""
