@@ -81,18 +81,18 @@ class LowRank(ScaleOperator):
         return jnp.sum(jnp.log(self.scale)) + self.log_det_root
 
     def diagonal(self) -> Float[Array, " dim"]:
-        excess = jnp.sum(jnp.matmul(self.factor, self._excess()) * self.factor, axis=1)
+        excess = jnp.sum(jnp.matmul(self.factor, self.excess()) * self.factor, axis=1)
         return jnp.square(self.scale) * (1 + excess)
 
     def dense(self) -> Float[Array, "dim dim"]:
         half = jnp.multiply(self.scale[:, None], self.factor)
-        return jnp.diag(jnp.square(self.scale)) + jnp.matmul(half, jnp.matmul(self._excess(), half.T))
+        return jnp.diag(jnp.square(self.scale)) + jnp.matmul(half, jnp.matmul(self.excess(), half.T))
 
     def _update(self, core, z) -> Float[Array, " dim"]:
         """(I + B core Bᵀ) z."""
         return jnp.asarray(z) + jnp.matmul(self.factor, jnp.matmul(core, jnp.matmul(self.factor.T, z)))
 
-    def _excess(self) -> Float[Array, "rank rank"]:
+    def excess(self) -> Float[Array, "rank rank"]:
         """M in Σ = diag(δ) (I + B M Bᵀ) diag(δ): K + Kᵀ + K Bᵀ B Kᵀ."""
         half = jnp.matmul(self.root, self.factor.T)
         return jnp.add(self.root, self.root.T) + jnp.matmul(half, half.T)

@@ -22,6 +22,15 @@ class ScaleOperator(eqx.Module):
     def dim(self) -> int:
         """The number of rows."""
 
+    @property
+    def rank(self) -> int:
+        """The number of coordinates that vary: all, unless some are held fixed (``Embedded``)."""
+        return self.dim
+
+    def white(self, z: Float[Stored, " dim"]) -> Float[Stored, " dim"]:
+        """White noise z of those coordinates that vary, zero for the others: S z is the same."""
+        return z
+
     @abstractmethod
     def matvec(self, z: Float[Stored, " dim"]) -> Float[Array, " dim"]:
         """S z: white noise to a draw."""

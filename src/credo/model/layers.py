@@ -21,6 +21,8 @@ from jax.extend import core as jex
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
 CALLS |= {"checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
+WORTH = 4  # times the numbers of two Jacobians that the products of inputs and of derivatives may take
+
 Path = tuple[int, ...]  # of an equation, through the calls that hold it
 
 
@@ -34,6 +36,7 @@ class Use(NamedTuple):
     side: int  # which operand is the weight
     take: Callable
     give: Callable
+    is_bias: bool = False  # added to something, not multiplied by it
 
 
 class Layer(NamedTuple):
@@ -41,6 +44,11 @@ class Layer(NamedTuple):
 
     index: np.ndarray
     uses: tuple[Use, ...]
+
+    @property
+    def is_bias(self) -> bool:
+        """Whether the weights are added to something, and multiply nothing."""
+        return all(use.is_bias for use in self.uses)
 
 
 class Layers(NamedTuple):
@@ -78,6 +86,20 @@ class Layers(NamedTuple):
                 back = jax.linear_transpose(use.give, shapes[use.path])
                 added.append(lambda other, use=use, noise=noise, back=back: back(noise(use.take(other)))[0])
         return _interpret(self.program, [u, *jax.tree.leaves(row)], uses, added)[0]
+
+    def within(self, free: np.ndarray) -> "Layers":
+        """What is left where only the coordinates ``free`` vary: whole layers, and other coordinates."""
+        is_free = np.zeros(self.dim, bool)
+        is_free[free] = True
+        kept = tuple(layer for layer in self.layers if is_free[layer.index].all())
+        for layer in kept:
+            is_free[layer.index] = False
+        return self._replace(layers=kept, rest=np.flatnonzero(is_free))
+
+    @property
+    def dim(self) -> int:
+        """Of the position."""
+        return self.program.jaxpr.invars[0].aval.shape[0]
 
     def _shapes(self) -> dict[Path, Any]:
         """Of the first output of every equation."""
@@ -118,6 +140,20 @@ def find_layers(outputs: Callable, u, row) -> Layers:
     for layer in layers:
         covered[layer.index] = True
     return Layers(tuple(layers), np.flatnonzero(~covered), program)
+
+
+def separable(shapes: list[tuple[int, ...]], is_single: list[bool], num_outputs: int) -> tuple[tuple[int, int], ...]:
+    """The pairs of layers, of these shapes (in, out), whose part of a matrix is had from products of their inputs.
+
+    Layers that a row uses once, and only where in · in' + out · out' numbers a row are not far more than their
+    Jacobians': without these it is ``num_outputs`` times less work.
+    """
+    found = []
+    for i, (a, b) in enumerate(shapes):
+        for j, (c, d) in enumerate(shapes[i:], start=i):
+            if is_single[i] and is_single[j] and a * c + b * d <= WORTH * num_outputs * (a * b + c * d):
+                found.append((i, j))
+    return tuple(found)
 
 
 # reading the program ------------------------------------------------------------------------------------------------
@@ -191,6 +227,8 @@ def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | No
         return index.reshape(shape)
     if name == "transpose":
         return np.transpose(index, params["permutation"])
+    if name == "rev":
+        return np.flip(index, params["dimensions"])
     if name == "slice":
         steps = params["strides"] or (1,) * index.ndim
         cuts = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
@@ -275,7 +313,7 @@ def _of_bias(index: np.ndarray, side: int, path: Path):
     def give(g):
         return jax.ops.segment_sum(g.ravel(), place, len(entries))[None]
 
-    return entries[None], Use(path, side, take, give)
+    return entries[None], Use(path, side, take, give, is_bias=True)
 
 
 def _size(index: np.ndarray, axes) -> int:

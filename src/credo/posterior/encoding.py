@@ -17,6 +17,7 @@ from numpyro.distributions import Distribution
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.embedded import Embedded
 from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.grouped import Grouped
 from credo.linalg.kronecker import Block, Kronecker
@@ -32,7 +33,7 @@ from credo.posterior.product import Product
 from credo.status import CredoError
 
 KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks, Masked
-OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block, Grouped
+OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block, Grouped, Embedded
 MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, AffineCoupling, SplineCoupling)}
 DISTRIBUTIONS = {
     c.__name__: c

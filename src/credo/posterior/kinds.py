@@ -52,7 +52,7 @@ class Gaussian(Kind):
 
     def log_prob_u(self, u):
         z = self.scale.solve(u - self.mean)
-        return -0.5 * jnp.dot(z, z) - self.scale.log_det() - 0.5 * z.size * jnp.log(2.0 * jnp.pi)
+        return -0.5 * jnp.dot(z, z) - self.scale.log_det() - 0.5 * self.scale.rank * jnp.log(2.0 * jnp.pi)
 
 
 class Draws(Kind):

@@ -5,65 +5,154 @@ For a block Σ = (U ⊗ V) diag(sd²) (U ⊗ V)ᵀ and a layer that is applied o
     cov_kl = Σ_j t_j ĝ_kj ĝ_lj,    t = sd²ᵀ (Uᵀ a)²,  ĝ = g V
 
 three matrix products for all rows; where weights are shared by places s, cov_kl = Σ_ij M_kij M_lij with
-M_k = sd ∘ Σ_s (Uᵀ a_s)(g_ks V)ᵀ. A Jacobian of K × dim numbers a row is never held.
+M_k = sd ∘ Σ_s (Uᵀ a_s)(g_ks V)ᵀ. Few directions beside a diagonal, Σ = D + P M Pᵀ, add (J P) M (J P)ᵀ. Of any Σ, the
+share of two layers with inputs a, a' is gᵀ T g', T_jj' = Σ_ii' a_i a'_i' Σ_iji'j': one product of matrices for all
+rows, and K times less work than with J. A Jacobian of K × dim numbers a row is never held.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 
+from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Block, Kronecker
+from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator
-from credo.model.layers import Layers, find_layers
+from credo.model.layers import Layers, find_layers, separable
+
+FEW = 4  # a product of two dense roots, by the dimension, costs as much as so many directions moved through one
 
 
-def suits(scale: ScaleOperator, layers: Layers) -> bool:
-    """Whether ``scale`` parts into blocks by these layers: looked at on the host."""
-    if isinstance(scale, Diagonal):
+class Plan(NamedTuple):
+    """``width``: numbers that a row takes for each output. ``prepared``: Σ by pairs of layers, where it is dense."""
+
+    width: int
+    prepared: dict[tuple[int, int], np.ndarray] | None
+
+
+def plan(outputs: Callable, scale: ScaleOperator, centre, x, num_rows: int, num_outputs: int) -> Plan | None:
+    """What is known of ``outputs(u, row) -> (K,)`` before any row is looked at: on the host.
+
+    None where the covariance does not part by layers, or a row cannot be seen alone.
+    """
+    layers = _layers_in(outputs, scale, centre, x)
+    if layers is None or not _suits(scale, layers, num_rows * num_outputs):
+        return None
+    row = jax.tree.map(lambda leaf: leaf[0], x)
+    _, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], centre, row)
+    places = [sum(a.shape[0] for a in uses) for uses in inputs]
+    shapes = [layer.index.shape for layer in layers.layers]
+    width = layers.rest.size
+    for count, shape in zip(places, shapes, strict=True):
+        width += count * sum(shape) + (int(np.prod(shape)) if count > 1 else 0)
+    inner, index = _inner(scale)
+    if not isinstance(inner, Dense):
+        return Plan(max(width, 1), None)
+    pairs = separable(shapes, [count == 1 for count in places], num_outputs)
+    is_apart = [(i, i) not in pairs for i in range(len(shapes))]
+    width += sum(int(np.prod(shape)) for shape, apart in zip(shapes, is_apart, strict=True) if apart)
+    numbers = max((shapes[i][0] * shapes[j][0] + 2 * shapes[i][1] * shapes[j][1] for i, j in pairs), default=0)
+    return Plan(max(width + numbers // num_outputs, 1), _by_pairs(inner, index, layers, shapes, pairs))
+
+
+def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
+    """Whether ``scale`` parts into blocks by these layers."""
+    inner, index = _inner(scale)
+    if isinstance(inner, Dense):
+        return bool(layers.layers) and num_vectors >= inner.dim // FEW
+    if isinstance(inner, Diagonal | LowRank):
         return bool(layers.layers)
-    if not isinstance(scale, Kronecker):
+    if not isinstance(inner, Kronecker):
         return False
-    expected = [layer.index for layer in layers.layers] + ([layers.rest[None]] if layers.rest.size else [])
-    return len(expected) == len(scale.blocks) and all(
-        np.array_equal(np.asarray(block.index), index) for block, index in zip(scale.blocks, expected, strict=True)
+    return len(groups(layers)) == len(inner.blocks) and all(
+        np.array_equal(np.asarray(block.index), _among(index, group))
+        for block, group in zip(inner.blocks, groups(layers), strict=True)
     )
 
 
-def layers_in(outputs: Callable, centre, x) -> Layers | None:
-    """The layers of ``outputs(u, row) -> (K,)`` at the first row of ``x``, None where a row cannot be seen alone."""
+def _layers_in(outputs: Callable, scale: ScaleOperator, centre, x) -> Layers | None:
+    """The layers that vary, at the first row of ``x``."""
     try:
-        return find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x))
+        layers = find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x))
     except (TypeError, ValueError, IndexError):
         return None
+    return layers.within(scale.index) if isinstance(scale, Embedded) else layers
 
 
-def covariances(outputs: Callable, layers: Layers, scale: ScaleOperator, centre, x) -> tuple[Any, Any]:
-    """Outputs (M, K) and their covariances (M, K, K) at the rows of ``x``."""
-    blocks = _blocks(scale, layers)
+def groups(layers: Layers) -> list[np.ndarray]:
+    """The coordinates of each layer (in, out), and last of what is in none (1, rest)."""
+    return [layer.index for layer in layers.layers] + ([layers.rest[None]] if layers.rest.size else [])
+
+
+def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pairs) -> dict[tuple[int, int], Any]:
+    """Σ by pairs of layers: (in, in', out, out') where they are separable, (in · out, in' · out') elsewhere."""
+    Σ, blocks = _square(np.asarray(scale.lower)), {}
+    places = [_among(index, group) for group in groups(layers)]
+    for i, rows in enumerate(places):
+        for j, columns in enumerate(places[i:], start=i):
+            block = Σ[np.ix_(rows.ravel(), columns.ravel())]
+            if (i, j) in pairs:
+                block = np.ascontiguousarray(block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3))
+            blocks[i, j] = block
+    return blocks
+
+
+def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, centre, x) -> tuple[Any, Any]:
+    """Outputs (M, K) and their covariances (M, K, K) at the rows of ``x``; ``prepared``: of the ``Plan``."""
+    layers = _layers_in(outputs, scale, centre, x)
+    assert layers is not None  # there is a plan
 
     def one(row):
         z, inputs, back = layers.linearised(centre, row)
         return z, inputs, jax.vmap(back)(jnp.eye(z.shape[0], dtype=z.dtype))
 
     z, inputs, derivatives = jax.vmap(one)(x)
+    J_rest = _jacobian_of_rest(outputs, layers.rest, centre, x) if layers.rest.size else None
+    if prepared is not None:
+        return z, _of_pairs(prepared, inputs, derivatives, J_rest, z)
+    inner, index = _inner(scale)
+    blocks = _blocks(inner, index, layers)
     total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
     for block, a_uses, g_uses in zip(blocks, inputs, derivatives, strict=False):
         total = total + _of_layer(block, a_uses, g_uses)
-    if layers.rest.size:
-        total = total + _of_rest(outputs, layers.rest, blocks[-1], centre, x)
+    if J_rest is not None:
+        root = J_rest * blocks[-1].sd[0]
+        total = total + jnp.einsum("mkp,mlp->mkl", root, root)
+    if isinstance(inner, LowRank):
+        total = total + _of_directions(inner, index, layers, inputs, derivatives, J_rest)
     return z, total
 
 
-def _blocks(scale: ScaleOperator, layers: Layers) -> list[Block]:
+def _inner(scale: ScaleOperator) -> tuple[ScaleOperator, np.ndarray | None]:
+    """The operator of the coordinates that vary, and which these are; None for all."""
+    return (scale.inner, scale.index) if isinstance(scale, Embedded) else (scale, None)
+
+
+def _among(index: np.ndarray | None, group: np.ndarray) -> np.ndarray:
+    return group if index is None else np.searchsorted(index, group)
+
+
+def _square(lower: np.ndarray) -> np.ndarray:
+    """L Lᵀ, for a third of the work of the product."""
+    flipped = np.asfortranarray(lower[::-1, ::-1])  # U, upper triangular: L Lᵀ from the last row to the first is U Uᵀ
+    (lauum,) = scipy.linalg.get_lapack_funcs(("lauum",), (flipped,))
+    upper = np.triu(lauum(flipped, lower=0, overwrite_c=1)[0])
+    upper += np.triu(upper, 1).T
+    return upper[::-1, ::-1]
+
+
+def _blocks(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) -> list[Block]:
     if isinstance(scale, Kronecker):
         return list(scale.blocks)
-    sd = jnp.sqrt(scale.diagonal())
-    indices = [layer.index for layer in layers.layers] + ([layers.rest[None]] if layers.rest.size else [])
-    return [Block(index, sd[index]) for index in indices]
+    sd = scale.scale if isinstance(scale, LowRank) else jnp.sqrt(scale.diagonal())
+    sd = jnp.asarray(sd)
+    return [Block(group, sd[_among(index, group)]) for group in groups(layers)]
 
 
 def _of_layer(block: Block, a_uses, g_uses):
@@ -75,14 +164,61 @@ def _of_layer(block: Block, a_uses, g_uses):
         a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
         t = jnp.square(a) @ jnp.square(block.sd)
         return jnp.einsum("mkj,mlj->mkl", g * t[:, None, :], g)
-    M = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True)) * block.sd
-    flat = M.reshape(*M.shape[:2], -1)
+    flat = _jacobian(a_uses, g_uses) * jnp.ravel(block.sd)
     return jnp.einsum("mkp,mlp->mkl", flat, flat)
 
 
-def _of_rest(outputs: Callable, rest: np.ndarray, block: Block, centre, x):
+def _jacobian(a_uses, g_uses):
+    """(M, K, in · out)."""
+    J = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
+    return J.reshape(*J.shape[:2], -1)
+
+
+def _jacobian_of_rest(outputs: Callable, rest: np.ndarray, centre, x):
+    """(M, K, rest)."""
+
     def jacobian(row):
         return jax.jacrev(lambda part: outputs(centre.at[rest].set(part), row))(centre[rest])
 
-    root = jax.vmap(jacobian)(x) * block.sd[0]
-    return jnp.einsum("mkp,mlp->mkl", root, root)
+    return jax.vmap(jacobian)(x)
+
+
+def _of_directions(scale: LowRank, index, layers: Layers, inputs, derivatives, J_rest):
+    """(J P) M (J P)ᵀ with Σ = diag(δ²) + P M Pᵀ, P = diag(δ) B."""
+    P = jnp.asarray(scale.scale)[:, None] * scale.factor
+    moved = jnp.zeros((), P.dtype)
+    for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
+        own = P[_among(index, layer.index)]  # (in, out, rank)
+        if len(a_uses) == 1 and a_uses[0].shape[1] == 1:
+            a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
+            along = (a @ own.reshape(len(own), -1)).reshape(len(a), *own.shape[1:])
+            moved = moved + jnp.einsum("mko,mor->mkr", g, along)
+        else:
+            moved = moved + _jacobian(a_uses, g_uses) @ own.reshape(-1, own.shape[-1])
+    if J_rest is not None:
+        moved = moved + J_rest @ P[_among(index, layers.rest)]
+    return jnp.einsum("mkr,rs,mls->mkl", moved, scale.excess(), moved)
+
+
+def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
+    """Σ over pairs of layers of g T g'ᵀ, or of J Σ J'ᵀ where places are shared."""
+    J: dict[int, Any] = {}
+
+    def jacobian(i):
+        if i not in J:
+            J[i] = J_rest if i == len(inputs) else _jacobian(inputs[i], derivatives[i])
+        return J[i]
+
+    total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
+    for (i, j), block in blocks.items():
+        if block.ndim == 4:
+            a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
+            g, h = derivatives[i][0][:, :, 0], derivatives[j][0][:, :, 0]
+            num_rows, shape = len(a), block.shape
+            products = (a[:, :, None] * c[:, None, :]).reshape(num_rows, -1)
+            T = (products @ block.reshape(shape[0] * shape[1], -1)).reshape(num_rows, *shape[2:])
+            share = jnp.einsum("mko,mop,mlp->mkl", g, T, h, optimize=[(0, 1), (0, 1)])
+        else:
+            share = jnp.einsum("mkp,mlp->mkl", jacobian(i) @ block, jacobian(j))
+        total = total + (share if i == j else share + jnp.swapaxes(share, 1, 2))
+    return total

@@ -223,12 +223,14 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
             "or use MonteCarlo()."
         )
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
-    width = _width(target, kind, head, table.x) if is_cut and isinstance(kind, Gaussian) else None
-    is_layered = width is not None  # inputs and derivatives are far fewer than weights
-    if width is not None:
-        chunk = max(1, MEMORY // (8 * 8 * num_outputs * width))
-    both = Stream((target, kind), table.x, table.size, chunk)
-    mean, covariance = both(functools.partial(_outputs, head=head, is_cut=is_cut, is_layered=is_layered))
+    plan = None
+    if is_cut and isinstance(kind, Gaussian):
+        outputs = _row_outputs(target, head)
+        plan = by_layers.plan(outputs, kind.scale, jnp.asarray(kind.mean), table.x, num_rows, num_outputs)
+    if plan is not None:  # inputs and derivatives are far fewer than weights
+        chunk = max(1, MEMORY // (8 * 8 * num_outputs * plan.width))
+    given = Stream((target, kind, None if plan is None else plan.prepared), table.x, table.size, chunk)
+    mean, covariance = given(functools.partial(_outputs, head=head, is_cut=is_cut, is_layered=plan is not None))
     return target, kind, head, Projection(table.x, mean, covariance)
 
 
@@ -268,33 +270,13 @@ def _row_outputs(target: Target, head: Head) -> Callable:
     return outputs
 
 
-def _width(target: Target, kind: Gaussian, head: Head, x) -> int | None:
-    """Numbers that a row takes for each output: its derivatives, and the matrices of layers that places share.
-
-    None where the covariance does not part into blocks by layers.
-    """
-    layers = by_layers.layers_in(_row_outputs(target, head), jnp.asarray(kind.mean), x)
-    if layers is None or not by_layers.suits(kind.scale, layers):
-        return None
-    row = jax.tree.map(lambda leaf: leaf[0], x)
-    _, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], jnp.asarray(kind.mean), row)
-    total = layers.rest.size
-    for layer, uses in zip(layers.layers, inputs, strict=True):
-        places = sum(a.shape[0] for a in uses)
-        total += places * sum(layer.index.shape) + (layer.index.size if places > 1 else 0)
-    return max(total, 1)
-
-
 @functools.partial(jax.jit, static_argnames=("head", "is_cut", "is_layered"))
-def _outputs(both: tuple[Target, Kind], x, head: Head, is_cut: bool, is_layered: bool = False):
+def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_layered: bool = False):
     """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part."""
-    target, kind = both
+    target, kind, prepared = given
     centre = centre_of(kind)
     if is_layered and isinstance(kind, Gaussian):
-        one = _row_outputs(target, head)
-        layers = by_layers.layers_in(one, centre, x)
-        assert layers is not None
-        return by_layers.covariances(one, layers, kind.scale, centre, x)
+        return by_layers.covariances(_row_outputs(target, head), kind.scale, prepared, centre, x)
 
     def outputs(u, x):
         return head.split(likelihood_at(target, target.constrain(u), x))

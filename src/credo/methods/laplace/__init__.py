@@ -1,8 +1,26 @@
 """Gaussians at the mode."""
 
-from credo.methods.laplace.curvature import ExactHessian, GaussNewton
+from credo.methods.laplace.curvature import EmpiricalFisher, ExactHessian, GaussNewton, SampledFisher
+from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.laplace import Laplace
+from credo.methods.laplace.lowrank import LowRank
 from credo.methods.laplace.structure import Dense, Diagonal
+from credo.methods.laplace.subset import All, LargestVariance, LastLayer, Named
 
-__all__ = ["Dense", "Diagonal", "ExactHessian", "GaussNewton", "Kronecker", "Laplace"]
+__all__ = [
+    "All",
+    "Dense",
+    "Diagonal",
+    "EmpiricalFisher",
+    "Evidence",
+    "ExactHessian",
+    "GaussNewton",
+    "Kronecker",
+    "Laplace",
+    "LargestVariance",
+    "LastLayer",
+    "LowRank",
+    "Named",
+    "SampledFisher",
+]

@@ -1,28 +1,35 @@
-"""The curvature A = −∇² log p(u, D) at the mode, exact or Gauss-Newton.
+"""The curvature A = −∇² log p(u, D) at the mode: exact, Gauss-Newton, or by outer products of gradients.
 
 Gauss-Newton (Schraudolph 2002) keeps of the likelihood's curvature Σᵢ Jᵢᵀ Fᵢ Jᵢ, with Jᵢ the Jacobian of the natural
 outputs z of datum i and Fᵢ = −E[∂² log p(yᵢ | z)] their Fisher information, and leaves out the curvature of z(u). It is
-never negative, and equals the Hessian where z is linear in u and p(y | z) in canonical form. The prior's curvature is
-exact either way.
+never negative, and equals the Hessian where z is linear in u and p(y | z) in canonical form. The others replace Fᵢ by a
+matrix of fewer columns: rᵢ rᵢᵀ with rᵢ = ∂ log p(yᵢ | z), which is Fᵢ on average over yᵢ where the model is right, or
+Lᵢ E Eᵀ Lᵢᵀ / m with Lᵢ Lᵢᵀ = Fᵢ and random signs E. The prior's curvature is exact throughout.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from credo.linalg.products import linear_ggn, second_order
+from credo.methods.laplace import layered
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.subproblem import columns, diagonal
+from credo.model.data import Rows
 from credo.model.distributions import Scaled
 from credo.model.target import Target
 from credo.status import CredoError
+
+FEW = 100  # coordinates: a program of columns is compiled sooner than one of layers
+
+Free = Int[np.ndarray, " free"] | None  # coordinates, ascending; None for all
 
 
 @runtime_checkable
@@ -34,79 +41,228 @@ class Curvature(Protocol):
         ...
 
     def matrix(
-        self, objective: Objective, target: Target, optimum: Optimum, chunk: int
-    ) -> Float[np.ndarray, "dim dim"]: ...
+        self, objective: Objective, target: Target, optimum: Optimum, chunk: int, free: Free = None
+    ) -> Float[np.ndarray, "free free"]: ...
 
-    def diagonal(self, objective: Objective, target: Target, optimum: Optimum, chunk: int) -> Float[np.ndarray, " dim"]:
+    def diagonal(
+        self, objective: Objective, target: Target, optimum: Optimum, chunk: int, free: Free = None
+    ) -> Float[np.ndarray, " free"]:
         """The diagonal of ``matrix``, which is not formed."""
         ...
 
 
 @dataclass(frozen=True)
 class ExactHessian:
-    """The Hessian itself: it can show a saddle."""
+    """The Hessian itself, by products with vectors: it leaves nothing out, and can show a saddle."""
 
     def check(self, target: Target) -> None:
         pass
 
-    def matrix(self, objective, target, optimum, chunk):
+    def matrix(self, objective, target, optimum, chunk, free=None):
         if optimum.curvature is not None:  # the optimiser formed it
-            return optimum.curvature
-        return np.asarray(_hessian(objective.function, columns, chunk, objective.args, optimum.position))
+            return optimum.curvature if free is None else optimum.curvature[np.ix_(free, free)]
+        return np.asarray(_hessian(objective.function, columns, chunk, objective.args, optimum.position, free))
 
-    def diagonal(self, objective, target, optimum, chunk):
+    def diagonal(self, objective, target, optimum, chunk, free=None):
         if optimum.curvature is not None:
-            return np.diagonal(optimum.curvature).copy()
-        return np.asarray(_hessian(objective.function, diagonal, chunk, objective.args, optimum.position))
+            found = np.diagonal(optimum.curvature).copy()
+            return found if free is None else found[free]
+        return np.asarray(_hessian(objective.function, diagonal, chunk, objective.args, optimum.position, free))
 
 
 @dataclass(frozen=True)
-class GaussNewton:
+class OuterProducts:
+    """Σᵢ Jᵢᵀ Lᵢ Lᵢᵀ Jᵢ plus the Hessian of the prior: what the curvatures below have in common.
+
+    They need a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson,
+    Exponential, one scalar or class a row.
+    """
+
+    def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
+        """Lᵢ of each row, weights included."""
+        raise NotImplementedError
+
+    def check(self, target: Target) -> None:
+        if target.y is None or target.model.likelihood is None:
+            raise CredoError(
+                f"{_NAMES.get(type(self).__name__, type(self).__name__)} needs a likelihood, and this target has none: "
+                "use curvature=ExactHessian()."
+            )
+        if target.head is None:
+            raise CredoError(
+                f"{_NAMES.get(type(self).__name__, type(self).__name__)} needs the natural outputs of the likelihood, "
+                "and they are not known for this one: use curvature=ExactHessian(), or one scalar Normal, StudentT, "
+                "Bernoulli, Binomial, Categorical, Poisson or Exponential outcome a row."
+            )
+
+    def matrix(self, objective, target, optimum, chunk, free=None):
+        u, where, layers = self._layers(target, optimum, free)
+        if layers is None:
+            return np.asarray(_products(objective.log_prior, self, columns, chunk, objective.args, target, u, free))
+        found = layered.matrix(self, target, u, layers, where)
+        of_prior, is_diagonal = layered.prior_product(objective, u, free)
+        if is_diagonal:
+            found[np.diag_indices_from(found)] += of_prior
+            return found
+        return found + np.asarray(_hessian(objective.log_prior, columns, chunk, objective.args, u, free))
+
+    def diagonal(self, objective, target, optimum, chunk, free=None):
+        u, where, layers = self._layers(target, optimum, free)
+        if layers is None:
+            return np.asarray(_products(objective.log_prior, self, diagonal, chunk, objective.args, target, u, free))
+        return layered.diagonal(self, target, u, layers, where) + layered.prior_diagonal(objective, u, layers)[where]
+
+    def _layers(self, target: Target, optimum: Optimum, free: Free):
+        u = jnp.asarray(optimum.position)
+        where = np.arange(u.size) if free is None else free
+        return u, where, layered.layers_or_none(target, u, free) if where.size > FEW else None
+
+
+_NAMES = {"GaussNewton": "Gauss-Newton"}
+
+
+@dataclass(frozen=True)
+class GaussNewton(OuterProducts):
     """The generalised Gauss-Newton matrix of the likelihood plus the Hessian of the prior.
 
+    It leaves out the curvature of the outputs as functions of the parameters. For canonical heads it is the outer
+    product approximation of Bishop (2006, section 5.4.2) and the Fisher information.
     Needs a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson,
     Exponential, one scalar or class a row.
     """
 
-    def check(self, target: Target) -> None:
-        if target.y is None or target.model.likelihood is None:
-            raise CredoError("Gauss-Newton needs a likelihood, and this target has none: use curvature=ExactHessian().")
-        if target.head is None:
-            raise CredoError(
-                "Gauss-Newton needs the natural outputs of the likelihood, and they are not known for this one: use "
-                "curvature=ExactHessian(), or one scalar Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson "
-                "or Exponential outcome a row."
-            )
+    def roots(self, target, u, rows):
+        assert target.head is not None  # checked
+        if target.head.name == "categorical":
+            return _softmax_roots(target, u, rows)
+        values, vectors = jnp.linalg.eigh(_fisher(target, u, rows))
+        return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
 
-    def matrix(self, objective, target, optimum, chunk):
-        return np.asarray(_gauss_newton(objective.log_prior, columns, chunk, objective.args, target, optimum.position))
 
-    def diagonal(self, objective, target, optimum, chunk):
-        return np.asarray(_gauss_newton(objective.log_prior, diagonal, chunk, objective.args, target, optimum.position))
+@dataclass(frozen=True)
+class EmpiricalFisher(OuterProducts):
+    """Σᵢ gᵢ gᵢᵀ, gᵢ the gradient of log p(yᵢ | u), plus the Hessian of the prior. One column a datum: cheap.
+
+    It is the Fisher information on average where the model is right, and no curvature where it is not: it leaves out
+    that the outcomes seen are not those expected. For regression it holds squared residuals in the place of the noise
+    variance, so that a model that fits too well looks less certain than it should, and one that fits badly more
+    (Kunstner, Balles & Hennig 2019).
+    """
+
+    def roots(self, target, u, rows):
+        head, likelihood = target.head, target.model.likelihood
+        assert head is not None
+        assert likelihood is not None
+        distribution: Any = likelihood(target.constrain(u), rows.x)
+        weights = rows.weights
+        if isinstance(distribution, Scaled):
+            weights, distribution = weights * distribution.scale, distribution.base_dist
+        z = head.split(distribution)
+        slope = jax.grad(lambda z: jnp.sum(head.join(z, distribution).log_prob(rows.y)))(z)
+        return (jnp.sqrt(weights)[:, None] * slope)[:, :, None]
+
+
+@dataclass(frozen=True)
+class SampledFisher(OuterProducts):
+    """Gauss-Newton by outer products of ``num_columns`` random columns a datum: unbiased, for heads of many outputs.
+
+    Each column is a gradient of the outputs with the covariance that gradients at outcomes drawn from the model have.
+    It leaves out nothing on average; its error falls as 1/√(num_columns · N).
+    """
+
+    num_columns: int = field(default=1, metadata={"at_least": 1})
+    seed: int = field(default=0, metadata={"at_least": 0})
+
+    def roots(self, target, u, rows):
+        root = GaussNewton().roots(target, u, rows)
+        # of the row itself, so that chunks of rows, whatever their size, have independent signs
+        key = jax.random.key(self.seed)
+        seeds = jax.lax.bitcast_convert_type(_numbers(rows, len(root)), jnp.uint32)
+        signs = jax.vmap(
+            lambda s: jax.random.rademacher(jax.random.fold_in(key, s), (root.shape[2], self.num_columns), root.dtype)
+        )(seeds)
+        return jnp.einsum("mkl,mlc->mkc", root, signs) / np.sqrt(self.num_columns).astype(root.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("function", "form", "chunk"))
-def _hessian(function: Callable, form: Callable, chunk: int, args, u):
-    *_, product = second_order(lambda v: function(args, v), u)
-    return form(lambda v: -product(v), u, chunk)
+def _hessian(function: Callable, form: Callable, chunk: int, args, u, free):
+    *_, product = second_order(lambda v: function(args, _moved(u, free, v)), _part(u, free))
+    return form(lambda v: -product(v), _part(u, free), chunk)
 
 
-@functools.partial(jax.jit, static_argnames=("log_prior", "form", "chunk"))
-def _gauss_newton(log_prior: Callable, form: Callable, chunk: int, args, target: Target, u):
-    head, likelihood = target.head, target.model.likelihood
+@functools.partial(jax.jit, static_argnames=("log_prior", "curvature", "form", "chunk"))
+def _products(log_prior: Callable, curvature, form: Callable, chunk: int, args, target: Target, u, free):
+    of_likelihood = likelihood_product(curvature, target, u, free)
+    *_, of_prior = second_order(lambda v: log_prior(args, _moved(u, free, v)), _part(u, free))
+    return form(lambda v: of_likelihood(v) - of_prior(v), _part(u, free), chunk)
+
+
+def likelihood_product(curvature: OuterProducts, target: Target, u, free) -> Callable:
+    """v ↦ Σ Jᵀ L Lᵀ J v over the free coordinates, all rows at once."""
+    head = target.head
     assert head is not None  # checked
-    assert likelihood is not None
 
     def outputs(v) -> Float[Array, "M K"]:
-        return head.split(target.likelihood_distribution(target.constrain(v), target.x))
+        return head.split(target.likelihood_distribution(target.constrain(_moved(u, free, v)), target.x))
 
-    def fisher(z: Float[Array, "M K"]) -> Float[Array, "M K K"]:
-        distribution = likelihood(target.constrain(u), target.x)
+    def squares(z):
         weights = jnp.ones(z.shape[:1], z.dtype) if target.weights is None else jnp.asarray(target.weights)
-        if isinstance(distribution, Scaled):
-            weights, distribution = weights * distribution.scale, distribution.base_dist
-        return weights[:, None, None] * head.fisher(z, distribution)
+        L = curvature.roots(target, u, Rows(target.x, target.y, weights))
+        return L @ jnp.swapaxes(L, 1, 2)
 
-    of_likelihood = linear_ggn(outputs, fisher, u)
-    *_, of_prior = second_order(lambda v: log_prior(args, v), u)
-    return form(lambda v: of_likelihood(v) - of_prior(v), u, chunk)
+    return linear_ggn(outputs, squares, _part(u, free))
+
+
+def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> Float[np.ndarray, " free"]:
+    """The diagonal of −∇² log p(u) over the free coordinates."""
+    found, is_diagonal = layered.prior_product(objective, u, free)
+    if is_diagonal:
+        return found
+    layers = layered.layers_or_none(target, u, free)
+    if layers is not None:
+        found = layered.prior_diagonal(objective, u, layers)
+        return found if free is None else found[free]
+    return np.asarray(_hessian(objective.log_prior, diagonal, 1, objective.args, u, free))
+
+
+def _part(u, free):
+    return u if free is None else u[free]
+
+
+def _moved(u, free, v):
+    return v if free is None else u.at[free].set(v)
+
+
+def _fisher(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
+    """The Fisher information of each row's outputs, weighted."""
+    head, likelihood = target.head, target.model.likelihood
+    assert head is not None
+    assert likelihood is not None
+    distribution: Any = likelihood(target.constrain(u), rows.x)
+    weights = rows.weights
+    if isinstance(distribution, Scaled):
+        weights, distribution = weights * distribution.scale, distribution.base_dist
+    return weights[:, None, None] * head.fisher(head.split(distribution), distribution)
+
+
+def _softmax_roots(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
+    """diag(√p) − p √pᵀ, whose square is diag(p) − p pᵀ, times the root of the weight: no eigenvectors of each row."""
+    head, likelihood = target.head, target.model.likelihood
+    assert head is not None
+    assert likelihood is not None
+    distribution: Any = likelihood(target.constrain(u), rows.x)
+    weights = rows.weights
+    if isinstance(distribution, Scaled):
+        weights, distribution = weights * distribution.scale, distribution.base_dist
+    p = jax.nn.softmax(head.split(distribution))
+    r = jnp.sqrt(p)
+    return jnp.sqrt(weights)[:, None, None] * (jax.vmap(jnp.diag)(r) - p[:, :, None] * r[:, None, :])
+
+
+def _numbers(rows: Rows, size: int) -> Float[Array, " M"]:
+    """A number of each row, by which its random signs are drawn: whatever the chunk, the same."""
+    total = jnp.zeros(size, jnp.float32)
+    for leaf in jax.tree.leaves((rows.x, rows.y)):
+        flat = jnp.asarray(leaf, jnp.float32).reshape(size, -1)
+        total = total + flat @ jnp.cos(jnp.arange(1, flat.shape[1] + 1, dtype=jnp.float32))
+    return total

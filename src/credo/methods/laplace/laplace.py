@@ -19,6 +19,7 @@ from credo.methods.laplace.curvature import Curvature, ExactHessian
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense, Shape, Structure
+from credo.methods.laplace.subset import All, Subset, shape_of
 from credo.methods.optimise.diagnosis import coordinate_names, diagnose, transformed
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
@@ -46,8 +47,9 @@ class Laplace:
 
     ``structure``: of ``credo.laplace``: ``Dense()`` (every covariance), ``Diagonal()``, or ``Kronecker()`` for the
     weights of networks. ``curvature``: ``ExactHessian()``, or ``GaussNewton()``, which is never negative for the
-    likelihood's part. ``num_steps``: at most this many evaluations on the way to the mode; 0 takes the curvature where
-    it starts.
+    likelihood's part. ``subset``: which parameters vary, ``All()``, ``LastLayer()``, ``Named(…)`` or
+    ``LargestVariance(k)``; the others stay at the mode, known, and the evidence is that given them. ``num_steps``: at
+    most this many evaluations on the way to the mode; 0 takes the curvature where it starts.
     ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
@@ -63,6 +65,7 @@ class Laplace:
     structure: Structure = field(default_factory=Dense)
     curvature: Curvature = field(default_factory=ExactHessian)
     prior: Posterior | None = None
+    subset: Subset = field(default_factory=All)
     num_steps: int = field(default=MAX_STEPS, metadata={"at_least": 0})
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
@@ -83,11 +86,11 @@ class Laplace:
         )
         diagnosis = diagnose(target, objective, optimum, solver)
         is_mode = not (diagnosis.figures["mode_at_infinity"] or diagnosis.figures["mode_on_boundary"])
-        shape = self.structure.shape(self.curvature, objective, target, optimum, chunk, is_mode)
+        shape = shape_of(self.structure, self.subset, self.curvature, objective, target, optimum, chunk, is_mode)
         is_positive = shape.min_curvature > 0
         mean = optimum.position if is_mode and is_positive else within_range(target, optimum.position)
         kind = Gaussian(jax.device_put(mean), shape.scale)
-        sentences = diagnosis.sentences
+        sentences = (*diagnosis.sentences, *shape.sentences)
         if not is_positive:
             name = coordinate_names(target)[shape.coordinate]
             sentences = (
@@ -122,7 +125,10 @@ class Laplace:
 
     def _evidence(self, target: Target, value: float, shape: Shape) -> tuple[Estimate | None, float | None]:
         """log p(D), of all batches so far, and of the last."""
-        increment = value + 0.5 * target.dim * float(np.log(2 * np.pi)) + float(shape.scale.log_det())
+        if shape.log_fixed is None:
+            return None, None
+        increment = value - shape.log_fixed + 0.5 * shape.scale.rank * float(np.log(2 * np.pi))
+        increment += float(shape.scale.log_det())
         if self.prior is None:
             return (Estimate(increment, np.nan, "laplace") if has_evidence(target) else None), increment
         earlier = self.prior.log_evidence

@@ -44,6 +44,7 @@ def _weigh(function: Callable, args, kind: Gaussian, z):
     """Log weights, up to a constant, and where they were taken."""
 
     def one(z):
+        z = kind.scale.white(z)
         u = kind.mean + kind.scale.matvec(z)
         return function(args, u) + 0.5 * jnp.dot(z, z), u
 

@@ -8,7 +8,7 @@ import numpy as np
 from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.operator import ScaleOperator
-from credo.methods.laplace.curvature import Curvature, ExactHessian
+from credo.methods.laplace.curvature import Curvature, ExactHessian, Free
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
@@ -21,11 +21,17 @@ WIDEST = 5.0  # sd of a log or logit where there is no mode: the data do not hol
 
 
 class Shape(NamedTuple):
-    """S with S Sᵀ = A⁻¹; the smallest eigenvalue of A and the coordinate that leads its direction."""
+    """S with S Sᵀ = A⁻¹; the smallest eigenvalue of A and the coordinate that leads its direction.
+
+    ``sentences``: what the posterior should say of it. ``log_fixed``: the log prior density of the coordinates that do
+    not vary, None where it is not known.
+    """
 
     scale: ScaleOperator
     min_curvature: float
     coordinate: int
+    sentences: tuple[str, ...] = ()
+    log_fixed: float | None = 0.0
 
 
 @runtime_checkable
@@ -40,8 +46,12 @@ class Structure(Protocol):
         optimum: Optimum,
         chunk: int,
         is_mode: bool = True,
+        free: Free = None,
     ) -> Shape:
-        """Where ``is_mode`` is False or the curvature not positive: no approximation, but numbers to draw from."""
+        """Of the coordinates ``free`` (ascending; None for all), which ``scale`` and ``coordinate`` count.
+
+        Where ``is_mode`` is False or the curvature not positive: no approximation, but numbers to draw from.
+        """
         ...
 
 
@@ -49,17 +59,18 @@ class Structure(Protocol):
 class Dense:
     """Every covariance. Up to 10,000 dimensions."""
 
-    def shape(self, curvature, objective, target, optimum, chunk, is_mode=True):
-        if target.dim > MAX_DENSE:
+    def shape(self, curvature, objective, target, optimum, chunk, is_mode=True, free=None):
+        dim = target.dim if free is None else free.size
+        if dim > MAX_DENSE:
             raise CredoError(
-                f"A dense Laplace of {target.dim} dimensions needs {8e-9 * target.dim**2:.1f} GB a matrix (the bound "
-                f"is {MAX_DENSE} dimensions): use structure=Diagonal()."
+                f"A dense Laplace of {dim} dimensions needs {8e-9 * dim**2:.1f} GB a matrix (the bound is {MAX_DENSE} "
+                "dimensions): use structure=Diagonal(), or a subset of the parameters."
             )
-        A = curvature.matrix(objective, target, optimum, chunk).astype(np.float64)
+        A = curvature.matrix(objective, target, optimum, chunk, free).astype(np.float64, copy=False)
         spectrum = Spectrum(A, float(np.finfo(optimum.position.dtype).eps))
         smallest, coordinate = spectrum.smallest
         if not (is_mode and spectrum.is_positive):
-            A = spectrum.safe() + np.diag(transformed(target) / WIDEST**2)
+            A = spectrum.safe() + np.diag(free_transformed(target, free) / WIDEST**2)
         return Shape(DenseScale.from_precision(A), smallest, coordinate)
 
 
@@ -67,13 +78,20 @@ class Dense:
 class Diagonal:
     """The diagonal of the curvature alone: parameters independent, with their conditional variances."""
 
-    def shape(self, curvature, objective, target, optimum, chunk, is_mode=True):
-        diagonal = curvature.diagonal(objective, target, optimum, chunk).astype(np.float64)
+    def shape(self, curvature, objective, target, optimum, chunk, is_mode=True, free=None):
+        diagonal = curvature.diagonal(objective, target, optimum, chunk, free).astype(np.float64)
         coordinate = int(np.argmin(diagonal))
         smallest = float(diagonal[coordinate])
         if optimum.curvature is not None and isinstance(curvature, ExactHessian):  # a saddle may hide off the diagonal
-            smallest, coordinate = Spectrum(optimum.curvature, float(np.finfo(optimum.position.dtype).eps)).smallest
+            A = optimum.curvature if free is None else optimum.curvature[np.ix_(free, free)]
+            smallest, coordinate = Spectrum(A, float(np.finfo(optimum.position.dtype).eps)).smallest
         if not (is_mode and smallest > 0):
             safe = np.maximum(np.abs(diagonal), LEAST * max(float(np.max(np.abs(diagonal))), 1e-100))
-            diagonal = np.where(diagonal > 0, diagonal, safe) + transformed(target) / WIDEST**2
+            diagonal = np.where(diagonal > 0, diagonal, safe) + free_transformed(target, free) / WIDEST**2
         return Shape(DiagonalScale(1 / np.sqrt(diagonal)), smallest, coordinate)
+
+
+def free_transformed(target: Target, free: Free) -> np.ndarray:
+    """Which of the free coordinates pass through a transform that is not the identity."""
+    found = transformed(target)
+    return found if free is None else found[free]

@@ -9,10 +9,12 @@ from functools import cached_property
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse.linalg
 from jaxtyping import Float
 
 TINY = 1e-100
 LEAST = 1e-6  # of the unit diagonal, where a curvature that is not positive must serve
+MANY = 1_000  # dimensions: above it the smallest eigenvalue is found from the factor
 SAFE = 1e-9  # reciprocal condition number above which a Cholesky factor says all
 
 
@@ -79,9 +81,9 @@ class Spectrum:
         if not self.is_finite:
             return np.nan, 0
         if self.factor is not None:
-            smallest, v = scipy.linalg.eigh(self.matrix, subset_by_index=[0, 0], driver="evr")
-            if smallest[0] > 0:
-                return float(smallest[0]), int(np.argmax(np.abs(v[:, 0] * self.scale)))
+            smallest, v = self._smallest_by_factor() if len(self.scale) > MANY else self._smallest_of_matrix()
+            if smallest > 0:
+                return smallest, int(np.argmax(np.abs(v * self.scale)))
         v = self.vectors[:, 0]
         coordinate = int(np.argmax(np.abs(v)))
         if abs(self.eigenvalues[0]) <= self.floor:
@@ -91,6 +93,25 @@ class Spectrum:
             return float(smallest), coordinate
         v = v / self.scale  # rounding hid the sign: the curvature along the direction that has it
         return float(self.eigenvalues[0] / np.dot(v, v)), coordinate
+
+    def _smallest_of_matrix(self) -> tuple[float, np.ndarray]:
+        smallest, v = scipy.linalg.eigh(self.matrix, subset_by_index=[0, 0], driver="evr")
+        return float(smallest[0]), v[:, 0]
+
+    def _smallest_by_factor(self) -> tuple[float, np.ndarray]:
+        """As the largest eigenvalue of A⁻¹, by Lanczos' method: a few solutions, where the matrix takes dim³ steps."""
+        dim = len(self.scale)
+
+        def solve(v):
+            return self.solve(v / self.scale) / self.scale
+
+        inverse = scipy.sparse.linalg.LinearOperator((dim, dim), solve, dtype=float)
+        start = np.random.default_rng(0).normal(size=dim)
+        try:
+            largest, v = scipy.sparse.linalg.eigsh(inverse, k=1, which="LA", v0=start, tol=1e-8)
+        except scipy.sparse.linalg.ArpackError:
+            return self._smallest_of_matrix()
+        return float(1 / largest[0]), v[:, 0]
 
     def safe(self) -> Float[np.ndarray, "dim dim"]:
         """A with |eigenvalues|, none near zero: something to draw from where A is no precision."""

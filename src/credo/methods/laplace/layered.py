@@ -1,0 +1,262 @@
+"""The Gauss-Newton matrix of a network from the inputs and derivatives of its layers (model/layers.py), row by row.
+
+With a the inputs of a layer and g_k the derivatives of its outputs along column k of a root of the Fisher information,
+the rows of the weighted Jacobian are J_k = Σ_s a_s ⊗ g_ks over the places s. For two layers that a row uses once each,
+
+    Σ_nk J_nk J'_nkᵀ = Σ_n (a_n a'_nᵀ) ⊗ (Σ_k g_nk g'_nkᵀ)
+
+is one product of matrices with (in · in') × n and n × (out · out') numbers: K times less work than with J. Where places
+are shared, J is formed for a chunk of rows. Coordinates that are in no layer have their derivatives by autodiff.
+"""
+
+import functools
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.linalg.products import second_order
+from credo.methods.optimise.objective import Objective
+from credo.model.data import Rows
+from credo.model.layers import Layers, find_layers, separable
+from credo.model.target import Target
+from credo.status import CredoError
+
+MAX_APART = 2_000  # coordinates whose prior curvature is found one by one
+MEMORY = 256 * 2**20  # bytes of activations and derivatives at once
+
+
+class Rooted(Protocol):
+    """A curvature that is a sum of outer products: Σ Jᵀ L Lᵀ J. Frozen: compiled programs are keyed on it."""
+
+    def roots(self, target: Target, u, rows: Rows) -> Any:
+        """L (M, K, columns) of each row, weights included."""
+        ...
+
+
+def layers_of(target: Target, u, who: str, instead: str) -> Layers:
+    """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone."""
+    row = jax.tree.map(lambda leaf: leaf[0], target.x)
+    try:
+        return find_layers(functools.partial(outputs_of_row, target), u, row)
+    except (TypeError, ValueError, IndexError) as error:
+        raise CredoError(
+            f"The network cannot be evaluated on one row alone ({str(error)[:80]}), which {who} needs: use {instead}."
+        ) from error
+
+
+def layers_or_none(target: Target, u, free: np.ndarray | None) -> Layers | None:
+    """The layers among the free coordinates, None where there are none or a row cannot be evaluated alone."""
+    if target.num_terms != target.size or not jax.tree.leaves(target.x):
+        return None
+    try:
+        layers = layers_of(target, u, "", "")
+    except CredoError:
+        return None
+    layers = layers if free is None else layers.within(free)
+    return layers if layers.layers else None
+
+
+def outputs_of_row(target: Target, u, row):
+    """(K,)"""
+    head = target.head
+    assert head is not None  # checked by the curvature
+    one = jax.tree.map(lambda leaf: leaf[None], row)
+    return head.split(target.likelihood_distribution(target.constrain(u), one))[0]
+
+
+def places(target: Target, u, layers: Layers) -> tuple[int, list[list[int]]]:
+    """The number of outputs of a row, and at how many places it is in each use of each layer."""
+    row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], target.x))
+    z, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], u, row)
+    return z.size, [[a.shape[0] for a in each] for each in inputs]
+
+
+def summed(function, target: Target, u, numbers: int, *static):
+    """Σ ``function(target, u, rows, *static)`` over chunks of ``Rows``, each row of which takes so many numbers."""
+    chunk = int(np.clip(MEMORY // (8 * 4 * numbers), 1, target.size))
+    chunk = -(-target.size // -(-target.size // chunk))
+    weights = np.ones(target.size) if target.weights is None else np.asarray(target.weights)
+    total = None
+    for first in range(0, target.size, chunk):
+        place = np.arange(first, first + chunk)
+        counts = np.where(place < target.size, 1.0, 0.0)
+        place = np.minimum(place, target.size - 1)
+        x, y = jax.tree.map(lambda leaf, place=place: np.asarray(leaf)[place], (target.x, target.y))
+        found = function(target, u, Rows(x, y, jnp.asarray(counts * weights[place], u.dtype)), *static)
+        total = found if total is None else jax.tree.map(jnp.add, total, found)
+    assert total is not None
+    return total
+
+
+# the matrix ----------------------------------------------------------------------------------------------------------
+
+
+def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
+    """Σ Jᵀ F J over the coordinates ``free``, those of ``layers``: (free, free) in the precision of u."""
+    num_outputs, by_use = places(target, u, layers)
+    shapes = [layer.index.shape for layer in layers.layers]
+    is_single = [len(each) == 1 and each[0] == 1 for each in by_use]
+    pairs = separable(shapes, is_single, num_outputs)
+    numbers = num_outputs * free.size if len(pairs) < len(shapes) * (len(shapes) + 1) // 2 or layers.rest.size else 0
+    numbers += sum(shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs)
+    numbers += sum(num_outputs * s[0] * s[1] for s, single in zip(shapes, is_single, strict=True) if not single)
+    numbers += num_outputs * sum(sum(each) * s[1] for each, s in zip(by_use, shapes, strict=True))
+    blocks = summed(_blocks, target, u, numbers + 1, curvature, Frozen(layers), pairs)
+    groups = [np.searchsorted(free, layer.index.ravel()) for layer in layers.layers]
+    groups += [np.searchsorted(free, layers.rest)] if layers.rest.size else []
+    found = np.empty((free.size, free.size), u.dtype)
+    for (i, j), block in blocks.items():
+        block = np.asarray(block)
+        if (i, j) in pairs:  # (in, in', out, out') to (in, out), (in', out')
+            (a, b), (c, d) = shapes[i], shapes[j]
+            block = block.reshape(a, c, b, d).transpose(0, 2, 1, 3).reshape(a * b, c * d)
+        found[np.ix_(groups[i], groups[j])] = block
+        if i != j:
+            found[np.ix_(groups[j], groups[i])] = block.T
+    return found
+
+
+class Frozen:
+    """Layers as a static argument: they are traced anew where a program is compiled, and equal if their places are."""
+
+    def __init__(self, layers: Layers):
+        self.free = np.sort(np.concatenate([*(layer.index.ravel() for layer in layers.layers), layers.rest]))
+        self.key = self.free.tobytes()
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __eq__(self, other):
+        return isinstance(other, Frozen) and self.key == other.key
+
+    def layers(self, target: Target, u) -> Layers:
+        return layers_of(target, u, "", "").within(self.free)
+
+
+@functools.partial(jax.jit, static_argnames=("curvature", "frozen", "pairs"))
+def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -> dict[tuple[int, int], Any]:
+    layers = frozen.layers(target, u)
+    inputs, derivatives, rest = parts(curvature, target, layers, u, rows)
+    num_groups = len(layers.layers) + (rest is not None)
+    J: dict[int, Any] = {}
+
+    def jacobian(i):
+        """(M · K, coordinates of group i)."""
+        if i not in J:
+            found = rest if i == len(layers.layers) else _jacobian(inputs[i], derivatives[i])
+            J[i] = found.reshape(-1, found.shape[-1])
+        return J[i]
+
+    blocks = {}
+    for i in range(num_groups):
+        for j in range(i, num_groups):
+            if (i, j) in pairs:
+                a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
+                g, h = derivatives[i][0][:, :, 0], derivatives[j][0][:, :, 0]
+                products = (a[:, :, None] * c[:, None, :]).reshape(len(a), -1)
+                blocks[i, j] = products.T @ jnp.einsum("mko,mkp->mop", g, h).reshape(len(g), -1)
+            else:
+                blocks[i, j] = jacobian(i).T @ jacobian(j)
+    return blocks
+
+
+def parts(curvature: Rooted, target: Target, layers: Layers, u, rows):
+    """Inputs (M, S, in) and derivatives (M, K, S, out) of each use of each layer, and J (M, K, rest) of the others."""
+    columns = curvature.roots(target, u, rows)
+
+    def one(row, root):
+        _, inputs, back = layers.linearised(u, row)
+        return inputs, jax.vmap(back, in_axes=1)(root)
+
+    inputs, derivatives = jax.vmap(one)(rows.x, columns)
+    if not layers.rest.size:
+        return inputs, derivatives, None
+
+    def others(row, root):
+        _, pull = jax.vjp(lambda part: outputs_of_row(target, u.at[layers.rest].set(part), row), u[layers.rest])
+        return jax.vmap(lambda column: pull(column)[0], in_axes=1)(root)
+
+    return inputs, derivatives, jax.vmap(others)(rows.x, columns)
+
+
+def _jacobian(a_uses, g_uses):
+    """(M, K, in · out)."""
+    J = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
+    return J.reshape(*J.shape[:2], -1)
+
+
+# the diagonal --------------------------------------------------------------------------------------------------------
+
+
+def diagonal(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
+    """The diagonal of ``matrix`` (free,)."""
+    num_outputs, by_use = places(target, u, layers)
+    numbers = num_outputs * layers.rest.size + 1
+    for layer, each in zip(layers.layers, by_use, strict=True):
+        numbers += sum(each) * (layer.index.shape[0] + num_outputs * layer.index.shape[1])
+        numbers += num_outputs * layer.index.size if sum(each) > 1 else 0
+    parts = summed(_squares, target, u, numbers, curvature, Frozen(layers))
+    found = np.empty(free.size, u.dtype)
+    for layer, part in zip(layers.layers, parts, strict=False):
+        found[np.searchsorted(free, layer.index.ravel())] = np.asarray(part).ravel()
+    if layers.rest.size:
+        found[np.searchsorted(free, layers.rest)] = np.asarray(parts[-1])
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("curvature", "frozen"))
+def _squares(target: Target, u, rows, curvature: Rooted, frozen: Frozen) -> list[Any]:
+    layers = frozen.layers(target, u)
+    inputs, derivatives, rest = parts(curvature, target, layers, u, rows)
+    found = []
+    for a_uses, g_uses in zip(inputs, derivatives, strict=True):
+        if len(a_uses) == 1 and a_uses[0].shape[1] == 1:
+            a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
+            found.append(jnp.square(a).T @ jnp.sum(jnp.square(g), axis=1))
+        else:
+            found.append(jnp.sum(jnp.square(_jacobian(a_uses, g_uses)), axis=(0, 1)))
+    return found if rest is None else [*found, jnp.sum(jnp.square(rest), axis=(0, 1))]
+
+
+# the prior -----------------------------------------------------------------------------------------------------------
+
+
+def prior_diagonal(objective: Objective, u, layers: Layers) -> np.ndarray:
+    """The diagonal of −∇² log p(u) (dim,).
+
+    Weights are independent given the hyperparameters, so that a product with ones on them gives theirs at once; the
+    coordinates in no layer, hyperparameters among them, follow one by one.
+    """
+    apart = tuple(int(i) for i in layers.rest) if layers.rest.size <= MAX_APART else ()
+    return np.asarray(_prior_diagonal(objective.log_prior, objective.args, u, apart))
+
+
+def prior_product(objective: Objective, u, free: np.ndarray | None) -> tuple[np.ndarray, bool]:
+    """The product of −∇² log p(u) over the free coordinates with ones, and whether it is that matrix's diagonal."""
+    size = u.size if free is None else free.size
+    z = np.random.default_rng(0).normal(size=size).astype(u.dtype)  # a matrix that maps it so is diagonal
+    found, moved = map(np.asarray, _prior_products(objective.log_prior, objective.args, u, free, z))
+    scale = np.finfo(u.dtype).eps * 100 * max(float(np.max(np.abs(found))), 1e-30)
+    return found, bool(np.all(np.abs(moved - found * z) <= scale * (1 + np.abs(z))))
+
+
+@functools.partial(jax.jit, static_argnames=("log_prior", "apart"))
+def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...]):
+    *_, product = second_order(lambda v: log_prior(args, v), u)
+    alone = jnp.asarray(apart, int)
+    found = -product(jnp.ones_like(u).at[alone].set(0.0))
+    if not apart:
+        return found
+    own = jax.lax.map(lambda i: -product(jnp.zeros_like(u).at[i].set(1.0))[i], alone)
+    return found.at[alone].set(own)
+
+
+@functools.partial(jax.jit, static_argnames="log_prior")
+def _prior_products(log_prior, args, u, free, z):
+    def density(v):
+        return log_prior(args, v if free is None else u.at[free].set(v))
+
+    *_, product = second_order(density, u if free is None else u[free])
+    return -product(jnp.ones_like(z)), -product(z)

@@ -1,0 +1,183 @@
+"""Which coordinates the Gaussian leaves free; the others stay at the mode, known.
+
+The Gaussian is then that of log p(u_s | u_r = û_r, D), with the curvature A_ss, and the evidence that of the model
+whose other parameters are û_r:
+
+    log p(D | û_r) ≈ log p(û, D) − log p(û_r) + (s/2) log 2π − ½ log |A_ss|
+
+log p(u_r) = ∫ p(u) du_s is taken where the prior of u_s is normal given the rest: a Gaussian integral.
+Subnetworks of largest variance: Daxberger et al. 2021, Bayesian deep learning via subnetwork inference.
+"""
+
+import fnmatch
+import functools
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.linalg.embedded import Embedded
+from credo.linalg.products import second_order
+from credo.methods.laplace.curvature import Curvature, Free, GaussNewton
+from credo.methods.laplace.layered import layers_of
+from credo.methods.laplace.structure import Diagonal, Shape, Structure
+from credo.methods.optimise.newton import Optimum
+from credo.methods.optimise.objective import Objective
+from credo.methods.optimise.subproblem import columns
+from credo.model.last_layer import last_layers
+from credo.model.target import Target
+from credo.status import CredoError
+
+MAX_COUPLED = 2_000  # free coordinates whose prior may couple them: a matrix of 32 MB
+EXACT = 1e-6  # relative error of a prior's gradient that is taken for linear
+
+
+@runtime_checkable
+class Subset(Protocol):
+    """Which coordinates vary."""
+
+    def coordinates(
+        self, target: Target, curvature: Curvature, objective: Objective, optimum: Optimum, chunk: int
+    ) -> Free:
+        """Ascending; None for all. CredoError where there are none such."""
+        ...
+
+
+@dataclass(frozen=True)
+class All:
+    """Every parameter."""
+
+    def coordinates(self, target, curvature, objective, optimum, chunk):
+        return None
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The weights and the bias from which the network's outputs come: generalised linear regression on its features.
+
+    Found by tracing the network, whatever module it came from. Several layers where several add up to the outputs.
+    """
+
+    def coordinates(self, target, curvature, objective, optimum, chunk):
+        if target.head is None:
+            raise CredoError("LastLayer() needs the natural outputs of the likelihood: use Named(…) instead.")
+        layers = layers_of(target, jnp.asarray(optimum.position), "LastLayer()", "subset=Named(…)")
+        found = last_layers(layers)
+        if not found:
+            raise CredoError(
+                "No matrix of weights gives the outputs of this model (they may be shared with another place, or the "
+                "outputs come otherwise): name the parameters, subset=credo.laplace.Named(…)."
+            )
+        return np.unique(np.concatenate([layer.index.ravel() for layer in found]))
+
+
+@dataclass(frozen=True, init=False)
+class Named:
+    """The parameters that match one of ``patterns``: ``Named("weights.out.*", "noise")``. ``*`` stands for any text.
+
+    A pattern also takes what lies under it: ``"weights.out"`` takes ``weights.out.kernel``.
+    """
+
+    patterns: tuple[str, ...]
+
+    def __init__(self, *patterns: str):
+        object.__setattr__(self, "patterns", patterns)
+
+    def coordinates(self, target, curvature, objective, optimum, chunk):
+        leaves = target.structure.leaves
+        known = ", ".join(leaf.name for leaf in leaves)
+        if not self.patterns or not all(isinstance(pattern, str) for pattern in self.patterns):
+            raise CredoError(f"Named(…) takes names of parameters; got {self.patterns!r}. The model has {known}.")
+        taken = np.zeros(len(leaves), bool)
+        for pattern in self.patterns:
+            own = np.array([_matches(leaf.name, pattern) for leaf in leaves])
+            if not own.any():
+                raise CredoError(f"No parameter is named {pattern!r}. The model has {known}.")
+            taken |= own
+        return np.flatnonzero(np.repeat(taken, [leaf.size for leaf in leaves]))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern}.*")
+
+
+@dataclass(frozen=True)
+class LargestVariance:
+    """The ``size`` coordinates of largest variance under a diagonal Laplace: 1 / Aᵢᵢ."""
+
+    size: int
+
+    def coordinates(self, target, curvature, objective, optimum, chunk):
+        if not 1 <= self.size <= target.dim:
+            raise CredoError(
+                f"LargestVariance({self.size}) of a model with {target.dim} coordinates: give 1 to {target.dim}."
+            )
+        cheap = GaussNewton() if target.head is not None and target.y is not None else curvature
+        scale = Diagonal().shape(cheap, objective, target, optimum, chunk).scale
+        return np.sort(np.argsort(-np.asarray(scale.scale), kind="stable")[: self.size])
+
+
+def shape_of(
+    structure: Structure,
+    subset: Subset,
+    curvature: Curvature,
+    objective: Objective,
+    target: Target,
+    optimum: Optimum,
+    chunk: int,
+    is_mode: bool,
+) -> Shape:
+    """The structure's shape over the subset's coordinates, among all."""
+    free = subset.coordinates(target, curvature, objective, optimum, chunk)
+    shape = structure.shape(curvature, objective, target, optimum, chunk, is_mode, free)
+    if free is None or free.size == target.dim:
+        return shape
+    log_fixed = log_prior_of_fixed(objective, jnp.asarray(optimum.position), free)
+    sentences = shape.sentences
+    if log_fixed is None:
+        sentences = (*sentences, "The free parameters have no normal prior given the fixed ones: no evidence.")
+    return shape._replace(
+        scale=Embedded.at(free, shape.scale, target.dim),
+        coordinate=int(free[shape.coordinate]),
+        sentences=sentences,
+        log_fixed=log_fixed,
+    )
+
+
+# what is left of the prior -------------------------------------------------------------------------------------------
+
+
+def log_prior_of_fixed(objective: Objective, position, free: np.ndarray) -> float | None:
+    """log p(u_r), the free coordinates integrated out; None where their prior, given the others, is not normal."""
+    z = np.random.default_rng(0).normal(size=free.size).astype(position.dtype)  # where linearity is looked at
+    coupled = free.size <= MAX_COUPLED
+    value, log_det, residual = map(float, _integral(objective.log_prior, objective.args, position, free, z, coupled))
+    return value + 0.5 * free.size * float(np.log(2 * np.pi)) - 0.5 * log_det if residual <= EXACT else None
+
+
+@functools.partial(jax.jit, static_argnames=("log_prior", "is_coupled"))
+def _integral(log_prior, args, u, free, z, is_coupled: bool):
+    """(log p at the prior's mean m of u_s, log |P|, the error of ∇ log p = −P (u_s − m))."""
+
+    def density(v):
+        return log_prior(args, u.at[free].set(v))
+
+    start = u[free]
+    _, gradient, product = second_order(density, start)
+    if is_coupled:
+        P = -columns(product, start, min(start.size, 128))
+        mean = start + jnp.linalg.solve(P, gradient)
+        step, log_det = jnp.linalg.solve(P, z), jnp.linalg.slogdet(P)[1]
+        is_positive = jnp.linalg.eigvalsh(P)[0] > 0
+        wanted = -z
+    else:
+        p = -product(jnp.ones_like(start))
+        mean, step, log_det, is_positive = start + gradient / p, z / p, jnp.sum(jnp.log(p)), jnp.all(p > 0)
+        wanted = -z
+    value, slope = jax.value_and_grad(density)(mean)
+    moved = jax.grad(density)(mean + step)
+    size = jnp.linalg.norm(z)
+    residual = (jnp.linalg.norm(slope) + jnp.linalg.norm(moved - wanted)) / size
+    return value, log_det, jnp.where(is_positive, residual, jnp.inf)

@@ -1,0 +1,195 @@
+"""Structures and curvatures of networks: by layers as by products, exact where they can be; low rank and a diagonal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo.methods.laplace import curvature as curvatures
+from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher
+from credo.methods.optimise.newton import Optimum, Status
+from credo.methods.optimise.objective import in_unconstrained_space
+from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
+from credo.precision import double
+from credo.predict import by_layers
+
+RANDOM = np.random.default_rng(5)
+
+
+def normal(*shape):
+    return RANDOM.normal(size=shape)
+
+
+def dense(p, x):
+    return (p["scale"] * jnp.tanh(x @ p["a"] + p["b"])) @ p["c"].T + p["d"]
+
+
+def convolutional(p, x):
+    image = jax.lax.conv_general_dilated(x, p["k"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jax.nn.relu(image).reshape(len(x), -1) @ p["w"]
+
+
+NETWORKS = {
+    "dense": (dense, {"a": normal(3, 4), "b": normal(4), "scale": normal(4), "c": normal(3, 4), "d": normal(3)}, (3,)),
+    "convolutional": (convolutional, {"k": normal(3, 3, 1, 2), "w": normal(18, 3)}, (3, 3, 1)),
+}
+
+
+def target_of(name):
+    apply, params, shape = NETWORKS[name]
+    network = BayesianNetwork(apply, params, head=Categorical(), prior=Isotropic(2.0))
+    weights = RANDOM.uniform(0.5, 2.0, 7)
+    return network.given(normal(7, *shape), RANDOM.integers(0, 3, 7), weights=weights).flat()
+
+
+def at(u):
+    nothing = np.zeros_like(u)
+    return Optimum(u, 0.0, nothing, 0.0, None, nothing, nothing, Status.CONVERGED, 0, 0, 0)
+
+
+@pytest.mark.parametrize("curvature", [GaussNewton(), EmpiricalFisher()], ids=["gauss_newton", "empirical"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
+    """And the empirical Fisher matrix is the sum of outer products of gradients."""
+    target = target_of(name)
+    free = np.delete(np.arange(target.dim), [1, target.dim - 2])
+    with double():
+        u = RANDOM.normal(size=target.dim)
+        objective = in_unconstrained_space(target)
+        found = {}
+        for few in (0, 10_000):
+            monkeypatch.setattr(curvatures, "FEW", few)
+            found[few] = [curvature.matrix(objective, target, at(u), 16, f) for f in (None, free)]
+            found[few] += [curvature.diagonal(objective, target, at(u), 16, f) for f in (None, free)]
+        if isinstance(curvature, EmpiricalFisher):
+            g = np.asarray(jax.jacrev(target.log_likelihood)(jnp.asarray(u)))
+            expected = (g / target.weights[:, None]).T @ g + 2.0 * np.eye(target.dim)
+            np.testing.assert_allclose(found[0][0], expected, atol=1e-10)
+    for layered, products in zip(found[0], found[10_000], strict=True):
+        np.testing.assert_allclose(layered, products, atol=1e-10)
+    np.testing.assert_allclose(found[0][2], np.diag(found[0][0]), atol=1e-10)
+    np.testing.assert_allclose(found[0][1], found[0][0][np.ix_(free, free)], atol=1e-10)
+
+
+def test_a_sampled_fisher_is_unbiased_and_its_signs_are_those_of_the_row():
+    target = target_of("dense")
+    with double():
+        u = RANDOM.normal(size=target.dim)
+        objective = in_unconstrained_space(target)
+        full = GaussNewton().matrix(objective, target, at(u), 64)
+        many = [SampledFisher(num_columns=1, seed=seed).matrix(objective, target, at(u), 64) for seed in range(12)]
+        fine = SampledFisher(num_columns=4096).matrix(objective, target, at(u), 64)
+    spread = np.std(many, axis=0, ddof=1)
+    assert spread.max() > 1e-3  # it is random
+    assert np.linalg.norm(fine - full) < 5 * np.linalg.norm(spread) / 64
+    assert np.linalg.norm(np.mean(many, axis=0) - full) < 3 * np.linalg.norm(spread) / np.sqrt(12)
+
+
+# exact where they can be ---------------------------------------------------------------------------------------------
+
+X = normal(30, 5)
+Y = X @ normal(5) + 0.3 * normal(30)
+LINEAR = BayesianNetwork(lambda w, x: x @ w, np.zeros((5, 1)), head=Gaussian(0.3), prior=Isotropic(2.0)).given(X, Y)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [credo.laplace.Dense(), credo.laplace.Kronecker(), credo.laplace.LowRank(5)],
+    ids=["dense", "kronecker", "low rank"],
+)
+def test_a_linear_network_is_bayesian_linear_regression(structure):
+    method = credo.Laplace(structure=structure, curvature=GaussNewton())
+    posterior = credo.fit(LINEAR, method, key=0, progress=False)
+    covariance = np.linalg.inv(X.T @ X / 0.09 + 2.0 * np.eye(5))
+    marginal = X @ X.T / 2.0 + 0.09 * np.eye(30)
+    log_evidence = -0.5 * (Y @ np.linalg.solve(marginal, Y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    assert posterior.log_evidence.value == pytest.approx(log_evidence, rel=1e-6)
+    with double():
+        np.testing.assert_allclose(posterior.kind.scale.dense(), covariance, rtol=1e-6, atol=1e-12)
+    predictive = posterior.predict(X, rule=credo.Linearised())
+    np.testing.assert_allclose(predictive.mean, X @ covariance @ X.T @ Y / 0.09, rtol=1e-6)
+    np.testing.assert_allclose(predictive.epistemic, np.einsum("ij,jk,ik->i", X, covariance, X), rtol=1e-6)
+
+
+# low rank ------------------------------------------------------------------------------------------------------------
+
+
+def shape(structure, target, u, curvature=None, free=None):
+    return structure.shape(curvature or GaussNewton(), in_unconstrained_space(target), target, at(u), 16, True, free)
+
+
+def test_enough_directions_are_the_full_matrix():
+    """Seven rows of three classes: a Gauss-Newton matrix of rank 14."""
+    target = target_of("dense")
+    with double():
+        u = RANDOM.normal(size=target.dim)
+        full = shape(credo.laplace.Dense(), target, u).scale
+        found = shape(credo.laplace.LowRank(14), target, u)
+        np.testing.assert_allclose(found.scale.dense(), full.dense(), atol=1e-8)
+        assert float(found.scale.log_det()) == pytest.approx(float(full.log_det()), rel=1e-8)
+        some = np.arange(3, 12)
+        np.testing.assert_allclose(
+            shape(credo.laplace.LowRank(9), target, u, free=some).scale.dense(),
+            shape(credo.laplace.Dense(), target, u, free=some).scale.dense(),
+            atol=1e-8,
+        )
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_fewer_directions_keep_the_diagonal_of_the_precision_and_are_positive(rank):
+    target = target_of("convolutional")
+    with double():
+        u = RANDOM.normal(size=target.dim)
+        precision = GaussNewton().matrix(in_unconstrained_space(target), target, at(u), 64)
+        found = shape(credo.laplace.LowRank(rank), target, u)
+        mine = np.linalg.inv(np.asarray(found.scale.dense()))
+    np.testing.assert_allclose(np.diag(mine), np.diag(precision), rtol=1e-8)
+    assert found.min_curvature >= 2.0
+    values = np.linalg.eigvalsh(precision - 2.0 * np.eye(len(u)))[-rank:]
+    rest = mine - np.diag(np.diag(mine))
+    kept = np.linalg.eigvalsh(rest + np.diag(np.diag(precision) - 2.0))[-rank:]
+    np.testing.assert_allclose(kept, values, rtol=0.3)  # the leading directions, beside the others' diagonal
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_predictions_of_dense_and_low_rank_by_layers_are_those_by_jacobians(name, monkeypatch):
+    target, (apply, _, row) = target_of(name), NETWORKS[name]
+    x = normal(6, *row)
+
+    def outputs(v, one):
+        return apply(target.constrain(v)["weights"], one[None])[0]
+
+    monkeypatch.setattr(by_layers, "FEW", 1_000)
+    with double():
+        u = jnp.asarray(RANDOM.normal(size=target.dim))
+        jacobian = jax.vmap(lambda one: jax.jacrev(lambda v: outputs(v, one))(u))(x)
+        for structure in (credo.laplace.Dense(), credo.laplace.LowRank(3)):
+            scale = shape(structure, target, np.asarray(u)).scale
+            plan = by_layers.plan(outputs, scale, u, x, 6, 3)
+            assert plan is not None
+            _, found = by_layers.covariances(outputs, scale, plan.prepared, u, x)
+            expected = np.einsum("mkp,pq,mlq->mkl", jacobian, np.asarray(scale.dense()), jacobian)
+            np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+# what is said --------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_of_no_layer_are_named():
+    target = target_of("dense")
+    with double():
+        found = shape(credo.laplace.Kronecker(), target, RANDOM.normal(size=target.dim))
+    assert any("weights.scale has its exact diagonal" in sentence for sentence in found.sentences)
+
+
+def test_wrong_requests_are_said():
+    target = target_of("dense")
+    u = np.zeros(target.dim)
+    with double():
+        with pytest.raises(credo.CredoError, match="rank of at most"):
+            shape(credo.laplace.LowRank(100), target, u)
+        with pytest.raises(credo.CredoError, match="never negative"):
+            shape(credo.laplace.LowRank(3), target, u, credo.ExactHessian())
+        with pytest.raises(credo.CredoError, match="say curvature=GaussNewton"):
+            shape(credo.laplace.Kronecker(), target, u, credo.ExactHessian())

@@ -1,0 +1,194 @@
+"""Laplace of some parameters, the others at the mode: regression on the features that the fixed ones make."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.linalg.dense import Dense
+from credo.linalg.embedded import Embedded
+from credo.model.last_layer import last_layers
+from credo.model.layers import find_layers
+from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
+from credo.posterior.kinds import Gaussian as Normal
+from credo.precision import double
+
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(40, 2))
+Y = np.sin(2 * X[:, 0]) + 0.3 * RANDOM.normal(size=40)
+PARAMS = {
+    "in": {"w": RANDOM.normal(size=(2, 6)), "b": RANDOM.normal(size=6)},
+    "out": {"w": RANDOM.normal(size=(6, 1)), "b": RANDOM.normal(size=1)},
+}
+
+
+def features(p, x):
+    return jnp.tanh(x @ p["in"]["w"] + p["in"]["b"])
+
+
+def apply(p, x):
+    return features(p, x) @ p["out"]["w"] + p["out"]["b"]
+
+
+def design(x):
+    """(M, 7): the features and a one."""
+    return np.column_stack([np.tanh(x @ PARAMS["in"]["w"] + PARAMS["in"]["b"]), np.ones(len(x))])
+
+
+Φ = design(X)
+PRECISION = Φ.T @ Φ / 0.09 + 2.0 * np.eye(7)
+MEAN = np.linalg.solve(PRECISION, Φ.T @ Y / 0.09)  # of the last layer, given the first
+PARAMS["out"] = {"w": MEAN[:6, None], "b": MEAN[6:]}
+NETWORK = BayesianNetwork(apply, PARAMS, head=Gaussian(0.3), prior=Isotropic(2.0))
+TARGET = NETWORK.given(X, Y)
+
+
+def laplace(target, subset, structure=None):
+    """At the weights that the network was given."""
+    structure = credo.laplace.Dense() if structure is None else structure
+    method = credo.Laplace(structure=structure, curvature=credo.GaussNewton(), subset=subset, num_steps=0)
+    return credo.fit(target, method, key=0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def last():
+    return laplace(TARGET, credo.laplace.LastLayer())
+
+
+# the last layer --------------------------------------------------------------------------------------------------
+
+
+def test_last_layer_is_bayesian_linear_regression_on_the_features(last):
+    marginal = Φ @ Φ.T / 2.0 + 0.09 * np.eye(40)
+    log_evidence = -0.5 * (Y @ np.linalg.solve(marginal, Y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    assert last.log_evidence.value == pytest.approx(log_evidence, rel=1e-6)
+    new = RANDOM.normal(size=(5, 2))
+    Ψ, predictive = design(new), last.predict(new, rule=credo.Linearised())
+    np.testing.assert_allclose(predictive.mean, Ψ @ MEAN, rtol=1e-6)
+    np.testing.assert_allclose(
+        predictive.epistemic, np.einsum("ij,jk,ik->i", Ψ, np.linalg.inv(PRECISION), Ψ), rtol=1e-6
+    )
+
+
+def test_the_others_are_known(last):
+    sd, draws = last.sd(), last.sample(1, 50)
+    assert sd["weights"]["in"]["w"].max() < 1e-12
+    assert sd["weights"]["out"]["w"].min() > 1e-3
+    np.testing.assert_array_equal(np.ptp(draws["weights"]["in"]["b"], axis=0), 0.0)
+    with double():
+        u = last.kind.mean
+        inside = np.linalg.slogdet(np.asarray(last.kind.scale.inner.dense()))[1]
+        at_mode = float(last.kind.log_prob_u(u))
+        assert at_mode == pytest.approx(-0.5 * inside - 3.5 * np.log(2 * np.pi))
+        assert float(last.kind.log_prob_u(u + 0.1)) == -np.inf
+
+
+def test_saved_and_loaded(last, tmp_path):
+    last.save(tmp_path / "posterior")
+    again = credo.load(tmp_path / "posterior", NETWORK)
+    rule = credo.Linearised()
+    np.testing.assert_array_equal(last.predict(X, rule=rule).mean, again.predict(X, rule=rule).mean)
+    np.testing.assert_array_equal(last.sd()["weights"]["out"]["w"], again.sd()["weights"]["out"]["w"])
+
+
+def test_the_verdict_weighs_the_free_coordinates_alone(last):
+    """A Gaussian in the free coordinates: weights are one, whatever the fixed ones would do."""
+    assert last.verdict.figures["pareto_k"] <= 0.5
+    assert last.verdict.figures["min_curvature"] >= 2.0 - 1e-9
+
+
+def residual(p, x):
+    h = jnp.tanh(x @ p["a"])
+    h = h + jnp.tanh(h @ p["b"] + p["c"])
+    return jax.jit(lambda h: h @ p["w"] + p["d"])(h)
+
+
+def two_heads(p, x):
+    h = jnp.tanh(x @ p["a"])
+    return jnp.concatenate([h @ p["mean"], h @ p["scale"]], axis=-1)
+
+
+def tied(p, x):
+    return jnp.tanh(x @ p["a"]) @ p["a"].T
+
+
+LAST = {
+    "residual": (residual, {"a": (2, 3), "b": (3, 3), "c": (3,), "w": (3, 2), "d": (2,)}, {"w", "d"}),
+    "two heads": (two_heads, {"a": (2, 3), "mean": (3, 1), "scale": (3, 1)}, {"mean", "scale"}),
+    "tied": (tied, {"a": (2, 3)}, set()),
+}
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_last_layers_are_found_in_the_program(name):
+    function, shapes, expected = LAST[name]
+    first = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes.values())])
+
+    def outputs(u, row):
+        parts = {n: u[a:b].reshape(s) for (n, s), a, b in zip(shapes.items(), first, first[1:], strict=False)}
+        return function(parts, row)
+
+    found = last_layers(find_layers(outputs, np.zeros(first[-1], np.float32), np.zeros(2, np.float32)))
+    places = np.searchsorted(first, [layer.index.min() for layer in found], side="right") - 1
+    assert {list(shapes)[i] for i in places} == expected
+
+
+# other subsets -----------------------------------------------------------------------------------------------------
+
+
+def test_named_parameters_are_conditioned_on_the_rest(last):
+    named = laplace(TARGET, credo.laplace.Named("weights.out"))
+    np.testing.assert_allclose(named.sd()["weights"]["out"]["w"], last.sd()["weights"]["out"]["w"], rtol=1e-9)
+    assert named.log_evidence.value == pytest.approx(last.log_evidence.value, rel=1e-9)
+
+
+def test_largest_variances():
+    diagonal = laplace(TARGET, credo.laplace.All(), credo.laplace.Diagonal())
+    some = laplace(TARGET, credo.laplace.LargestVariance(5))
+    sd = np.asarray(diagonal.kind.scale.scale)
+    np.testing.assert_array_equal(some.kind.scale.index, np.sort(np.argsort(-sd)[:5]))
+
+
+def test_an_operator_of_some_coordinates():
+    root = np.tril(RANDOM.normal(size=(3, 3))) + 2 * np.eye(3)
+    index = np.array([1, 2, 5])
+    expected = np.zeros((6, 6))
+    expected[np.ix_(index, index)] = root @ root.T
+    with double():
+        scale = Embedded.at(index, Dense(root), 6)
+        v = np.zeros(6)
+        v[index] = RANDOM.normal(size=3)
+        np.testing.assert_allclose(scale.dense(), expected)
+        np.testing.assert_allclose(scale.diagonal(), np.diag(expected))
+        np.testing.assert_allclose(np.square(scale.transpose_matvec(np.ones(6))).sum(), expected.sum())
+        np.testing.assert_allclose(scale.matvec(scale.solve(v)), v, atol=1e-12)
+        drawn = np.asarray(jax.vmap(Normal(np.zeros(6), scale).sample_u)(jax.random.split(jax.random.key(0), 4000)))
+    np.testing.assert_allclose(np.cov(drawn.T), expected, atol=0.2 * expected.max())
+    assert scale.rank == 3
+
+
+# requests that cannot be answered --------------------------------------------------------------------------------
+
+
+def test_wrong_requests_are_said():
+    with pytest.raises(credo.CredoError, match=r"'weights\.oot'.*weights\.out\.w"):
+        laplace(TARGET, credo.laplace.Named("weights.oot"))
+    with pytest.raises(credo.CredoError, match="takes names"):
+        laplace(TARGET, credo.laplace.Named())
+    with pytest.raises(credo.CredoError, match="give 1 to 25"):
+        laplace(TARGET, credo.laplace.LargestVariance(26))
+    with pytest.raises(credo.CredoError, match="whole matrix"):
+        laplace(TARGET, credo.laplace.LargestVariance(2), credo.laplace.Kronecker())
+    network = BayesianNetwork(tied, {"a": RANDOM.normal(size=(2, 3))}, head=Categorical())
+    with pytest.raises(credo.CredoError, match="No matrix of weights"):
+        laplace(network.given(X, (Y > 0).astype(int)), credo.laplace.LastLayer())
+
+
+def test_a_prior_that_is_not_normal_leaves_no_evidence():
+    network = BayesianNetwork(apply, PARAMS, head=Gaussian(dist.HalfNormal(1.0)), prior=Isotropic(2.0))
+    method = credo.Laplace(subset=credo.laplace.Named("noise"), curvature=credo.ExactHessian(), num_steps=0)
+    posterior = credo.fit(network.given(X, Y), method, progress=False)
+    assert posterior.log_evidence is None
+    assert any("no normal prior" in sentence for sentence in posterior.verdict.sentences)
