@@ -99,8 +99,10 @@ class SWAG:
             snapshots=times,
             step_size=step_size,
             is_independent=True,
+            keep=self.rank,
         )
-        return [gaussian_of(path, self.rank) for path in trained.snapshots], trained
+        paths = zip(trained.snapshots, trained.mean, trained.variance, strict=True)
+        return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,11 @@ def _widest_step(target, batch_size: int, key, u):
     return jnp.minimum(2 * u.size / (target.size * jnp.sum(V)), 0.5 / curvature)
 
 
-def gaussian_of(path: Float[np.ndarray, "snapshot dim"], rank: int) -> Gaussian:
-    """The moments of a path."""
-    mean = path.mean(axis=0)
-    variance = path.var(axis=0)
+def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " dim"], variance) -> Gaussian:
+    """From the mean and variance (dim,) of a path and the ``last`` of its snapshots."""
     sd = np.sqrt(0.5 * np.maximum(variance, LEAST_SD**2 * max(float(variance.max()), 1e-30)))
-    last = path[-min(rank, len(path)) :] - mean
-    factor = last.T / np.sqrt(2.0 * (len(last) - 1))
+    factor = (last - mean).T
+    factor *= (2.0 * (len(last) - 1)) ** -0.5
     return Gaussian(mean, LowRank.from_factor(sd, factor))
 
 

@@ -22,6 +22,8 @@ from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options, as_key, stream, streams
 from credo.diagnose.startup import explain
+from credo.memory import Need, budget, require
+from credo.model.blocks import SMALL_DIM, row_bytes
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
 from credo.status import CredoError
@@ -30,6 +32,7 @@ EPOCHS, LEAST_STEPS = 60, 2_000
 CALLS = 20  # of the compiled loop, where nobody asks for snapshots: between them the clock is looked at
 COPIES = 8  # of a member's weights that training holds: gradients, an optimiser's memory, a step back
 MEMORY = 2**30  # bytes of members trained together
+ENDS = 4  # and of each position and snapshot that is kept: itself, its place in a result, and what is made of it
 STREAM = 1 << 20
 
 
@@ -44,13 +47,16 @@ class Member(NamedTuple):
 class Trained(NamedTuple):
     """``positions`` (member, dim) at the end; ``snapshots`` (member, snapshot, dim) at the times asked for.
 
-    ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member.
+    ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member. ``mean``, ``variance``: of all
+    snapshots, (member, dim), also where no more than the last of them are kept.
     """
 
     positions: np.ndarray
     snapshots: np.ndarray
     failed_at: np.ndarray
     num_updates: int
+    mean: np.ndarray
+    variance: np.ndarray
 
     def sentences(self) -> list[str]:
         """What went wrong in single members."""
@@ -87,17 +93,30 @@ def train(
     snapshots: tuple[int, ...] = (),
     step_size: float = 1.0,
     is_independent: bool = False,
+    keep: int | None = None,
 ) -> Trained:
     """``num_steps`` updates from each of ``positions``, with snapshots after so many updates, in rising order.
 
     Members train together where memory allows, else one group after another; the answer is the same.
     ``step_size``: a factor of the optimiser's updates, an argument of the compiled program. ``is_independent``: batches
-    are independent of each other, and not passes through the data.
+    are independent of each other, and not passes through the data. ``keep``: the last so many snapshots; None for all.
     CredoError where no member has a finite first gradient.
     """
     num, dim = positions.shape
-    budget = options.max_memory or MEMORY
-    together = int(np.clip(budget // (COPIES * positions.itemsize * dim), 1, num))
+    number, kept = positions.itemsize, min(keep or len(snapshots), len(snapshots))
+    rows = batch_size or target.rows_at_once or target.size
+    activations = 3 * rows * row_bytes(target) if dim > SMALL_DIM else 0.0
+    each = COPIES * number * dim + activations
+    at_end = ENDS * number * dim * (1 + kept)
+    what = f"{dim:,} weights" + (f" and {kept} snapshots" if kept else "")
+    others = [Need("one member", each + at_end)] if num > 1 else []
+    require(
+        Need(f"Training {num} members" if num > 1 else "Training", each + num * at_end),
+        what,
+        options.max_memory,
+        others,
+    )
+    together = int(np.clip(min(MEMORY, budget(options.max_memory) // 2) // each, 1, num))
     data = shuffled(target, batch_size, np.random.default_rng(stream(key, STREAM)))
     advance = functools.partial(
         _advance, jax.device_put(data), optimiser=optimiser, batch_size=batch_size, is_independent=is_independent
@@ -108,10 +127,9 @@ def train(
     for first in range(0, num, together):
         rows = slice(first, first + together)
         parts.append(
-            _train(advance, optimiser, positions[rows], orders[rows], num_steps, snapshots, deadline, step_size)
+            _train(advance, optimiser, positions[rows], orders[rows], num_steps, snapshots, deadline, step_size, keep)
         )
-    positions, shots, failed_at = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    joined = Trained(positions, shots, failed_at, num_steps)
+    joined = Trained(*(num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)))
     if np.all(joined.failed_at == 0):
         raise CredoError(explain(target, positions[0]))
     if any(part.num_updates < num_steps for part in parts):
@@ -122,11 +140,12 @@ def train(
     return joined
 
 
-def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline, step_size) -> Trained:
+def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline, step_size, keep) -> Trained:
     members, factor = _begin(optimiser, positions), np.asarray(step_size, positions.dtype)
     quota = -(-num_steps // CALLS)
     stops = sorted({*snapshots, *range(quota, num_steps, quota), num_steps})
-    done, kept = 0, []
+    done, kept, count = 0, [], 0
+    mean, squares = np.zeros_like(positions), np.zeros_like(positions)
     for stop in stops:
         if time.monotonic() > deadline and done:
             break
@@ -134,8 +153,14 @@ def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline
         done = stop
         if stop in snapshots:
             kept.append(np.asarray(members.position))
+            count += 1
+            off = kept[-1] - mean
+            mean += off / count
+            squares += off * (kept[-1] - mean)  # Welford (1962)
+            kept = kept if keep is None else kept[-keep:]
     shots = np.stack(kept, axis=1) if kept else np.zeros((len(positions), 0, positions.shape[1]), positions.dtype)
-    return Trained(np.asarray(members.position), shots, np.asarray(members.failed_at), done)
+    variance = squares / max(count, 1)
+    return Trained(np.asarray(members.position), shots, np.asarray(members.failed_at), done, mean, variance)
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")

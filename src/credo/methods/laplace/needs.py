@@ -1,0 +1,48 @@
+"""What each structure of a Laplace approximation holds at its peak, by the shapes of the parameters alone."""
+
+from typing import Any
+
+import numpy as np
+
+from credo.memory import Need, require
+from credo.methods.laplace.kronecker import Kronecker
+from credo.methods.laplace.lowrank import LowRank
+from credo.methods.laplace.structure import Dense, Diagonal
+from credo.methods.laplace.subset import All
+from credo.model.target import Target
+
+NUMBER = 8  # bytes: structures are worked out in float64
+MATRICES = 5  # of a matrix: itself, its eigenvectors and their workspace, its inverse and the factor of that
+VECTORS = 6  # positions, gradients, the prior's curvature, the sds
+
+
+def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | None) -> None:
+    """CredoError, with the structures that would fit, where ``structure`` does not. ``subset``: checked by itself."""
+    if structure is None or not (subset is None or isinstance(subset, All)):
+        return
+    wanted = num_bytes(structure, target)
+    if wanted is None:
+        return
+    others = [Need(f"{type(each).__name__}()", num_bytes(each, target) or 0.0) for each in (Kronecker(), Diagonal())]
+    others = [each for each in others if each.name != f"{type(structure).__name__}()"]
+    require(Need(f"{type(structure).__name__}()", wanted), f"{target.dim:,} parameters", max_memory, others)
+
+
+def num_bytes(structure: Any, target: Target) -> float | None:
+    """Bytes at the peak; None for a structure that is not known here."""
+    dim = target.dim
+    of_positions = NUMBER * VECTORS * dim
+    if isinstance(structure, Dense):
+        return of_positions + NUMBER * MATRICES * dim**2
+    if isinstance(structure, Diagonal):
+        return of_positions
+    if isinstance(structure, LowRank):
+        return of_positions + 3 * NUMBER * structure.rank * dim
+    if isinstance(structure, Kronecker):
+        sides = [
+            (int(np.prod(leaf.free_shape[:-1])), leaf.free_shape[-1])
+            for leaf in target.structure.leaves
+            if leaf.free_shape
+        ]
+        return of_positions + NUMBER * MATRICES * float(sum(a**2 + b**2 for a, b in sides))
+    return None
