@@ -1,0 +1,117 @@
+"""Operators of ATen that act entry by entry, make arrays, or change their type."""
+
+import operator
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+
+
+def same(x, *args, **kwargs):
+    """Copies, aliases and changes of layout: JAX arrays have neither."""
+    return x
+
+
+def scaled(of: Callable) -> Callable:
+    """``of(x, alpha · y)``: addition and subtraction."""
+    return lambda x, y, *, alpha=1: of(x, y if alpha == 1 else alpha * y)
+
+
+def divide(x, y, *, rounding_mode=None):
+    if rounding_mode == "floor":
+        return jnp.floor_divide(x, y)
+    return x / y if rounding_mode is None else jnp.trunc(x / y).astype(jnp.result_type(x, y))
+
+
+def clamp(x, min=None, max=None):
+    return jnp.clip(x, min, max)
+
+
+def elu(x, alpha=1.0, scale=1.0, input_scale=1.0):
+    below = jnp.expm1(input_scale * jnp.minimum(x, 0.0))  # no overflow, and no NaN in the gradient of the other branch
+    return scale * jnp.where(x > 0, x, alpha * below)
+
+
+def softplus(x, beta=1.0, threshold=20.0):
+    return jnp.where(beta * x > threshold, x, jax.nn.softplus(beta * x) / beta)
+
+
+def leaky_relu(x, negative_slope=0.01):
+    return jnp.where(x > 0, x, negative_slope * x)
+
+
+def round_(x, *, decimals=0):
+    return jnp.round(x, decimals)
+
+
+def converted(x, *, dtype=None):
+    return x if dtype is None else jnp.asarray(x, dtype)
+
+
+def full_like(x, value, *, dtype=None):
+    return jnp.full_like(x, value, dtype=dtype)
+
+
+def arange(start, end=None, step=1, *, dtype=None):
+    return jnp.arange(start, end, step, dtype=dtype)
+
+
+NAMES = (  # of one array, the same in torch and NumPy
+    "abs", "ceil", "cos", "cosh", "exp", "expm1", "floor", "log", "log10", "log1p", "log2", "reciprocal", "sign",
+    "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "isinf", "isnan", "logical_not", "bitwise_not",
+)  # fmt: skip
+UNARY = {name: getattr(jnp, name) for name in NAMES}
+UNARY |= {name: getattr(jnp, "arc" + name[1:]) for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")}
+UNARY |= {
+    "neg": jnp.negative,
+    "square": jnp.square,
+    "rsqrt": jax.lax.rsqrt,
+    "round": round_,
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "erfinv": special.erfinv,
+    "lgamma": special.gammaln,
+    "digamma": special.digamma,
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "log_sigmoid_forward": lambda x: (jax.nn.log_sigmoid(x), None),
+    "silu": jax.nn.silu,
+    "mish": jax.nn.mish,
+    "hardswish": jax.nn.hard_swish,
+    "hardsigmoid": jax.nn.hard_sigmoid,
+    "gelu": lambda x, *, approximate="none": jax.nn.gelu(x, approximate=approximate == "tanh"),
+}
+NAMES_OF_TWO = (
+    "fmod", "remainder", "maximum", "minimum", "logical_and", "logical_or", "logical_xor", "bitwise_and",
+    "bitwise_or", "bitwise_xor",
+)  # fmt: skip
+BINARY = {name: getattr(jnp, name) for name in NAMES_OF_TWO}
+BINARY |= {name: getattr(operator, name) for name in ("mul", "eq", "ne", "lt", "le", "gt", "ge")}
+BINARY |= {
+    "add": scaled(operator.add),
+    "sub": scaled(operator.sub),
+    "rsub": scaled(lambda x, y: y - x),
+    "div": divide,
+    "pow": jnp.power,
+    "atan2": jnp.arctan2,
+}
+POINTWISE = {
+    **UNARY,
+    **BINARY,
+    **dict.fromkeys(("clone", "alias", "detach", "lift_fresh_copy", "contiguous"), same),
+    "copy": lambda x, source, *args: jnp.broadcast_to(source, x.shape).astype(x.dtype),
+    "_to_copy": converted,
+    "where": jnp.where,
+    "clamp": clamp,
+    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: jnp.clip(x, min_val, max_val),
+    "elu": elu,
+    "softplus": softplus,
+    "leaky_relu": leaky_relu,
+    "full": lambda size, value, *, dtype=None: jnp.full(size, value, dtype),
+    "full_like": full_like,
+    "fill": full_like,
+    "scalar_tensor": lambda value, *, dtype=None: jnp.asarray(value, dtype),
+    "empty": lambda size, *, dtype=None: jnp.zeros(size, dtype),
+    "arange": arange,
+}

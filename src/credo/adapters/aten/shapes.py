@@ -1,0 +1,143 @@
+"""Operators of ATen that move entries: reshapes, slices, gathers and padding."""
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def view(x, size):
+    return jnp.reshape(x, tuple(size))
+
+
+def expand(x, size, *, implicit=False):
+    own = (1,) * (len(size) - x.ndim) + x.shape
+    return jnp.broadcast_to(x, tuple(n if m == -1 else m for n, m in zip(own, size, strict=True)))
+
+
+def squeeze(x, dim=None):
+    """Axes of length 1 go; torch leaves the others where they are named."""
+    axes = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    return jnp.squeeze(x, tuple(axis for axis in axes if x.ndim and x.shape[axis] == 1))
+
+
+def section(x, dim=0, start=None, end=None, step=1):
+    return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
+
+
+def select(x, dim, index):
+    return x[(slice(None),) * (dim % x.ndim) + (index,)]
+
+
+def section_scatter(x, source, dim=0, start=None, end=None, step=1):
+    return x.at[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)].set(source)
+
+
+def select_scatter(x, source, dim, index):
+    return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(source)
+
+
+def split(x, size, dim=0):
+    cuts = range(size, x.shape[dim], size) if isinstance(size, int) else np.cumsum(size)[:-1]
+    return jnp.split(x, list(cuts), axis=dim)
+
+
+def join(tensors, dim=0):
+    """``cat``: an empty vector counts as nothing, whatever the rank of the others."""
+    kept = [x for x in tensors if x.shape != (0,)]
+    return jnp.concatenate(kept or tensors, axis=dim)
+
+
+def indices(given) -> tuple:
+    return tuple(slice(None) if index is None else index for index in given)
+
+
+def index_put(x, index, values, accumulate=False):
+    place = x.at[indices(index)]
+    return place.add(values) if accumulate else place.set(values)
+
+
+def along(x, dim, index):
+    """Where ``index`` points at along ``dim``, entry by entry: torch's gather and scatter."""
+    place = list(jnp.indices(index.shape, sparse=True))
+    place[dim % x.ndim] = index
+    return tuple(place)
+
+
+def gather(x, dim, index, *, sparse_grad=False):
+    return x[along(x, dim, index)]
+
+
+def source_of(source, index):
+    return source[tuple(slice(n) for n in index.shape)] if jnp.ndim(source) else source
+
+
+def scatter(x, dim, index, source):
+    return x.at[along(x, dim, index)].set(source_of(source, index))
+
+
+def scatter_add(x, dim, index, source):
+    return x.at[along(x, dim, index)].add(source_of(source, index))
+
+
+def widths(x, padding):
+    """torch lists (before, after) from the last axis back."""
+    pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)]
+    return [(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
+
+
+def constant_pad(x, padding, value=0.0):
+    pairs = widths(x, padding)
+    cut = x[tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, x.shape, strict=True))]
+    return jnp.pad(cut, [(max(a, 0), max(b, 0)) for a, b in pairs], constant_values=value)
+
+
+def pad(mode: str):
+    return lambda x, padding: jnp.pad(x, widths(x, padding), mode=mode)
+
+
+def top(x, k, dim=-1, largest=True, is_sorted=True):
+    order = jnp.argsort(x, axis=dim, descending=largest)
+    order = section(order, dim, 0, k)
+    return jnp.take_along_axis(x, order, axis=dim), order
+
+
+def sort(x, dim=-1, descending=False):
+    order = jnp.argsort(x, axis=dim, descending=descending)
+    return jnp.take_along_axis(x, order, axis=dim), order
+
+
+SHAPES = {
+    **dict.fromkeys(("view", "reshape", "_unsafe_view"), view),
+    "permute": lambda x, dims: jnp.transpose(x, dims),
+    "transpose": lambda x, a, b: jnp.swapaxes(x, a, b),
+    "t": lambda x: x.T,
+    "expand": expand,
+    "squeeze": squeeze,
+    "unsqueeze": jnp.expand_dims,
+    "flatten": lambda x, start=0, end=-1: x.reshape(*x.shape[:start], -1, *x.shape[end % x.ndim + 1 :]),
+    "slice": section,
+    "select": select,
+    "slice_scatter": section_scatter,
+    "select_scatter": select_scatter,
+    "split_with_sizes": split,
+    "split": split,
+    "unbind": lambda x, dim=0: [jnp.squeeze(part, dim) for part in jnp.split(x, x.shape[dim], axis=dim)],
+    "cat": join,
+    "stack": lambda tensors, dim=0: jnp.stack(tensors, axis=dim),
+    "flip": lambda x, dims: jnp.flip(x, tuple(dims)),
+    "repeat": lambda x, repeats: jnp.tile(x, repeats),
+    "diagonal": jnp.diagonal,
+    "index": lambda x, given: x[indices(given)],
+    "_unsafe_index": lambda x, given: x[indices(given)],
+    "index_put": index_put,
+    "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim),
+    "gather": gather,
+    "scatter": scatter,
+    "scatter_add": scatter_add,
+    "constant_pad_nd": constant_pad,
+    **{f"reflection_pad{n}d": pad("reflect") for n in (1, 2, 3)},
+    **{f"replication_pad{n}d": pad("edge") for n in (1, 2, 3)},
+    "topk": top,
+    "sort": sort,
+    "sym_size": lambda x, dim: x.shape[dim],
+    "sym_numel": lambda x: x.size,
+}

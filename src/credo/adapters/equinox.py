@@ -1,0 +1,80 @@
+"""Equinox modules as networks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from credo.adapters.leaves import JaxNetwork, Leaves, first_line, in_precision, is_float, not_a
+from credo.adapters.network import Network, as_rows, listed, told
+from credo.model.visit import leaf_name
+from credo.status import CredoError
+
+
+def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | None = None) -> Network:
+    """An equinox module for ``credo.nn.BayesianNetwork(network.apply, network.params, head=…)``.
+
+    ``module``: takes one row, as equinox's own layers do, and is mapped over rows. ``state``: of a module with batch
+    normalisation (``eqx.nn.make_with_state``), as training left it. ``x``: example rows (M, …), on which it is tried
+    at once; else it is tried when first applied. ``call(module, x)``: how to apply it to all rows (M, …), where that
+    is another way. Every array of floating point is a weight, arrays of whole numbers are constants. Dropout is off
+    and batch normalisation keeps the statistics of training, which a warning says and ``notes`` keeps.
+    Raises CredoError for weights of mixed precision, and where a row's output changes with the rows beside it.
+
+    >>> network = credo.adapters.from_equinox(module, x)
+    >>> model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Gaussian())
+    """
+    if not isinstance(module, eqx.Module):
+        raise not_a("from_equinox takes an equinox module", module)
+    arrays, static = eqx.partition(eqx.nn.inference_mode(module), eqx.is_array)
+    leaves = Leaves.of(arrays, is_float)
+    dtype = leaves.dtype("with jax.tree.map")
+
+    def run(params, x):
+        here = eqx.combine(leaves.with_weights(params), static)
+        try:
+            if call is not None:
+                return call(here, x)
+            if state is None:
+                return jax.vmap(here)(x)
+            own = jax.tree.map(lambda leaf: in_precision(leaf, jax.tree.leaves(params)[0].dtype), state)
+            return jax.vmap(lambda row: here(row, own)[0], axis_name="batch")(x)
+        except TypeError as error:
+            raise CredoError(
+                f"The module cannot be applied to rows ({first_line(error)}): it is called with one row, and with "
+                "state=… where it has one; say how else: call=lambda module, x: jax.vmap(module)(x)."
+            ) from error
+
+    params = leaves.params()
+    apply = JaxNetwork(run, params, dtype)
+    if x is not None:
+        apply.check(as_rows(x))
+    return told(apply, params, _notes(module, leaves))
+
+
+def to_equinox(module, weights: Any) -> Any:
+    """A copy of ``module`` with ``weights`` in it: ``posterior.mean()["weights"]``, those of a MAP, or one draw.
+
+    Raises CredoError where names or shapes are not the module's.
+    """
+    if not isinstance(module, eqx.Module):
+        raise not_a("to_equinox takes the equinox module that the weights belong to", module)
+    arrays, static = eqx.partition(module, eqx.is_array)
+    return eqx.combine(Leaves.of(arrays, is_float).restored(weights), static)
+
+
+def _notes(module, leaves: Leaves) -> list[str]:
+    kinds = (eqx.nn.BatchNorm, eqx.nn.Dropout)
+    found = jax.tree_util.tree_leaves_with_path(module, is_leaf=lambda each: isinstance(each, kinds))
+    norms = [leaf_name(path) for path, each in found if isinstance(each, eqx.nn.BatchNorm)]
+    drops = [leaf_name(path) for path, each in found if isinstance(each, eqx.nn.Dropout) and each.p > 0]
+    notes = []
+    if norms:
+        notes.append(f"Batch normalisation ({listed(norms)}) keeps the means and variances of training, as constants.")
+    if drops:
+        notes.append(f"Dropout ({listed(drops)}) is off.")
+    count = sum(name is None for name in leaves.names)
+    if count:
+        notes.append(f"Arrays of whole numbers ({count}) are constants.")
+    return notes

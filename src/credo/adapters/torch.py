@@ -1,0 +1,194 @@
+"""A trained torch module as a network of JAX, and weights of its posterior back into the module.
+
+The module is exported to ATen's core operators, which are run in jax.numpy (export.py, aten). What a module does in
+training alone stays as in evaluation: dropout is off, batch normalisation keeps the statistics of training.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.adapters.export import Program, array, exported
+from credo.adapters.network import (
+    Network,
+    as_rows,
+    check_dtypes,
+    check_rows,
+    fitting,
+    library,
+    listed,
+    made_up,
+    named,
+    nested,
+    told,
+)
+from credo.status import CredoError
+
+
+def from_torch(module, x: Any = None) -> Network:
+    """A ``torch.nn.Module`` for ``credo.nn.BayesianNetwork(network.apply, network.params, head=…)``.
+
+    ``x``: example inputs, a few rows as NumPy arrays or tensors (M, …), a tuple of arguments or a dict of keyword
+    arguments; without them the module is read when first applied, from the shapes it then meets, and tried on made-up
+    numbers. The weights keep torch's names and layout (``params["conv"]["weight"]`` is (out, in, …)); tied ones stand
+    once. The module itself is not changed. Buffers and weights without ``requires_grad`` are constants; dropout is off
+    and batch normalisation keeps the statistics of training, which a warning says and ``notes`` keeps.
+    Raises CredoError for an operator that JAX code is lacking for, for weights of mixed precision, for a module whose
+    rows lean on one another, and where the outputs of the two differ at the example.
+
+    >>> network = credo.adapters.from_torch(module)
+    >>> model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
+    >>> posterior = credo.fit(model.given(x, y), credo.Laplace(credo.laplace.Kronecker()))
+    >>> trained = credo.adapters.to_torch(module, posterior.mean()["weights"])
+    """
+    torch = library("torch", "torch")
+    frozen = _frozen(torch, module)
+    trainable = {name: p for name, p in frozen.named_parameters() if p.requires_grad}
+    dtype = check_dtypes({n: str(p.dtype).removeprefix("torch.") for n, p in trainable.items()}, "module.float() say")
+    params = nested({name: array(p).astype(dtype) for name, p in trainable.items()})
+    apply = TorchNetwork(frozen, params, dtype)
+    if x is not None:
+        x = jax.tree.map(lambda leaf: leaf.detach().cpu().numpy() if hasattr(leaf, "detach") else leaf, x)
+        apply.read(as_rows(x))
+    return told(apply, params, _notes(torch, module, frozen))
+
+
+def to_torch(module, weights: Any) -> Any:
+    """A copy of ``module`` with ``weights`` in it: ``posterior.mean()["weights"]``, those of a MAP, or one draw.
+
+    ``weights``: as ``from_torch(module).params``, or a dict by torch's names. Buffers, constants, the mode, the device
+    and the precision are the module's own.
+    Raises CredoError where names or shapes are not the module's.
+    """
+    torch = library("torch", "torch")
+    if not isinstance(module, torch.nn.Module):
+        raise CredoError(f"to_torch takes the torch module that the weights belong to; got {type(module).__name__}.")
+    result = copy.deepcopy(module)
+    trainable = {name: p for name, p in _unwrapped(result).named_parameters() if p.requires_grad}
+    arrays = fitting(weights, {name: tuple(p.shape) for name, p in trainable.items()})
+    with torch.no_grad():
+        for name, parameter in trainable.items():
+            parameter.copy_(torch.from_numpy(np.array(arrays[name])))
+    return result
+
+
+class TorchNetwork:
+    """``(params, x) -> outputs`` of a torch module, read once for each shape of a row."""
+
+    def __init__(self, module, params: Any, dtype: str):
+        self.module, self.params, self.dtype = module, params, dtype
+        self.programs: dict[Any, Program] = {}
+
+    def __call__(self, params: Any, x: Any) -> Any:
+        kind = _kind(x)
+        if kind not in self.programs:
+            self.read(made_up(x))
+        program = self.programs[kind]
+        return program.run(named(params), jax.tree.leaves(_ordered(x)))
+
+    def read(self, x: Any) -> None:
+        """Export the module at rows ``x`` (M, …), and compare its outputs with JAX's."""
+        torch = library("torch", "torch")
+        float_type = getattr(torch, self.dtype)
+
+        def tensor(leaf):
+            values = torch.from_numpy(np.array(leaf))
+            return values.to(float_type) if values.is_floating_point() else values
+
+        rows = _ordered(x)
+        given = jax.tree.map(tensor, rows)
+        kwargs = given if isinstance(given, dict) else {}
+        args = () if kwargs else given if isinstance(given, tuple) else (given,)
+        try:
+            with torch.no_grad():
+                expected = self.module(*args, **kwargs)
+        except Exception as error:  # the user's code
+            shapes = [np.shape(leaf) for leaf in jax.tree.leaves(rows)]
+            raise CredoError(
+                f"The module fails on inputs of shape {shapes} ({str(error).strip().splitlines()[0][:200]}): give x in "
+                "the shape and kind that it was made for, rows first, as from_torch(module, x)."
+            ) from error
+        names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
+        program, changed = exported(torch, self.module, args, kwargs, names)
+        if changed:
+            raise CredoError(
+                f"Calling the module changes its buffers {listed(changed)} even in evaluation mode: statistics must be "
+                "frozen, so let it update them in training alone."
+            )
+        self.programs[_kind(x)] = program
+        try:
+            leaves = torch.utils._pytree.tree_leaves(expected)
+            check_rows(self, self.params, rows, self.dtype, [leaf.numpy() for leaf in leaves], "torch")
+        except CredoError:
+            del self.programs[_kind(x)]
+            raise
+
+
+def _kind(x: Any):
+    """Structure, shapes of a row, and which arrays hold whole numbers."""
+    leaves, structure = jax.tree.flatten(_ordered(x))
+    types = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+    return structure, tuple(
+        (tuple(jnp.shape(leaf)[1:]), is_float) for leaf, is_float in zip(leaves, types, strict=True)
+    )
+
+
+def _ordered(x: Any) -> Any:
+    """A dict of arguments in the order in which JAX lists it."""
+    return {key: x[key] for key in sorted(x)} if isinstance(x, Mapping) else tuple(x) if isinstance(x, list) else x
+
+
+def _unwrapped(module):
+    return getattr(module, "_orig_mod", module)  # what torch.compile wraps
+
+
+def _frozen(torch, module):
+    """A copy in evaluation mode, on the CPU."""
+    if not isinstance(module, torch.nn.Module):
+        raise CredoError(f"from_torch takes a torch.nn.Module; got {type(module).__name__}.")
+    lazy = [name for name, p in module.named_parameters() if isinstance(p, torch.nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise CredoError(f"The weights {listed(lazy)} have no shape yet: call the module once, and train it.")
+    return copy.deepcopy(_unwrapped(module)).cpu().eval()
+
+
+def _notes(torch, module, frozen) -> list[str]:
+    module = _unwrapped(module)
+    notes = []
+    norms = {
+        name: m
+        for name, m in frozen.named_modules()
+        if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.running_mean is not None
+    }
+    drops = [name for name, m in frozen.named_modules() if isinstance(getattr(m, "dropout", getattr(m, "p", 0)), float)]
+    drops = [name for name in drops if _rate(frozen.get_submodule(name)) > 0]
+    is_training = [name for name in (*norms, *drops) if module.get_submodule(name).training]
+    if norms:
+        notes.append(f"Batch normalisation ({listed(norms)}) keeps the means and variances of training, as constants.")
+    fresh = [name for name, m in norms.items() if m.num_batches_tracked is not None and not m.num_batches_tracked]
+    if fresh:
+        notes.append(f"Those of {listed(fresh)} have met no data yet: train the module first.")
+    if drops:
+        notes.append(f"Dropout ({listed(drops)}) is off.")
+    if is_training:
+        notes.append("The module is in training mode, where its own outputs differ: call module.eval() to see these.")
+    constants = [name for name, p in frozen.named_parameters() if not p.requires_grad]
+    if constants:
+        notes.append(f"The weights without requires_grad ({listed(constants)}) are constants.")
+    everywhere: dict[int, list[str]] = {}
+    for name, p in frozen.named_parameters(remove_duplicate=False):
+        everywhere.setdefault(id(p), []).append(name)
+    tied = [" = ".join(group) for group in everywhere.values() if len(group) > 1]
+    if tied:
+        notes.append(f"Tied weights stand once, under their first name: {listed(tied)}.")
+    return notes
+
+
+def _rate(module) -> float:
+    is_dropout = "dropout" in type(module).__name__.lower()
+    rate = module.p if is_dropout and hasattr(module, "p") else getattr(module, "dropout", 0.0)
+    return rate if isinstance(rate, float) else 0.0

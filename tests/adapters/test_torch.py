@@ -1,0 +1,416 @@
+"""Torch modules brought to JAX: outputs and gradients are torch's, weights go back, and what cannot be is said."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo.adapters import from_torch, to_torch
+from credo.model.layers import find_layers
+from credo.nn import BayesianNetwork, Categorical, Gaussian
+from credo.precision import double
+
+torch = pytest.importorskip("torch", reason="it comes with the `oracles` extra")
+nn = torch.nn
+F = nn.functional
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """A second one would only wait for the other tests'."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+class Of(nn.Module):
+    """``function`` of the inputs, times a weight."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.w = nn.Parameter(torch.full((1,), 1.5))
+
+    def forward(self, x):
+        return self.w * self.function(x)
+
+
+class LastToken(nn.Module):
+    def __init__(self, recurrent):
+        super().__init__()
+        self.recurrent = recurrent
+
+    def forward(self, x):
+        return self.recurrent(x)[0][:, -1]
+
+
+class Attention(nn.Module):
+    """An embedding tied to the output, and attention between."""
+
+    def __init__(self, is_tied=True):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.out = nn.Linear(4, 9 if is_tied else 3, bias=not is_tied)
+        if is_tied:
+            self.out.weight = self.table.weight
+
+    def forward(self, tokens):
+        h = self.table(tokens)
+        return self.out((h + self.attention(h, h, h)[0]).mean(1))
+
+
+def convolutional():
+    layers = (nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.3))
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(48, 4))
+    with torch.no_grad():
+        module(1.0 + 2.0 * torch.randn(64, 1, 8, 8))  # statistics that are not 0 and 1
+    return module.eval()
+
+
+def smooth():
+    kinds = (nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.Softsign, nn.Tanhshrink)
+    return (*(kind() for kind in kinds), nn.GELU(approximate="tanh"), nn.Softplus(2.0, 0.3), nn.LogSigmoid())
+
+
+def kinked():
+    kinds = (nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardshrink, nn.Softshrink)
+    return tuple(kind() for kind in kinds)
+
+
+def shuffled(x):
+    """Moves of entries, of all kinds."""
+    y = torch.stack(list(x.roll(1, 1).unbind(1)), 2).flip(2).tril() + x.gather(1, x.argsort(1))
+    y = y + torch.cat([x[:, :2], x[:, 2:]], 1).masked_fill(x > 0, 0.0) + x.sort(1, descending=True)[0]
+    y = y + x.repeat(1, 2, 1)[:, 1::2] + x.topk(4, 2).values + F.pad(x, (1, 2, -1, 1))[:, :, :4]
+    return y + torch.diag_embed(x.diagonal(dim1=1, dim2=2)) + x.index_select(2, torch.tensor([3, 1, 0, 2]))
+
+
+def reduced(x):
+    y = torch.einsum("nij,nkj->nik", x, x).var(1) + torch.linalg.vector_norm(x, dim=-1) + x.std(2) + x.prod(2)
+    y = y + x.cumsum(1).max(2).values + x.logsumexp(2) + x.amin(2) + x.argmax(2) + (x > 0).any(2) + F.normalize(x)[:, 0]
+    return y + x.norm(dim=2) + x.abs().mean((1, 2))[:, None] + torch.cdist(x, x).sum(1) + x.softmax(1).log().sum(2)
+
+
+def arithmetic(x):
+    y = x.clamp(-1, 1).pow(2).sqrt() + x.div(3, rounding_mode="floor") + x.remainder(2) + x.fmod(0.7) + 2**x + 1 - x
+    y = (
+        y
+        + torch.where(x > 0, x, 0.0)
+        + torch.atan2(x, x + 2)
+        + torch.erf(x)
+        + x.sigmoid().log1p()
+        + torch.arange(4) / 2
+    )
+    return y + torch.nan_to_num(x) + torch.maximum(x, -x) + x.double().exp().float() + x.round() + torch.rsqrt(x**2 + 1)
+
+
+MODULES = {
+    "convolution": (convolutional(), (3, 1, 8, 8)),
+    "smooth": (nn.Sequential(nn.Linear(4, 4), *smooth(), nn.LogSoftmax(1)), (3, 4)),
+    "kinked": (nn.Sequential(*kinked()), (3, 4)),
+    "in one dimension": (
+        nn.Sequential(
+            nn.Conv1d(4, 8, 3, groups=2, padding="same", padding_mode="circular"),
+            nn.AvgPool1d(2),
+            nn.AdaptiveMaxPool1d(3),
+        ),
+        (3, 4, 8),
+    ),
+    "in three": (
+        nn.Sequential(
+            nn.Conv3d(2, 4, 3, dilation=(1, 2, 1), stride=(1, 1, 2), padding=(1, 0, 2)),
+            nn.MaxPool3d(2, padding=1, ceil_mode=True),
+            nn.AvgPool3d(2, 1),
+            nn.ReflectionPad3d(1),
+        ),
+        (2, 2, 6, 9, 16),
+    ),
+    "transposed": (
+        nn.Sequential(
+            nn.ConvTranspose2d(4, 8, 3, stride=2, padding=1, output_padding=1, groups=2),
+            nn.PixelShuffle(2),
+            nn.ConvTranspose2d(2, 3, (2, 3), dilation=2, stride=(1, 2)),
+            nn.Upsample(scale_factor=2, mode="bilinear"),
+        ),
+        (2, 4, 4, 4),
+    ),
+    "pools and pads": (
+        nn.Sequential(
+            nn.ZeroPad2d((1, -1, 2, 0)),
+            nn.ReplicationPad2d(2),
+            nn.MaxPool2d(3, 2, 1, dilation=2),
+            nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+            nn.AvgPool2d(2, count_include_pad=False, padding=1),
+            nn.AdaptiveAvgPool2d((3, 2)),
+            nn.Upsample(scale_factor=2),
+            nn.Unfold(2),
+            nn.Linear(15, 2),
+        ),
+        (2, 2, 16, 17),
+    ),
+    "normalisations": (
+        nn.Sequential(
+            nn.GroupNorm(2, 4),
+            nn.InstanceNorm2d(4, affine=True),
+            nn.LayerNorm((5, 4)),
+            nn.RMSNorm(4),
+            nn.LocalResponseNorm(2),
+        ),
+        (3, 4, 5, 4),
+    ),
+    "reparametrised": (
+        nn.Sequential(
+            nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+            nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)),
+        ),
+        (3, 3),
+    ),
+    "lstm": (LastToken(nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)), (3, 4, 3)),
+    "gru": (LastToken(nn.GRU(3, 4, batch_first=True)), (3, 4, 3)),
+    "transformer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, activation="gelu"), (2, 3, 4)),
+    "causal": (Of(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)), (2, 2, 5, 4)),
+    "tied attention": (Attention(), "tokens"),
+    "one hot": (Of(lambda x: F.one_hot(x, 9).float()), "tokens"),
+    "moved": (Of(shuffled), (3, 4, 4)),
+    "reduced": (Of(reduced), (3, 4, 4)),
+    "arithmetic": (Of(arithmetic), (3, 4)),
+    "a pair": (Of(lambda x: x.chunk(2, 1)[0]), (3, 4)),
+    "rows fixed at one by the code": (Of(lambda x: torch.stack([row.sum() * torch.ones(2) for row in x])), (3, 4)),
+}
+
+
+def rows(shape, num=None):
+    if shape == "tokens":
+        return torch.randint(0, 9, (num or 3, 5))
+    return torch.randn(num or shape[0], *shape[1:])
+
+
+@pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied)")
+@pytest.mark.parametrize("name", MODULES)
+def test_outputs_are_those_of_torch(name):
+    module, shape = MODULES[name]
+    module = module.eval()
+    network = from_torch(module, rows(shape))
+    for num in (1, 5):
+        x = rows(shape, num)
+        with torch.no_grad():
+            expected = module(x).numpy()
+        found = np.asarray(network.apply(network.params, x.numpy()))
+        assert found.dtype == np.float32
+        # rounding at the scale of the outputs; 1e-5 leaves room for the sums of the longest of these programs
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(expected).max()))
+
+
+def test_a_single_row_keeps_its_axis():
+    """torch's squeeze takes the axis of rows as well where there is one row; a likelihood needs it."""
+    network = from_torch(Of(lambda x: x[:, 0].squeeze()), rows((3, 1, 4)))
+    assert network.apply(network.params, np.ones((1, 1, 4), np.float32)).shape == (1, 4)
+
+
+@pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied)")
+@pytest.mark.parametrize("name", ["convolution", "smooth", "lstm", "transformer", "tied attention", "reduced"])
+def test_gradients_are_those_of_torch(name):
+    module, shape = MODULES[name]
+    module = copy.deepcopy(module).double().eval()
+    x = rows(shape).double() if shape != "tokens" else rows(shape)
+    network = from_torch(module, x)
+    direction = torch.randn(module(x).shape, dtype=torch.float64)
+    (module(x) * direction).sum().backward()
+    with double():
+        loss = lambda params: jnp.sum(network.apply(params, x.numpy()) * direction.numpy())  # noqa: E731
+        found = jax.grad(loss)(network.params)
+    for path, gradient in jax.tree_util.tree_leaves_with_path(found):
+        expected = dict(module.named_parameters())[".".join(part.key for part in path)].grad.numpy()
+        np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:Dropout|Batch norm")
+@pytest.mark.parametrize(
+    ("module", "shape", "rest"),
+    [
+        (convolutional(), (1, 8, 8), {"1.weight"}),
+        (Attention(is_tied=False), "tokens", {"table.weight"}),
+        (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 4), {"norm1.weight", "norm2.weight"}),
+        (LastToken(nn.LSTM(3, 4, batch_first=True)), (4, 3), set()),
+        (nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.Flatten(), nn.Linear(27, 2)), (2, 4), set()),
+    ],
+    ids=["convolution", "attention", "transformer", "lstm", "transposed"],
+)
+def test_layers_are_found_in_torch_networks(module, shape, rest):
+    """The Jacobian is made of the layers' inputs and derivatives; what is in no layer is named."""
+    x = rows((3, *shape) if shape != "tokens" else shape).numpy()
+    network = from_torch(module.eval(), x)
+    with double():
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), network.params)
+        u, unravel = jax.flatten_util.ravel_pytree(params)
+        outputs = lambda u, row: network.apply(unravel(u), row[None]).ravel()  # noqa: E731
+        row = jnp.asarray(x[0], None if x.dtype == np.int64 else jnp.float64)
+        layers = find_layers(outputs, u, row)
+        jacobian = np.asarray(jax.jacrev(outputs)(u, row))
+        z, inputs, back = layers.linearised(u, row)
+        derivatives = jax.vmap(back)(jnp.eye(len(z)))
+    found = np.full_like(jacobian, np.nan)
+    for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
+        found[:, layer.index] = sum(np.einsum("si,kso->kio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
+    names = np.concatenate(
+        [[".".join(k.key for k in path)] * leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+    )
+    assert set(names[layers.rest]) == rest
+    covered = np.setdiff1d(np.arange(u.size), layers.rest)
+    np.testing.assert_allclose(found[:, covered], jacobian[:, covered], atol=1e-9)
+
+
+# made Bayesian and sent back ------------------------------------------------------------------------------------------
+
+
+def test_a_linear_module_has_the_posterior_of_linear_regression_and_takes_it_back():
+    x, y = np.random.default_rng(0).normal(size=(12, 2)), np.random.default_rng(1).normal(size=12)
+    module = nn.Linear(2, 1, bias=False)
+    network = from_torch(module)  # read when it meets data
+    model = BayesianNetwork(network.apply, network.params, head=Gaussian(0.5))
+    posterior = credo.fit(model.given(x, y), credo.Laplace(), progress=False)
+    expected = np.linalg.solve(x.T @ x / 0.25 + np.eye(2), x.T @ y / 0.25)
+    np.testing.assert_allclose(posterior.mean()["weights"]["weight"][0], expected, rtol=1e-8)
+    before = module.weight.detach().clone()
+    back = to_torch(module, posterior.mean()["weights"])
+    np.testing.assert_allclose(back.weight.detach().numpy()[0], expected, rtol=1e-6)
+    assert back.weight.dtype == torch.float32
+    assert torch.equal(module.weight, before)
+
+
+@pytest.mark.filterwarnings("ignore:Batch norm|Dropout")
+def test_kronecker_laplace_of_a_convolutional_network():
+    x = rows((40, 1, 8, 8)).numpy()
+    y = (x.mean((1, 2, 3)) > 0).astype(int)
+    module = convolutional()
+    network = from_torch(module, x)
+    model = BayesianNetwork(network.apply, network.params, head=Categorical())
+    posterior = credo.fit(model.given(x, y), credo.Laplace(credo.laplace.Kronecker()), progress=False)
+    predictive = posterior.predict(x[:3])
+    assert predictive.probs.shape == (3, 4)
+    draw = jax.tree.map(lambda leaf: leaf[0], posterior.sample(0, 1)["weights"])
+    back = to_torch(module, draw)
+    with torch.no_grad():
+        logits = back(torch.from_numpy(x[:3])).numpy()
+    found = network.apply(jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), draw), x[:3])
+    np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-4)
+    assert torch.equal(back[1].running_var, module[1].running_var)
+
+
+def test_weights_go_there_and_back():
+    module = Attention().eval()
+    with pytest.warns(UserWarning, match="Tied weights stand once, under their first name: table.weight = out.weight"):
+        network = from_torch(module)
+    assert set(network.params) == {"table", "attention"}
+    changed = jax.tree.map(lambda leaf: leaf + 1.0, network.params)
+    back = to_torch(module, changed)
+    assert back.out.weight is back.table.weight
+    with pytest.warns(UserWarning, match="Tied"):
+        again = from_torch(back).params
+    jax.tree.map(np.testing.assert_array_equal, again, changed)
+    flat = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    assert torch.equal(to_torch(back, flat).table.weight, module.table.weight)
+
+
+# what is frozen is said -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_frozen_is_said_and_constant():
+    module = convolutional().train()
+    module[0].bias.requires_grad_(False)
+    statistics = module[1].running_mean.clone()
+    sentences = (
+        r"Batch normalisation \(1\) keeps the means and variances of training.*Dropout \(4\) is off.*in training mode"
+        r".*without requires_grad \(0.bias\) are constants"
+    )
+    x = rows((3, 1, 8, 8))
+    with pytest.warns(UserWarning, match=sentences):
+        network = from_torch(module, x)
+    assert len(network.notes) == 4
+    assert set(network.params["0"]) == {"weight"}
+    assert set(network.params["1"]) == {"weight", "bias"}
+    assert module.training
+    assert torch.equal(module[1].running_mean, statistics)
+    with torch.no_grad():
+        expected = module.eval()(x)
+    np.testing.assert_allclose(network.apply(network.params, x.numpy()), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_that_met_no_data_are_said():
+    with pytest.warns(UserWarning, match="Those of 1 have met no data yet"):
+        from_torch(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+
+
+# requests that cannot be answered -------------------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += 1
+        return self.w * x
+
+
+def mixed():
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+
+
+WRONG = {
+    "no module": (lambda: (np.tanh, (3, 2)), "takes a torch.nn.Module; got ufunc"),
+    "no weights": (lambda: (nn.ReLU(), (3, 2)), "no weights to be uncertain of"),
+    "mixed precision": (lambda: (mixed(), (3, 2)), "0.weight is float32, 1.weight is float64"),
+    "half precision": (lambda: (nn.Linear(2, 2).half(), (3, 2)), "The weights are float16"),
+    "lazy": (lambda: (nn.LazyLinear(2), (3, 2)), "have no shape yet"),
+    "wrong inputs": (lambda: (nn.Linear(2, 2), (3, 4)), "fails on inputs of shape"),
+    "random": (lambda: (Of(F.dropout), (3, 2)), "draws random numbers"),
+    "mean over rows": (lambda: (Of(lambda x: x - x.mean(0)), (3, 2)), "changes with the rows beside it"),
+    "statistics of the batch": (
+        lambda: (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), (3, 2)),
+        "changes with the rows beside it",
+    ),
+    "unfrozen statistics": (
+        lambda: (Of(lambda x: F.batch_norm(x, torch.zeros(2), torch.ones(2), training=True)), (3, 2)),
+        "statistics of|changes with the rows|changes its buffers",
+    ),
+    "unknown": (lambda: (Of(lambda x: torch.fft.fft(x).real), (3, 2)), "operator aten._fft_r2c.default, at `"),
+    "branch": (lambda: (Of(lambda x: x if x.sum() > 0 else -x), (3, 2)), "torch.export cannot read the module"),
+    "changed buffer": (lambda: (Counting(), (3, 2)), "changes its buffers count"),
+    "too few outputs": (lambda: (Of(lambda x: x.sum()), (3, 2)), "for 3 rows|changes with the rows"),
+    "no rows": (lambda: (nn.Linear(2, 2), ()), "Example inputs are rows"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_modules_that_cannot_be_brought(name):
+    made, sentence = WRONG[name]
+    module, shape = made()
+    x = torch.randn(*shape) if shape else torch.tensor(1.0)
+    with pytest.raises(credo.CredoError, match=sentence):
+        from_torch(module.eval() if isinstance(module, nn.Module) else module, x)
+
+
+def test_weights_that_do_not_fit():
+    module = nn.Linear(3, 2)
+    good = from_torch(module).params
+    wrong = {
+        "lack bias": {"weight": good["weight"]},
+        "have w, which the network has not": {**good, "w": np.zeros(2)},
+        r'posterior.mean\(\)\["weights"\], not': {"weights": good},
+        "give one draw of them": jax.tree.map(lambda leaf: np.stack([leaf, leaf]), good),
+        r"shape \(3, 2\), and the network's is \(2, 3\)": {**good, "weight": good["weight"].T},
+        "'bias' is int64": {**good, "bias": np.zeros(2, int)},
+        "'bias' is not finite": {**good, "bias": np.full(2, np.nan)},
+    }
+    for sentence, weights in wrong.items():
+        with pytest.raises(credo.CredoError, match=sentence):
+            to_torch(module, weights)
+    with pytest.raises(credo.CredoError, match="takes the torch module"):
+        to_torch(good, good)
