@@ -229,8 +229,6 @@ def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | No
         return np.transpose(index, params["permutation"])
     if name == "rev":
         return np.flip(index, params["dimensions"])
-    if name == "rev":
-        return np.flip(index, params["dimensions"])
     if name == "slice":
         steps = params["strides"] or (1,) * index.ndim
         cuts = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
