@@ -1,0 +1,96 @@
+"""Memory is planned: what does not fit is cut into chunks that change nothing, or refused with what would fit."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo import memory
+from credo.model import blocks
+from credo.precision import double
+from credo.predict import linearised, stream
+
+RNG = np.random.default_rng(0)
+X, LABELS = RNG.normal(size=(40, 3)), RNG.integers(6, size=40)
+
+
+def softmax_network(num_classes: int, num_inputs: int = 3):
+    params = {"w": RNG.normal(size=(num_inputs, num_classes))}
+    head = credo.nn.Categorical()
+    return credo.nn.BayesianNetwork(lambda params, x: x @ params["w"], params, head=head)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    method = credo.Laplace(structure=credo.laplace.Diagonal(), curvature=credo.GaussNewton())
+    return credo.fit(softmax_network(6).given(X, LABELS), method, key=0)
+
+
+def test_refusal_names_the_figure_the_budget_and_what_fits():
+    others = [memory.Need("Kronecker()", 2e8), memory.Need("Diagonal()", 8e5), memory.Need("LowRank()", 9e9)]
+    with pytest.raises(credo.CredoError) as refused:
+        memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 8_000_000_000, others)
+    assert str(refused.value) == (
+        "Dense() needs 80 GB for 100,000 weights; the budget is 8.0 GB: Kronecker() needs 0.2 GB, Diagonal() needs "
+        "0.8 MB."
+    )
+    with pytest.raises(credo.CredoError, match=r"nothing smaller fits \(Diagonal\(\) needs 0.8 MB\)"):
+        memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 1_000, others[1:2])
+    memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 10**11)
+
+
+def test_density_in_blocks_of_rows_is_the_density():
+    with double():
+        whole = softmax_network(6).given(X, LABELS, weights=np.arange(40.0)).flat()
+        cut = dataclasses.replace(whole, rows_at_once=16)  # which does not divide 40
+        u = jnp.asarray(RNG.normal(size=whole.dim))
+        assert np.allclose(whole.log_likelihood(u), cut.log_likelihood(u), rtol=1e-12)
+        for of in (jax.value_and_grad, jax.hessian):
+            for a, b in zip(*(jax.tree.leaves(of(t.log_density)(u)) for t in (whole, cut)), strict=True):
+                assert np.allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_a_fit_takes_blocks_where_the_budget_asks_for_them():
+    network = credo.nn.BayesianNetwork(
+        lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"],
+        {"in": RNG.normal(size=(3, 300)), "out": RNG.normal(size=300)},
+        head=credo.nn.Gaussian(0.1),
+    )
+    target = network.given(RNG.normal(size=(2_000, 3)), RNG.normal(size=2_000))
+    with double():
+        assert blocks.in_blocks(target, 10**9).rows_at_once is None
+        cut = blocks.in_blocks(target, 10_000_000).rows_at_once
+        assert cut is not None
+        assert 3 * blocks.row_bytes(target) * cut <= 10_000_000 / 4  # derivatives of a block
+
+
+def test_wide_rows_are_summed_draw_by_draw(posterior, monkeypatch):
+    together = posterior.predict(X, credo.MonteCarlo(64))
+    monkeypatch.setattr(stream, "WIDE", 0)
+    apart = posterior.predict(X, credo.MonteCarlo(64))
+    assert apart._stream.law.is_streamed
+    assert not together._stream.law.is_streamed
+    for name in ("mean", "aleatoric", "epistemic", "mutual_information"):
+        assert np.allclose(getattr(together, name), getattr(apart, name), rtol=1e-9, atol=1e-12), name
+    assert np.allclose(together.log_prob(LABELS), apart.log_prob(LABELS), rtol=1e-12)
+
+
+def test_logits_of_many_classes_are_drawn(posterior, monkeypatch):
+    formed = posterior.predict(X, credo.Linearised())
+    monkeypatch.setattr(linearised, "MANY_CLASSES", 5)
+    drawn = posterior.predict(X, credo.Linearised())
+    error = 4 * np.sqrt(formed.epistemic / 512)  # four standard errors of 512 draws; 240 numbers
+    assert np.all(np.abs(drawn.mean - formed.mean) < error + 1e-3)
+    assert np.allclose(drawn.epistemic, formed.epistemic, rtol=0.4, atol=1e-4)
+
+
+def test_covariances_are_found_again_by_chunks_where_they_cannot_be_held(posterior, monkeypatch):
+    held = posterior.predict(X, credo.Linearised())
+    monkeypatch.setattr(linearised, "MAX_HELD", 0)
+    again = posterior.predict(X, credo.Linearised())
+    assert again._stream.rows.mean is None
+    assert np.allclose(held.probs, again.probs, rtol=1e-9)
+    assert np.allclose(held.mutual_information, again.mutual_information, rtol=1e-6, atol=1e-9)
