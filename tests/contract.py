@@ -14,6 +14,7 @@ import pytest
 
 import credo
 from credo.posterior.kinds import Draws, Point
+from credo.posterior.masked import Masked
 from credo.posterior.posterior import Posterior
 from targets import GAUSSIAN_COV, Known
 
@@ -113,6 +114,8 @@ METHODS: dict[str, Entry] = {
     "snapshots": Entry(lambda known: credo.StochasticWeightSnapshots(), ("gaussian", "logistic"), ()),
     "swag": Entry(lambda known: credo.SWAG(), ("logistic",), ()),
     "multi_swag": Entry(lambda known: credo.MultiSWAG(members=2), ("logistic",), ()),
+    "mc_dropout": Entry(lambda known: credo.MCDropout(num_steps=500), ("logistic",), ()),
+    "gaussian_dropout": Entry(lambda known: credo.GaussianDropout(num_steps=500), ("logistic",), ()),
     "smc": Entry(smc, ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic")),
     "grid": Entry(
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6
@@ -172,7 +175,7 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
     assert set(mean) == set(sd) == set(median)
     low, high = posterior.quantile([0.1, 0.9])[next(iter(mean))]
     assert np.all(low <= high)
-    if isinstance(posterior.kind, Point | Draws):
+    if isinstance(posterior.kind, Point | Draws | Masked):
         with pytest.raises(credo.CredoError, match="density"):
             posterior.log_prob(mean)
     else:

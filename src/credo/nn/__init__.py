@@ -4,6 +4,7 @@ from credo.nn.heads import Bernoulli, Categorical, Custom, Gaussian, Heterosceda
 from credo.nn.layers import LogUniform, VBConv, VBLinear
 from credo.nn.network import BayesianNetwork
 from credo.nn.priors import HorseshoeLike, Isotropic, LaplacePrior, PerLayer, ScaleMixture
+from credo.nn.pruning import prune, sparsity_table
 from credo.nn.vb_network import VBNetwork
 
 __all__ = [
@@ -24,4 +25,6 @@ __all__ = [
     "VBConv",
     "VBLinear",
     "VBNetwork",
+    "prune",
+    "sparsity_table",
 ]
