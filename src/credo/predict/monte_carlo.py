@@ -106,7 +106,8 @@ class MixtureLaw(eqx.Module):
     """Σ_s exp(log_weights_s) p(y | x, θ_s). The positions are stored, or drawn from ``kind`` by ``keys``.
 
     ``is_streamed``: rows are so wide that sums over draws are taken one draw after the other. With ``head`` and
-    ``centre`` the outputs are linearised there.
+    ``centre`` the outputs are linearised there. With ``views`` the rows are so many transforms of themselves, whose
+    distributions are made one by ``average``.
     """
 
     target: Target
@@ -119,6 +120,8 @@ class MixtureLaw(eqx.Module):
     is_streamed: bool = eqx.field(static=True, default=False)
     head: Head | None = eqx.field(static=True, default=None)
     centre: Float[Stored, " dim"] | None = None
+    views: int = eqx.field(static=True, default=0)
+    average: Callable | None = eqx.field(static=True, default=None)
 
     @property
     def width(self) -> int:
@@ -129,6 +132,11 @@ class MixtureLaw(eqx.Module):
         """p(y | x, θ) at one draw."""
         key = as_key(self.keys[index])
         u = self.kind.sample_u(key) if self.kind is not None else self.positions[index]  # type: ignore[index]
+        if self.average is not None:
+            return self.average([self._at(u, key, rows[i]) for i in range(self.views)])
+        return self._at(u, key, rows)
+
+    def _at(self, u, key, rows) -> Any:
         if self.head is not None:
             return self._linearised(self.head, u, rows)
         params = self.target.constrain(u)
