@@ -132,7 +132,7 @@ def fit(model: BayesianNetwork, request: Request, method, start=None, precision=
 
 def schedule(num_rows: int) -> tuple[int | None, int]:
     """(rows an update, updates): all rows where they are few."""
-    return (None, 3_000) if num_rows < SMALL else (256, max(6_000, 40 * num_rows // 256))
+    return (None, 3_000) if num_rows < SMALL else (256, max(12_000, 80 * num_rows // 256))
 
 
 def trained(request: Request, members: int, model: BayesianNetwork) -> credo.Posterior:
