@@ -1,0 +1,88 @@
+"""Equinox modules as networks: rows mapped, integers and statistics constant, weights back."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo.adapters import from_equinox, to_equinox
+from credo.model.layers import find_layers
+from credo.nn import BayesianNetwork, Gaussian
+from credo.precision import double
+
+X = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+
+
+class Block(eqx.Module):
+    """A layer whose units are reordered, normalised by statistics of training, and dropped out."""
+
+    linear: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+    dropout: eqx.nn.Dropout
+    order: jax.Array
+
+    def __init__(self):
+        self.linear = eqx.nn.Linear(2, 3, key=jax.random.key(0))
+        self.norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
+        self.dropout = eqx.nn.Dropout(0.5)
+        self.order = jnp.array([2, 0, 1])
+
+    def __call__(self, row, state):
+        h, state = self.norm(self.linear(row), state)
+        return self.dropout(h)[self.order], state
+
+
+def test_a_module_with_state_is_frozen_and_goes_back():
+    module, state = eqx.nn.make_with_state(Block)()
+    with pytest.warns(UserWarning, match=r"\(norm\) keeps the means.*Dropout \(dropout\) is off.*whole numbers \(1\)"):
+        network = from_equinox(module, X, state=state)
+    assert len(network.notes) == 3
+    assert jax.tree.map(np.shape, network.params) == {
+        "linear": {"weight": (3, 2), "bias": (3,)},
+        "norm": {"weight": (3,), "bias": (3,)},
+    }
+    frozen = eqx.nn.inference_mode(module)
+    expected = jax.vmap(lambda row: frozen(row, state)[0])(X)
+    np.testing.assert_allclose(network.apply(network.params, X), expected, rtol=1e-6)
+    back = to_equinox(module, jax.tree.map(lambda leaf: leaf + 1.0, network.params))
+    np.testing.assert_array_equal(back.linear.weight, module.linear.weight + 1.0)
+    np.testing.assert_array_equal(back.order, module.order)
+    assert back.dropout.inference is False
+
+
+def test_layers_are_found_and_constants_take_the_precision_of_a_fit():
+    network = from_equinox(eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)))
+    posterior = credo.fit(
+        BayesianNetwork(network.apply, network.params, head=Gaussian(0.5)).given(X, X[:, 0]),
+        credo.Laplace(credo.laplace.Kronecker()),
+        progress=False,
+    )
+    assert posterior.mean()["weights"]["layers"]["0"]["weight"].dtype == np.float64
+    with double():
+        u, unravel = jax.flatten_util.ravel_pytree(jax.tree.map(lambda w: jnp.asarray(w, float), network.params))
+        layers = find_layers(lambda u, row: network.apply(unravel(u), row[None])[0], u, jnp.asarray(X[0], float))
+    assert len(layers.rest) == 0
+
+
+def test_modules_that_cannot_be_brought():
+    mlp = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
+    with pytest.raises(credo.CredoError, match="takes an equinox module; got PjitFunction"):
+        from_equinox(jnp.tanh)
+    with pytest.raises(credo.CredoError, match="mixed precision"):
+        from_equinox(eqx.tree_at(lambda m: m.layers[0].weight, mlp, mlp.layers[0].weight.astype(jnp.float16)))
+    with pytest.raises(credo.CredoError, match="weights are bfloat16"):
+        from_equinox(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if eqx.is_array(leaf) else leaf, mlp))
+    with pytest.raises(credo.CredoError, match="changes with the rows beside it"):
+        from_equinox(mlp, X, call=lambda module, x: jax.vmap(module)(x - x.mean(0)))
+    with pytest.raises(credo.CredoError, match="cannot be applied to rows"):
+        from_equinox(eqx.nn.make_with_state(Block)()[0], X)
+    unchecked = from_equinox(mlp, call=lambda module, x: jax.vmap(module)(x - x.mean(0)))
+    model = BayesianNetwork(unchecked.apply, unchecked.params, head=Gaussian(0.5))
+    with pytest.raises(credo.CredoError, match="changes with the rows beside it"):
+        model.given(X, X[:, 0])
+    params = from_equinox(mlp).params
+    wrong = {"layers": {**params["layers"], "0": {**params["layers"]["0"], "weight": np.zeros(2)}}}
+    with pytest.raises(credo.CredoError, match=r"'layers.0.weight' has shape \(2,\)"):
+        to_equinox(mlp, wrong)
