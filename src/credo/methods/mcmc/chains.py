@@ -11,6 +11,7 @@ import numpy as np
 from credo.algorithm import Algorithm, Options, Phase
 from credo.diagnose import geometry
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
+from credo.diagnose.function_space import observed
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
@@ -149,7 +150,10 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     if hasattr(sampling, "step_size"):
         info["step_size"] = float(np.mean(sampling.step_size[:, -1]))
     sentences, is_met = limits(method, target, positions, done.is_complete)
-    found = figures(positions, sampling, method) if found is None else found
+    if found is None:
+        seen, said = observed(target, positions)
+        found = figures(positions, sampling, method, seen)
+        sentences = [*sentences, said] if said else sentences
     is_divergent = getattr(sampling, "is_divergent", None)
     if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks
         is_divergent = is_divergent.any(axis=tuple(range(2, is_divergent.ndim)))
@@ -180,13 +184,13 @@ def _counts(sampling, warmup, useful_share: float) -> dict[str, int]:
     return counts | ({"num_densities": densities} if densities else {})
 
 
-def figures(positions, info, method) -> dict[str, float]:
-    """What the verdict reads, of positions (chain, draw, dim).
+def figures(positions, info, method, seen=None) -> dict[str, float]:
+    """What the verdict reads, of positions (chain, draw, dim); ``seen``: what chains are compared by in their place.
 
     Ranks are those of the parameters wherever a transform is elementwise, and no coordinate is constant by
     construction as an entry of a correlation matrix is.
     """
-    found = convergence(positions)
+    found = convergence(positions if seen is None else seen)
     figures = {
         "max_r_hat": float(np.max(found.r_hat)),
         "min_ess_bulk": float(np.min(found.ess_bulk)),

@@ -11,10 +11,12 @@ from numpyro.distributions import Distribution
 
 from credo.algorithm import as_key, stream
 from credo.diagnose.startup import explain
+from credo.methods.optimise.objective import members
 from credo.model.distributions import is_improper, transform_to
 from credo.model.visit import at_index
 from credo.native import jit
 from credo.ordered import Ordered, plain
+from credo.posterior.kinds import Draws
 from credo.status import CredoError
 
 WIDTH = 2.0  # u ~ Uniform(−2, 2), as in Stan: wide for parameters of unit scale, so that R-hat means something
@@ -24,6 +26,7 @@ MAX_TRIES = 100
 NUM_CANDIDATES = 5
 HOPELESS = 1e4  # nats a datum and a parameter
 NUM_WIDTHS = 2_000  # draws that tell widths to 2 %
+FEW_DRAWS = 100  # of a set: fewer tell no widths
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 
 
@@ -116,6 +119,9 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
     if start is None:
         return None
     if hasattr(start, "kind"):
+        known = members(start, num_chains)
+        if known is not None:
+            return known
         return np.stack([_draw(start.kind, stream(key, STREAM + chain)) for chain in range(num_chains)])
     positions = np.asarray(start)
     if positions.shape not in ((dim,), (num_chains, dim)):
@@ -129,6 +135,8 @@ def draws_of(start, key) -> np.ndarray | None:
     """Draws (1, draw, dim) that tell the widths of a starting posterior; None where there is none."""
     if not hasattr(start, "kind"):
         return None
+    if isinstance(start.kind, Draws) and start.kind.positions[..., 0].size < FEW_DRAWS:
+        return None  # an ensemble: how far its members lie apart is no width of any mode
     return np.asarray(_draws(start.kind, stream(key, STREAM, 2)))[None]
 
 

@@ -17,7 +17,7 @@ from credo.methods.optimise.diagnosis import transformed
 from credo.methods.optimise.newton import Optimum, Solver, maximise
 from credo.methods.optimise.subproblem import ConjugateGradients, Dense
 from credo.model.target import Target
-from credo.posterior.kinds import Gaussian, Kind, Point
+from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
@@ -137,6 +137,20 @@ def centre(posterior: Posterior):
     if isinstance(posterior.kind, Gaussian):
         return posterior.kind.mean
     return posterior.target.unconstrain(posterior.mean())
+
+
+def members(posterior: Posterior, number: int) -> np.ndarray | None:
+    """``number`` different draws (number, dim) of a posterior that is a set of them, such as an ensemble; else None.
+
+    Evenly spaced; each again where there are fewer.
+    """
+    kind = posterior.kind
+    if not isinstance(kind, Draws) or kind.log_weights is not None:
+        return None
+    flat = np.asarray(kind.positions).reshape(-1, kind.positions.shape[-1])
+    if len(flat) < number:
+        return flat[np.arange(number) % len(flat)]
+    return flat[(np.arange(number) * len(flat)) // number]
 
 
 def random_position(target: Target, key, index: int, spread: float) -> np.ndarray:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
+from credo.normals import normal
 
 
 class State(NamedTuple):
@@ -32,7 +33,7 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
     """``diffusion``: A. A step of the algorithm is ``dynamics.num_steps`` updates."""
 
     def init(key, position) -> State:
-        r = jax.random.normal(key, position.shape, position.dtype)
+        r = normal(key, position.shape, position.dtype)
         return State(position, r, jnp.asarray(diffusion, position.dtype), jnp.zeros((), jnp.int32))
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
@@ -44,7 +45,7 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
         ξ = state.friction + 0.5 * h * (jnp.mean(r * r) - T)
         x = 2 * ξ * h
         decay = jnp.where(jnp.abs(x) < 1e-6, 1 - 0.5 * x, -jnp.expm1(-x) / jnp.where(x == 0, 1, x))  # (1 − e^−x) / x
-        z = jax.random.normal(k_noise, r.shape, r.dtype)
+        z = normal(k_noise, r.shape, r.dtype)
         r = jnp.exp(-ξ * h) * r + jnp.sqrt(2 * diffusion * T * h * decay) * z
         ξ = ξ + 0.5 * h * (jnp.mean(r * r) - T)
         r = r + 0.5 * h * g

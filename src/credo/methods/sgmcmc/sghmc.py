@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
+from credo.normals import normal
 
 
 class State(NamedTuple):
@@ -31,13 +32,13 @@ def sghmc(dynamics: Dynamics, friction) -> Algorithm:
     """A step of the algorithm is ``dynamics.num_steps`` updates."""
 
     def init(key, position) -> State:
-        return State(position, jax.random.normal(key, position.shape, position.dtype), jnp.zeros((), jnp.int32))
+        return State(position, normal(key, position.shape, position.dtype), jnp.zeros((), jnp.int32))
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
         k_batch, k_noise = jax.random.split(key)
         h, T = dynamics.at(state.count)
         keep = jnp.exp(-0.5 * friction * h)
-        before, after = jnp.sqrt(T * (1 - keep**2)) * jax.random.normal(k_noise, (2, *state.position.shape), h.dtype)
+        before, after = jnp.sqrt(T * (1 - keep**2)) * normal(k_noise, (2, *state.position.shape), h.dtype)
         r = keep * state.momentum + before
         middle = state.position + 0.5 * h * dynamics.scale * r
         g = dynamics.force(k_batch, middle)

@@ -13,7 +13,9 @@ import numpy as np
 
 from credo.algorithm import Algorithm, Options, Phase, as_key, stream
 from credo.diagnose.convergence import convergence, stuck_chains
+from credo.diagnose.function_space import observed
 from credo.diagnose.verdict import judge
+from credo.methods.optimise.objective import members
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
@@ -78,7 +80,7 @@ class StochasticGradient:
     them less noisy. ``preconditioner``: ``CurvatureScale()``, ``GradientScale()`` or ``UnitScale()``, found at the
     start and then fixed. ``schedule``: ``Constant()``, ``Decaying()`` or ``Cyclical()``. ``temperature``: T of the law
     p(u, D)^{1/T}; 1 is the posterior, below it is a "cold" one.
-    Chains begin round ``start``, or round a mode.
+    Chains begin round ``start``, or round a mode; from an ensemble, each round a member of its own.
 
     Verdict: R-hat and effective sizes, and ``temperature_error``: by how much step size and noise heat the chain.
     """
@@ -122,15 +124,18 @@ class StochasticGradient:
         self._check(target)
         deadline = options.deadline()
         random = np.random.default_rng(stream(key, STREAM))
+        is_apart = isinstance(start, Posterior) and members(start, 1) is not None
         position = first_position(target, self.batch_of(target), key, start, options.until(deadline))
         data = shuffled(target, self.batch_of(target), random)
         found = measure(data, self.batch_of(target), self.preconditioner, key, position)
-        tuning = self._tuning(found, position)
+        tuning = self._tuning(found, position, is_apart)
         num_steps = self.num_steps or int(np.clip(self.updates(float(tuning.step_size)), 1, MOST_UPDATES))
         first, total = num_steps * self.num_warmup, num_steps * self.num_draws
         chain = Chain(self, num_steps, first, total)
         spread = found.scale / np.sqrt(max(float(found.curvature), 1.0))
-        starts = position + spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
+        known = members(start, self.chains) if isinstance(start, Posterior) else None
+        centres = position if known is None else known.astype(position.dtype)
+        starts = centres + spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
 
         def begin(data):
             init = jax.jit(lambda data, tuning, key, u: chain.algorithm(data, tuning).init(key, u))
@@ -174,8 +179,9 @@ class StochasticGradient:
             return self.control_variates
         return float(found.anchored_noise) < float(found.noise)
 
-    def _tuning(self, found: Measured, position: np.ndarray) -> Tuning:
-        is_anchored = self._is_anchored(found)
+    def _tuning(self, found: Measured, position: np.ndarray, is_apart: bool) -> Tuning:
+        # where chains begin at modes of their own, an anchor at one of them would add noise to the others
+        is_anchored = self._is_anchored(found) and not (is_apart and self.control_variates is None)
         noise = float(found.anchored_noise if is_anchored else found.noise)
         size = self.step_size or self.best_step(float(found.curvature), noise)
         anchor = Anchor(position, found.gradient) if is_anchored else None
@@ -196,12 +202,14 @@ class StochasticGradient:
                 f"The chains ran away to infinity with step size {float(tuning.step_size):.2g}: give a smaller "
                 "step_size, or start nearer to a mode (start=)."
             )
+        seen, said = observed(target, positions)
         figures = {
-            **_convergence(positions),
+            **_convergence(seen),
+            "num_stuck_chains": int(np.sum(stuck_chains(positions))),
             "temperature_error": abs(float(np.mean(temperatures)) / self.temperature - 1),
             "step_size": float(tuning.step_size),
         }
-        sentences = []
+        sentences = [said] if said else []
         if not done.is_complete:
             sentences.append(f"The time limit came after {len(t)} of {self.num_draws} draws in each chain.")
         if self.temperature != 1:
@@ -232,5 +240,4 @@ def _convergence(positions: np.ndarray) -> dict[str, float]:
         "max_r_hat": float(np.max(found.r_hat)),
         "min_ess_bulk": float(np.min(found.ess_bulk)),
         "min_ess_tail": float(np.min(found.ess_tail)),
-        "num_stuck_chains": int(np.sum(stuck_chains(positions))),
     }

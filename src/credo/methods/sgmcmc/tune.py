@@ -21,6 +21,7 @@ from credo.methods.optimise.objective import (
     MAX_DENSE,
     find_mode,
     in_unconstrained_space,
+    members,
     solver_for,
     starting_position,
 )
@@ -53,7 +54,8 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     """
     position = starting_position(target, key, start)
     if isinstance(start, Posterior):
-        return position
+        first = members(start, 1)  # the mean of an ensemble is no mode
+        return position if first is None else first[0].astype(position.dtype)
     if target.dim > MAX_DENSE:
         num_steps = default_num_steps(target, batch_size)
         return ascend(target, default_optimiser(num_steps), batch_size, num_steps, key, position, options)[0]

@@ -1,0 +1,51 @@
+"""What chains of a network are compared by: its predictions, for its weights have no names.
+
+Hidden units that trade places, and signs that flip together, leave every prediction as it was: chains in two such modes
+agree on all that a network says and on none of its weights. R-hat and effective sizes are therefore those of the
+predicted mean (of classes: the probabilities) at some rows of the data, and of the parameters beside the weights.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.model.target import Target
+
+NUM_ROWS = 20  # of the data, evenly spaced
+MOST_NUMBERS = 2**24  # predictions in memory: 128 MB
+SENTENCE = (
+    "R-hat and effective sizes are those of the predictions at {rows} rows of the data, and of the parameters beside "
+    "the weights: single weights trade places between modes that predict the same."
+)
+
+
+def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | None]:
+    """(chain, draw, k) to compare chains by, and what to say of it. Not of a network: the positions themselves."""
+    name = getattr(target.model, "weights_name", None)
+    if name is None or target.y is None or not jax.tree.leaves(target.x):
+        return positions, None
+    chains, draws, dim = positions.shape
+    size = len(jax.tree.leaves(target.x)[0])
+    index = np.unique(np.linspace(0, size - 1, min(NUM_ROWS, size)).astype(int))
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[index], target.x)
+    flat = np.reshape(positions, (-1, dim))
+    shape = jax.eval_shape(_predicted, target, flat[:1], rows).shape
+    if len(flat) * shape[1] > MOST_NUMBERS:
+        return positions, None
+    predicted = np.asarray(_predicted(target, flat, rows)).reshape(chains, draws, -1)
+    if not np.all(np.isfinite(predicted)):  # a law without a mean
+        return positions, None
+    own = np.concatenate([np.full(leaf.size, leaf.name.split(".")[0] == name) for leaf in target.structure.leaves])
+    return np.concatenate([predicted, positions[..., ~own]], axis=-1), SENTENCE.format(rows=len(index))
+
+
+@jax.jit
+def _predicted(target: Target, positions, rows):
+    """(n, k): the mean of each row's outcomes at each position; of classes their probabilities."""
+
+    def one(u):
+        distribution = target.flat().likelihood_distribution(target.flat().constrain(u), rows)
+        found = distribution.probs if hasattr(distribution, "probs") else distribution.mean
+        return jnp.ravel(found)
+
+    return jax.lax.map(one, positions, batch_size=64)
