@@ -78,18 +78,18 @@ bench: $(BENCH_VENV)/.bench
 	$(@D)/bin/python -m pip install --quiet --editable '.[test,dev,enumeration]'
 	@touch $@ $(@D)/.package
 
-%/.oracles: $(PACKAGE) | %/.develop
-	$(@D)/bin/python -m pip install --quiet --editable '.[oracles]'
+%/.oracles: $(PACKAGE) constraints.txt | %/.develop
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[oracles]'
 	@touch $@
 
 %/.docs: $(PACKAGE) | %/.created
 	$(@D)/bin/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-%/.examples: $(PACKAGE) | %/.created
-	$(@D)/bin/python -m pip install --quiet --editable '.[examples]'
+%/.examples: $(PACKAGE) constraints.txt | %/.created
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[examples]'
 	@touch $@ $(@D)/.package
 
-%/.bench: $(PACKAGE) | %/.created
-	$(@D)/bin/python -m pip install --quiet --editable '.[bench]'
+%/.bench: $(PACKAGE) constraints.txt | %/.created
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@touch $@

@@ -162,3 +162,14 @@ def test_active_learning(tmp_path):
     assert bald[1, 0] < -3 * bald[1, 1]
     assert bald[3, 0] > 2 * bald[3, 1]
     np.testing.assert_allclose(bald[[0, 2], 0] - at_random[[0, 2], 0], bald[[1, 3], 0], atol=0.11)
+
+
+def test_torch_cnn(tmp_path):
+    pytest.importorskip("torch", reason="it comes with the `examples` extra")
+    rows = run("torch_cnn", tmp_path)
+    before, after = np.array([[float(number) for number in re.findall(r"\d+\.\d+", row)] for row in rows[:2]])
+    sent_back = numbers(rows[2])[-1]
+    assert min(before[0], after[0], sent_back) > 97.0
+    assert after[4] - before[4] > 2 * np.hypot(before[5], after[5])  # unseen digits stand apart
+    assert after[6] < before[6] - 0.2
+    assert after[2] > before[2]  # and the price: too modest about the digits that it knows
