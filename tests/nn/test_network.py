@@ -194,10 +194,11 @@ def test_fits_start_at_the_given_weights():
         ({"w": np.zeros((2, 1)), "count": np.array(3)}, "'count' is int64"),
         ({"w": np.zeros((2, 1)), "f": jnp.tanh}, "'f' is PjitFunction"),
         ({"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float16)}, "mixed precision"),
+        ({"w": jnp.zeros(2, jnp.bfloat16)}, "'w' is bfloat16: cast the weights to float32"),
         ({"w": np.array([1.0, np.nan])}, "'w' is not finite"),
         ({}, "no weights"),
     ],
-    ids=["integer", "function", "mixed", "nan", "empty"],
+    ids=["integer", "function", "mixed", "bfloat16", "nan", "empty"],
 )
 def test_leaves_that_cannot_be_weights(params, sentence):
     with pytest.raises(credo.CredoError, match=sentence):
@@ -233,3 +234,32 @@ def test_wrong_inputs_heads_and_priors():
         network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
     with pytest.raises(credo.CredoError, match="positive number; got -1"):
         network(prior=Isotropic(-1.0))
+
+
+def test_statistics_that_are_not_frozen():
+    """flax's ``apply(…, mutable=["batch_stats"])`` returns the new statistics beside the outputs."""
+
+    def unfrozen(params, x):
+        z = apply(params, x)
+        return z, {"batch_stats": z.mean(0)}
+
+    with pytest.raises(credo.CredoError, match="returns a state beside its outputs"):
+        BayesianNetwork(unfrozen, weights(), head=Gaussian()).given(X, Y)
+
+
+def test_errors_of_a_network_s_own_are_told():
+    def failing(params, x):
+        raise LookupError("no such layer")
+
+    with pytest.raises(credo.CredoError, match="cannot be applied to inputs of shape.*no such layer"):
+        BayesianNetwork(failing, weights(), head=Gaussian()).given(X, Y)
+
+
+def test_a_saved_posterior_knows_the_weights_it_was_fitted_to(tmp_path):
+    posterior = credo.fit(network().given(X, Y), credo.Laplace(num_steps=0), progress=False)
+    posterior.save(tmp_path / "fit")
+    wider = {"in": {"w": np.zeros((2, 4)), "b": np.zeros(4)}, "out": {"w": np.zeros((4, 1))}}
+    renamed = {"first": weights()["in"], "out": weights()["out"]}
+    for params, sentence in ((wider, r"this model.s are weights.in.b\[4\]"), (renamed, "weights.(first|in)")):
+        with pytest.raises(credo.CredoError, match=sentence):
+            credo.load(tmp_path / "fit", BayesianNetwork(apply, params, head=Gaussian(0.5)))

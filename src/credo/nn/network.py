@@ -1,7 +1,7 @@
 """Any network as a model: y ~ head(apply(weights, x)), weights ~ prior."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -48,6 +48,7 @@ class BayesianNetwork(Model):
     """
 
     network: Outcome = eqx.field(static=True)
+    weights_name: ClassVar[str | None] = WEIGHTS
 
     def __init__(
         self,
@@ -78,12 +79,19 @@ class BayesianNetwork(Model):
         params = jax.eval_shape(self.prior.at_origin)
         try:
             z = jax.eval_shape(self.network.apply, params[WEIGHTS], x)
-        except (TypeError, ValueError) as error:
-            reason = str(error).strip().split("\n")[0]
+        except CredoError:
+            raise
+        except Exception as error:  # the user's code, and the errors of its library
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise CredoError(
                 f"The network cannot be applied to inputs of shape {[np.shape(leaf) for leaf in jax.tree.leaves(x)]}: "
                 f"{reason} Give x in the shape that it was made for, rows first."
             ) from error
+        if isinstance(z, tuple | list) and any(isinstance(each, Mapping) for each in z):
+            raise CredoError(
+                "The network returns a state beside its outputs, so its statistics (of batch normalisation?) are not "
+                "frozen: apply it as in evaluation, and return the outputs alone (credo.adapters.from_flax does)."
+            )
         for each in jax.tree.leaves(z):
             if each.shape[:1] != y.shape[:1]:
                 raise CredoError(
@@ -105,6 +113,8 @@ def check_weights(params) -> None:
         raise CredoError("The network has no weights: params holds no array.")
     for path, leaf in leaves:
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype if np.isscalar(leaf) else None)
+        if dtype is not None and str(dtype) == "bfloat16":  # no kind of NumPy's
+            raise CredoError(f"The weight {leaf_name(path)!r} is bfloat16: cast the weights to float32.")
         if dtype is None or not np.issubdtype(dtype, np.floating):
             kind = type(leaf).__name__ if dtype is None else dtype
             raise CredoError(
