@@ -116,6 +116,7 @@ METHODS: dict[str, Entry] = {
     "multi_swag": Entry(lambda known: credo.MultiSWAG(members=2), ("logistic",), ()),
     "mc_dropout": Entry(lambda known: credo.MCDropout(num_steps=500), ("logistic",), ()),
     "gaussian_dropout": Entry(lambda known: credo.GaussianDropout(num_steps=500), ("logistic",), ()),
+    "vbll": Entry(lambda known: credo.VBLL(num_steps=500), ("logistic",), ()),
     "smc": Entry(smc, ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic")),
     "grid": Entry(
         lambda known: credo.Grid(), ("gaussian", "skewed", "logistic"), ("gaussian", "skewed", "logistic"), 1e-6

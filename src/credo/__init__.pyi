@@ -22,7 +22,7 @@ from .methods.mcmc import (
     Slice,
 )
 from .methods.mcmc.enough import StoppingRule
-from .methods.networks import GaussianDropout, MCDropout, VariationalLayers
+from .methods.networks import VBLL, GaussianDropout, MCDropout, VariationalLayers
 from .methods.optimise import MAP, MLE, confidence_ellipsoid
 from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
@@ -101,6 +101,7 @@ __all__ = [
     "MCDropout",
     "GaussianDropout",
     "VariationalLayers",
+    "VBLL",
     "Importance",
     "Independent",
     "Sobol",

@@ -29,8 +29,8 @@ class Site(NamedTuple):
     equations: tuple[Any, ...]  # of the uses
 
 
-def likelihood_layers(target: Target, rows: Rows) -> Layers:
-    """The layers in the log-likelihood of one row; ``rows`` with a leading axis, abstract or not."""
+def likelihood_layers(target: Target, rows: Rows | None = None) -> Layers:
+    """The layers in the log-likelihood of one row; ``rows``: such as it has, for their shapes."""
 
     def outputs(u, row):
         return target.log_likelihood(u, jax.tree.map(lambda leaf: leaf[None], row))
@@ -124,7 +124,7 @@ def _masked(use: Use, eqn, mask) -> Hook:
 def _placed(mask, shape: tuple[int, ...], axes: tuple[int, ...]):
     """``mask``, its units in the order of ``axes``, in the shape that multiplies an array of ``shape`` along them."""
     cube = jnp.reshape(mask, [shape[axis] for axis in axes])
-    cube = jnp.transpose(cube, np.argsort(axes))
+    cube = jnp.transpose(cube, np.argsort(axes).tolist())
     return jnp.reshape(cube, [size if axis in axes else 1 for axis, size in enumerate(shape)])
 
 

@@ -14,6 +14,7 @@ from credo.linalg.grouped import Grouped
 from credo.nn.priors import WEIGHTS
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
+from credo.precision import double
 from credo.status import CredoError
 
 LOG_ALPHA = 3.0
@@ -69,17 +70,15 @@ def sparsity_table(posterior: Posterior, x, y, log_alphas: Sequence[float] = (np
 def _factorised(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
     """Means and sds. CredoError where coordinates are not independent normals."""
     kind = posterior.kind
-    is_known = isinstance(kind, Gaussian) and isinstance(kind.scale, Diagonal | Grouped)
-    if not is_known or (isinstance(kind.scale, Grouped) and kind.scale.index.shape[1] != 1):
+    scale = kind.scale if isinstance(kind, Gaussian) else None
+    is_grouped = isinstance(scale, Grouped) and scale.index.shape[1] == 1
+    if not isinstance(kind, Gaussian) or not (isinstance(scale, Diagonal) or is_grouped):
         raise CredoError(
             "Pruning looks at each weight's own mean and sd, and takes a Gaussian of independent coordinates; this one "
             f"is {type(kind).__name__}: fit VariationalLayers(), or ADVI() with MeanField()."
         )
-    if isinstance(kind.scale, Diagonal):
-        return np.asarray(kind.mean), np.asarray(kind.scale.scale)
-    sd = np.zeros(len(kind.mean), np.asarray(kind.scale.roots).dtype)
-    sd[np.asarray(kind.scale.index)[:, 0]] = np.asarray(kind.scale.roots)[:, 0, 0]
-    return np.asarray(kind.mean), sd
+    with double():
+        return np.asarray(kind.mean), np.sqrt(np.asarray(kind.scale.diagonal())).astype(kind.mean.dtype)
 
 
 def _is_matrix(leaf) -> bool:

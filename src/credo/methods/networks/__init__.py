@@ -2,5 +2,6 @@
 
 from credo.methods.networks.dropout import GaussianDropout, MCDropout
 from credo.methods.networks.variational_layers import VariationalLayers
+from credo.methods.networks.vbll import VBLL
 
-__all__ = ["GaussianDropout", "MCDropout", "VariationalLayers"]
+__all__ = ["VBLL", "GaussianDropout", "MCDropout", "VariationalLayers"]

@@ -23,7 +23,7 @@ from credo.algorithm import Options, as_key, stream
 from credo.diagnose.startup import explain
 from credo.model.data import Rows
 from credo.model.target import Target
-from credo.model.windows import all_rows, shuffled, window
+from credo.model.windows import shuffled, window
 from credo.status import CredoError
 
 EPOCHS, LEAST_STEPS = 60, 2_000
@@ -35,7 +35,7 @@ STREAM = 1 << 20
 class Loss(Hashable, Protocol):
     """Frozen settings: a compiled program is keyed on them."""
 
-    def __call__(self, parameters: Any, target: Target, rows: Rows, key: Any) -> Float[Array, ""]: ...
+    def __call__(self, parameters: Any, target: Target, rows: Rows, key: Any, /) -> Any: ...
 
 
 class State(NamedTuple):
@@ -93,6 +93,8 @@ def descend(
 
     ``position``: where the parameters begin, for the explanation of a loss that is not finite there: a CredoError.
     """
+    if batch_size is None:
+        target.rows()  # a sentence where they lie outside of memory
     optimiser = optimiser or adam(num_steps)
     deadline = options.deadline()
     random = np.random.default_rng(stream(key, STREAM))
@@ -152,7 +154,7 @@ def _begin(optimiser, parameters) -> State:
 def _advance(target: Target, state: State, order, first, last, loss: Loss, optimiser, batch_size: int | None) -> State:
     def update(i, state: State) -> State:
         if batch_size is None:
-            rows = all_rows(target)
+            rows = target.rows()
         else:
             rows = window(target, batch_size, place_of(target, batch_size, order, i))
         key = jax.random.fold_in(jax.random.fold_in(as_key(order), i), 1)

@@ -213,7 +213,7 @@ def _sites(method: Any, target: Target, by: str) -> tuple[tuple[Site, ...], np.n
     """The layers of the model, and the rate of each."""
     if target.y is None or target.model.likelihood is None or target.num_terms != target.size:
         raise CredoError("Dropout needs a likelihood of rows that are independent of each other: give x and y.")
-    sites = sites_of(likelihood_layers(target, target.rows()), by)
+    sites = sites_of(likelihood_layers(target), by)
     if not sites:
         raise CredoError(
             "The model's likelihood holds no matrix product or convolution of its parameters, so that there is nothing "
@@ -250,5 +250,5 @@ def _check_prior(loss: DropoutLoss, target: Target, position) -> None:
 
 @functools.partial(jax.jit, static_argnames="loss")
 def _expected_log_prior(loss: DropoutLoss, target: Target, position):
-    sites = sites_of(likelihood_layers(target, target.rows()), loss.by)
+    sites = sites_of(likelihood_layers(target), loss.by)
     return loss.expected_log_prior(position, target, [(s, r) for s, r in zip(sites, loss.rates, strict=True) if r > 0])

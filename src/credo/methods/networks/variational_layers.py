@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from numpyro.distributions import biject_to
 
 from credo.algorithm import Options, as_key, stream, streams
 from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.operator import Stored
 from credo.methods.networks.descent import Descended, batch_of, default_num_steps, descend
 from credo.methods.optimise.objective import starting_position
 from credo.methods.particles.importance import has_evidence
@@ -40,8 +41,8 @@ NARROW = (
 class Parameters(NamedTuple):
     """q over flat positions."""
 
-    mean: Float[Array, " dim"]
-    log_sd: Float[Array, " dim"]
+    mean: Float[Stored, " dim"]
+    log_sd: Float[Stored, " dim"]
 
 
 @dataclass(frozen=True)

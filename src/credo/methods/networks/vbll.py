@@ -1,0 +1,320 @@
+"""Variational Bayesian last layer (Harrison, Willes & Snoek 2024): a Gaussian over it, fitted with the rest.
+
+With features a(x), outputs z = Wᵀa + b and q(w_j) = N(w̄_j, S_j) for the weights and bias of each output j, z is normal
+with mean m and variance v_k = Σ_j g_kj² aᵀ S_j a (g: what the head makes of the layer). Features and noise are points:
+
+    minimise  KL(q ‖ p) − log p(points) − (N/M) Σ_{i in batch} ℓ_i
+
+    Gaussian      ℓ = log N(y; m, s²) − v / 2s²                        E_q[log p(y)] itself
+    categorical   ℓ = m_y − log Σ_k exp(m_k + v_k/2) ≤ E_q[log p(y)]   E log Σ exp z ≤ log Σ E exp z, by Jensen
+    Bernoulli     the same for the logits 0 and z;  Poisson  ℓ = y m − exp(m + v/2) − log y!
+
+No draw is taken. A Gaussian's q is at last what its features and noise make it exactly, on all data.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float
+
+from credo.algorithm import Options, stream
+from credo.diagnose.verdict import judge
+from credo.linalg.grouped import Grouped
+from credo.linalg.operator import Stored
+from credo.methods.networks.descent import batch_of, default_num_steps, descend
+from credo.methods.optimise.objective import starting_position
+from credo.model.data import Rows
+from credo.model.last_layer import last_layers
+from credo.model.layers import Layers, find_layers
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian
+from credo.posterior.posterior import Posterior
+from credo.status import CredoError
+
+INITIAL_SD = 0.03
+HEADS = ("normal", "categorical", "bernoulli", "poisson")
+MAX_ENTRIES = 2**24  # of the factors of covariances: 128 MB, and as much again for each moment of the optimiser
+AT_ONCE = 4_096  # rows
+LAST_ONLY = (
+    "The last layer alone is uncertain, and features and noise are points: away from the data the features may not "
+    "know that they are. Judge predictions by held-out scores (credo.compare)."
+)
+
+
+class Parameters(NamedTuple):
+    """``position``: points, and w̄ in the last layer. ``log_sd`` (out, n), ``lower`` (out, n, n): S_j = L_j L_jᵀ with
+    L_j = diag(exp(log_sd_j)) + the strict lower triangle of ``lower``_j; None where S_j is diagonal."""
+
+    position: Float[Stored, " dim"]
+    log_sd: Float[Stored, "out n"]
+    lower: Float[Stored, "out n n"] | None
+
+
+class LastLayer(NamedTuple):
+    """``index`` (out, n): the coordinates of each output's weights, its bias last. ``place``: among the ``layers``."""
+
+    index: np.ndarray
+    place: int
+    layers: Layers
+
+    def features(self, u, row) -> tuple[Any, Any, Any]:
+        """(outputs z (K,), what multiplies the weights (n,), ∂z/∂(the layer's outputs) (K, out)) of one row."""
+        z, inputs, back = self.layers.linearised(u, row)
+        a = inputs[self.place][0][0]
+        a = jnp.concatenate([a, jnp.ones(self.index.shape[1] - a.shape[0], a.dtype)])
+        g = jax.vmap(lambda cotangent: back(cotangent)[self.place][0][0])(jnp.eye(z.shape[0], dtype=z.dtype))
+        return z, a, g
+
+
+@dataclass(frozen=True)
+class VBLL:
+    """A Gaussian over the weights of a network's last layer, by a bound without draws; features are trained with it.
+
+    The last layer is found in the program of the model. ``covariance``: "dense", of all weights of an output, or
+    "diagonal". The priors of weights and noise are the model's. ``optimiser``: an optax one that minimises, of the loss
+    a datum; None for Adam with a cosine decay from 0.01. ``batch_size`` None: all rows. ``num_steps``: updates; None
+    for 60 epochs, 2,000 at least.
+
+    The answer is a Gaussian over the last layer, everything else fixed: ``predict(x, rule=credo.Linearised())`` is in
+    closed form for regression. ``info``: ``loss_path``, and ``bound``, the ELBO given the points (None for data outside
+    of memory). Outcomes: one number a row with Gaussian noise of one sd, a class, 0 or 1, or a count. CredoError for
+    others, for outputs that are not linear in a last layer, and for priors of its weights that are not normal.
+    """
+
+    covariance: Literal["dense", "diagonal"] = "dense"
+    batch_size: int | None = field(default=128, metadata={"at_least": 1})
+    optimiser: optax.GradientTransformation | None = None
+    num_steps: int | None = field(default=None, metadata={"at_least": 1})
+
+    def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
+        target = target.flat()
+        position = np.asarray(starting_position(target, key, start)).astype(jnp.result_type(float))
+        batch = batch_of(target, self.batch_size)
+        last = _checked(target, position, self.covariance == "dense")
+        shape, dtype = last.index.shape, position.dtype
+        begun = Parameters(
+            position,
+            np.full(shape, np.log(INITIAL_SD), dtype),
+            np.zeros((*shape, shape[1]), dtype) if self.covariance == "dense" else None,
+        )
+        done = descend(
+            LastLayerBound(),
+            target,
+            begun,
+            position=position,
+            optimiser=self.optimiser,
+            batch_size=batch,
+            num_steps=self.num_steps or default_num_steps(target, batch),
+            key=stream(key, 0),
+            options=options,
+        )
+        q: Parameters = done.parameters
+        is_in_memory = target.source is None
+        if _head_of(target).name == "normal" and done.failed_at < 0 and is_in_memory:
+            q = jax.tree.map(np.asarray, _exact(q, target, target.rows()))
+        bound = -float(_bound(q, target, target.rows())) if is_in_memory else None
+        return Posterior(
+            Gaussian(q.position, _scale(q, last.index)),
+            target,
+            verdict=judge({"num_iterations": done.num_updates}, [*done.sentences, LAST_ONLY], at_best="doubtful"),
+            info={
+                "num_gradients": done.num_updates,
+                "is_complete": done.is_complete,
+                "loss_path": done.losses,
+                "failed_at": done.failed_at,
+                "bound": bound,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class LastLayerBound:
+    """KL(q ‖ p) − log p(points) − (N/M) Σ ℓ_i; the density of the points is that in the user's space."""
+
+    def __call__(self, parameters: Parameters, target: Target, rows: Rows, key):
+        last = find_last_layer(target, rows)
+        u = parameters.position
+        mean, variance = moments(parameters, target, last, rows.x)
+        terms = expected_log_lik(_head_of(target).name, mean, variance, rows.y)
+        terms = terms if rows.weights is None else rows.weights * terms
+        is_dense = parameters.lower is not None
+        variances = jnp.sum(jnp.square(_roots(parameters)), axis=-1) if is_dense else jnp.exp(2 * parameters.log_sd)
+        spread = 0.5 * jnp.sum(_prior_precision(target, u, last) * variances) - jnp.sum(parameters.log_sd)
+        constant = 0.5 * parameters.log_sd.size * (1 + np.log(2 * np.pi))  # of the entropy
+        points = target.log_jacobian(u) - target.log_prior(u)
+        return points + spread - constant - target.size / terms.shape[0] * jnp.sum(terms)
+
+
+def moments(parameters: Parameters, target: Target, last: LastLayer, x) -> tuple[Any, Any]:
+    """Mean and variance (M, K) of the outputs."""
+
+    def one(row):
+        z, a, g = last.features(parameters.position, row)
+        if parameters.lower is None:
+            return z, jnp.square(g) @ (jnp.exp(2 * parameters.log_sd) @ jnp.square(a))
+        return z, jnp.square(g) @ jnp.sum(jnp.square(jnp.einsum("jnm,n->jm", _roots(parameters), a)), axis=-1)
+
+    return _each(one, x)
+
+
+def expected_log_lik(name: str, mean, variance, y):
+    """ℓ (M,)."""
+    if name == "normal":
+        precision = jnp.exp(-2 * mean[:, 1])
+        log_prob = -0.5 * jnp.square(y - mean[:, 0]) * precision - mean[:, 1] - 0.5 * np.log(2 * np.pi)
+        return log_prob - 0.5 * variance[:, 0] * precision
+    if name == "categorical":
+        chosen = jnp.take_along_axis(mean, y[:, None], axis=1)[:, 0]
+        return chosen - jax.nn.logsumexp(mean + 0.5 * variance, axis=1)
+    mean, variance = mean[:, 0], variance[:, 0]
+    if name == "bernoulli":
+        return y * mean - jax.nn.softplus(mean + 0.5 * variance)
+    return y * mean - jnp.exp(mean + 0.5 * variance) - jax.scipy.special.gammaln(y + 1.0)
+
+
+def find_last_layer(target: Target, rows: Rows) -> LastLayer:
+    """CredoError where the outputs of a row come from no single dense layer."""
+    outputs = target.outputs
+    assert outputs is not None
+
+    def of_row(u, row):
+        return outputs(target.constrain(u), jax.tree.map(lambda leaf: leaf[None], row))[0]
+
+    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jnp.asarray(leaf[:0]).dtype), rows.x)
+    layers = find_layers(of_row, jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float)), row)
+    found = last_layers(layers)
+    products, biases = [layer for layer in found if not layer.is_bias], [layer for layer in found if layer.is_bias]
+    is_one = len(products) == 1 and len(products[0].uses) == 1 and len(biases) <= 1
+    if not is_one or any(bias.index.shape[1] != products[0].index.shape[1] for bias in biases):
+        raise CredoError(
+            "VBLL() needs outputs that are a last layer's, one matrix product of features and a bias at most; this "
+            f"model's come from {len(products)} products and {len(biases)} biases: use Laplace() or ADVI()."
+        )
+    index = np.concatenate([products[0].index, *(bias.index for bias in biases)], axis=0).T
+    place = next(i for i, layer in enumerate(layers.layers) if layer is products[0])
+    return LastLayer(np.ascontiguousarray(index), place, layers)
+
+
+def _checked(target: Target, position, is_dense: bool) -> LastLayer:
+    """The last layer, after all that can be wrong with the model is ruled out."""
+    head = target.head
+    if target.y is None or head is None or head.name not in HEADS:
+        raise CredoError(
+            "VBLL() knows outcomes that are one number a row with Gaussian noise, a class, 0 or 1, or a count; these "
+            "are not: use Laplace() or ADVI()."
+        )
+    last = find_last_layer(target, Rows(target.x, target.y, target.weights))
+    num_out, n = last.index.shape
+    if num_out * n * n > MAX_ENTRIES and is_dense:
+        raise CredoError(
+            f"Dense covariances of {num_out} outputs with {n} weights each hold {num_out * n * n:,} numbers: use "
+            "VBLL(covariance='diagonal')."
+        )
+    few = jax.tree.map(lambda leaf: leaf[:8], Rows(target.x, target.y, target.weights))
+    is_linear, is_normal, is_shared = _checks(target, position, few)
+    if not is_linear:
+        raise CredoError(
+            "The outputs are not linear in the last layer, or the noise depends on it: VBLL() needs a head whose "
+            "output is that layer's, such as credo.nn.Gaussian() or Categorical(). Use Laplace() or ADVI()."
+        )
+    if not is_normal:
+        raise CredoError("VBLL() needs a normal prior of the last layer's weights: use credo.nn.Isotropic().")
+    if not is_shared:
+        raise CredoError("The bias of the last layer does not enter its outputs one by one: use Laplace() or ADVI().")
+    return last
+
+
+@jax.jit
+def _checks(target: Target, position, rows: Rows):
+    """(the outputs are linear in the last layer, its prior is normal, its bias is added as it is)."""
+    last = find_last_layer(target, rows)
+    index = last.index.ravel()
+    step = jnp.zeros_like(position).at[index].set(jnp.cos(1.0 + jnp.arange(index.size)))
+
+    def outputs(u):
+        return target.outputs(target.constrain(u), rows.x)  # type: ignore[misc]
+
+    middle, (below, above) = outputs(position), (outputs(position + sign * step) for sign in (-1, 1))
+    scale = jnp.max(jnp.abs(above - below)) + 1e-30
+    rounding = jnp.sqrt(jnp.finfo(position.dtype).eps)
+    is_linear = jnp.max(jnp.abs(above + below - 2 * middle)) < rounding * (scale + jnp.max(jnp.abs(middle)))
+    if _head_of(target).name == "normal":
+        is_linear &= jnp.max(jnp.abs(above - below)[:, 1]) <= rounding * scale
+    here, there = (_prior_precision(target, u, last) for u in (position, position + step))
+    is_normal = jnp.all(jnp.abs(here - there) <= rounding * jnp.abs(here)) & jnp.all(here > 0)
+    n = last.index.shape[1]
+    moved = jnp.zeros_like(position).at[last.index[:, n - 1]].set(jnp.cos(jnp.arange(len(last.index))))
+    by_bias = outputs(position + moved) - middle
+    _, _, g = last.features(position, jax.tree.map(lambda leaf: leaf[0], rows.x))
+    expected = g @ jnp.cos(jnp.arange(len(last.index)))
+    has_bias = n > last.layers.layers[last.place].index.shape[0]
+    is_shared = jnp.all(jnp.abs(by_bias[0] - expected) < 10 * rounding * (1 + jnp.max(jnp.abs(middle))))
+    return is_linear, is_normal, is_shared if has_bias else True
+
+
+def _prior_precision(target: Target, u, last: LastLayer):
+    """−∂² log p / ∂w² (out, n) of weights that are independent under the prior."""
+    chosen = jnp.zeros_like(u).at[last.index.ravel()].set(1.0)
+    return -jax.jvp(jax.grad(target.log_prior), (u,), (chosen,))[1][last.index]
+
+
+def _roots(parameters: Parameters) -> Any:
+    """L (out, n, n), where there is one."""
+    assert parameters.lower is not None
+    return jax.vmap(jnp.diag)(jnp.exp(parameters.log_sd)) + jnp.tril(parameters.lower, -1)
+
+
+def _scale(q: Parameters, index: np.ndarray) -> Grouped:
+    size = len(q.position)
+    if q.lower is None:
+        return Grouped.of_variances(index.ravel(), np.exp(q.log_sd).ravel(), size)
+    return Grouped(index, np.asarray(_roots(q)), size)
+
+
+def _each(function, x) -> Any:
+    """``function`` of each row: of all data a few at a time."""
+    size = jax.tree.leaves(x)[0].shape[0]
+    return jax.vmap(function)(x) if size <= AT_ONCE else jax.lax.map(function, x, batch_size=AT_ONCE)
+
+
+def _head_of(target: Target) -> Any:
+    return target.head
+
+
+@jax.jit
+def _bound(q: Parameters, target: Target, rows: Rows):
+    return LastLayerBound()(q, target, rows, None)
+
+
+@jax.jit
+def _exact(q: Parameters, target: Target, rows: Rows) -> Parameters:
+    """The q that minimises the bound for these features and this noise, outcomes being Gaussian: linear regression."""
+    last = find_last_layer(target, rows)
+    u, (index,) = jnp.asarray(q.position), last.index
+
+    def one(row):
+        z, a, g = last.features(u, row)
+        return z, a * g[0, 0]
+
+    z, A = _each(one, rows.x)
+    weights = jnp.exp(-2 * z[:, 1]) if rows.weights is None else rows.weights * jnp.exp(-2 * z[:, 1])
+    residual = rows.y - z[:, 0] + A @ u[index]
+    precision = (A * weights[:, None]).T @ A + jnp.diag(_prior_precision(target, u, last)[0])
+    mean = jnp.linalg.solve(precision, A.T @ (weights * residual) + _prior_pull(target, u, last))
+    position = u.at[index].set(mean)
+    if q.lower is None:
+        return Parameters(position, -0.5 * jnp.log(jnp.diag(precision))[None], None)
+    flipped = jnp.linalg.cholesky(precision[::-1, ::-1])  # as in linalg/dense.py
+    identity = jnp.eye(len(index), dtype=flipped.dtype)
+    root = jax.scipy.linalg.solve_triangular(flipped, identity, lower=True)[::-1, ::-1].T
+    return Parameters(position, jnp.log(jnp.diag(root))[None], root[None])
+
+
+def _prior_pull(target: Target, u, last: LastLayer):
+    """The prior's precision times its mean."""
+    index = last.index[0]
+    return jax.grad(target.log_prior)(u)[index] + _prior_precision(target, u, last)[0] * u[index]
