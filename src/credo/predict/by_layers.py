@@ -24,7 +24,7 @@ from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator
-from credo.model.layers import Layers, find_layers, separable
+from credo.model.layers import Layers, corner, find_layers, separable
 
 FEW = 4  # a product of two dense roots, by the dimension, costs as much as so many directions moved through one
 
@@ -96,7 +96,7 @@ def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pa
     places = [_among(index, group) for group in groups(layers)]
     for i, rows in enumerate(places):
         for j, columns in enumerate(places[i:], start=i):
-            block = Σ[np.ix_(rows.ravel(), columns.ravel())]
+            block = corner(Σ, rows.ravel(), columns.ravel())
             if (i, j) in pairs:
                 block = np.ascontiguousarray(block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3))
             blocks[i, j] = block

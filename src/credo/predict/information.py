@@ -26,10 +26,11 @@ from credo.algorithm import as_key, streams
 from credo.predict.linearised import NUM_NODES, ProbitLaw, ProjectedLaw, Projection
 from credo.predict.links import LINKS, REACH
 from credo.predict.monte_carlo import MixtureLaw
-from credo.predict.outcome import Outcome, log_prob, moments
+from credo.predict.outcome import Outcome, log_prob, moments, over
 from credo.status import CredoError
 
 NUM_OUTCOMES = 512  # drawn a row, where the outcome is no class: an error of about 6 % of the information
+FEW_AT_ONCE = 1  # rows, where all distributions behind more would not fit
 NUM_LINE = 256  # nodes of an outcome's line
 
 
@@ -49,7 +50,8 @@ def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarr
         return np.maximum(predictive._compute(functools.partial(_of_classes, part=part)), 0.0)
     if isinstance(law, ProjectedLaw) and law.head.name in ("normal", "student_t"):
         return np.maximum(predictive._compute(_of_line), 0.0)
-    return predictive._compute(functools.partial(_of_draws, part=part), key=key)
+    few = FEW_AT_ONCE if getattr(law, "is_streamed", False) else None
+    return predictive._compute(functools.partial(_of_draws, part=part), key=key, chunk=few)
 
 
 def _of_draws(law: Any, rows, *, key, part: str | None):
@@ -59,9 +61,14 @@ def _of_draws(law: Any, rows, *, key, part: str | None):
 @functools.partial(jax.jit, static_argnames=("part",))
 def _of_classes(law: Any, rows, part: str | None):
     if isinstance(law, MixtureLaw):
+        if law.is_streamed:
+            mean = over(lambda triple: triple[0], law.moments(rows))
+            mean = _both(mean if part is None else mean[part])
+            return law.expected(lambda d: kl_div(_both(moments(_part(d, part))[0]), mean).sum(axis=-1), rows)
         log_weights = law.log_weights[:, None]
         p = law._each(lambda d: moments(_part(d, part))[0], rows)  # (S, M) or (S, M, K)
     else:
+        rows = law.full(rows)
         beside = law._beside(rows) if isinstance(law, ProjectedLaw) else None
         number = law.num_nodes if isinstance(law, ProjectedLaw) else NUM_NODES
         mixture, log_weights = LINKS[law.head.name].components(rows.mean, rows.covariance, beside, None, number)
@@ -75,15 +82,20 @@ def _of_classes(law: Any, rows, part: str | None):
     return found
 
 
+def _both(probs):
+    """Probabilities (…, K) of classes; those of 0 and 1 where ``probs`` (…,) is that of 1 alone."""
+    return jnp.stack([1.0 - probs, probs], axis=-1) if probs.ndim == 1 else probs
+
+
 def entropy(probs):
     """−Σ p log p in nats of classes (M, K), or of 1 and 0 with ``probs`` (M,) of 1."""
-    probs = jnp.stack([1.0 - probs, probs], axis=-1) if probs.ndim == 1 else probs
-    return jnp.sum(entr(probs), axis=-1)
+    return jnp.sum(entr(_both(probs)), axis=-1)
 
 
 @jax.jit
 def _of_line(law: ProjectedLaw, rows: Projection):
     """H(y) − E[H(y | θ)] of a location and log scale that are normal: E[log scale] is the log scale's mean."""
+    rows = law.full(rows)
     variance, spread = rows.covariance[:, 0, 0], rows.covariance[:, 1, 1]
     log_scale = rows.mean[:, 1]
     if law.head.name == "normal":
@@ -144,6 +156,7 @@ def _by_draws(law: MixtureLaw, rows, number: int, part: str | None):
 
 def _by_output(law: ProjectedLaw, rows: Projection, number: int):
     """The same by nodes of the one output of each row."""
+    rows = law.full(rows)
     beside, sd = law._beside(rows), jnp.sqrt(rows.covariance[:, 0, 0])
 
     def sample(i, data):

@@ -23,16 +23,18 @@ from credo.posterior.kinds import Gaussian, Kind, Point
 from credo.predict import by_layers
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, mackay
-from credo.predict.monte_carlo import likelihood_at, without_data
+from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at, without_data
 from credo.predict.outcome import cdf, log_prob, moments
-from credo.predict.stream import MEMORY, Stream
+from credo.predict.stream import MEMORY, Law, Stream
 from credo.status import CredoError
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 NUM_NODES = 256
-MAX_COVARIANCES = 2**31  # bytes
+MANY_CLASSES = 64  # above it the logits are drawn: covariances of all pairs would be formed and factored row by row
+DRAWS_A_NODE = 1  # of the rule: 256 by default, as many as MonteCarlo() takes
+MAX_HELD = 2**28  # bytes of covariances; of more rows they are found again chunk by chunk
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,13 @@ class Linearised:
     """Outputs linearised around the mean of a Gaussian posterior, and the head integrated over them.
 
     Regression has closed forms: mean z(μ), epistemic variance J Σ Jᵀ, aleatoric variance E[σ²] with log σ normal.
-    Other heads are integrated as ``Quadrature()`` does. A ``Point`` posterior gives its plug-in prediction.
+    Other heads are integrated as ``Quadrature()`` does; of more than 64 classes 256 draws of the logits are averaged,
+    so that no covariance of all pairs is formed (error: the epistemic sd / 16). A ``Point`` posterior gives its plug-in
+    prediction.
     """
 
     def law(self, posterior: "Posterior", table: Table, key):
-        return _projected(posterior, table, "Linearised", NUM_NODES)
+        return _projected(posterior, table, key, "Linearised", NUM_NODES)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Quadrature:
     """p(y) = ∫ p(y | z) N(z; m, s²) dz on the line of each row's output: to about 1e-10 where z is linear in u.
 
     ``num_nodes`` on a line, for binary, binomial, count, waiting-time and regression outcomes and two classes; a grid
-    of (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (error about 1e-4 there).
+    of (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (error about 1e-4 there), and
+    num_nodes draws above 64 classes.
     """
 
     num_nodes: int = NUM_NODES
@@ -61,8 +66,8 @@ class Quadrature:
         if self.num_nodes < 8:
             raise CredoError(f"Quadrature needs eight nodes at least; got num_nodes={self.num_nodes}.")
 
-    def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProjectedLaw", "Projection"]:
-        return _projected(posterior, table, "Quadrature", self.num_nodes)
+    def law(self, posterior: "Posterior", table: Table, key):
+        return _projected(posterior, table, key, "Quadrature", self.num_nodes)
 
 
 @dataclass(frozen=True)
@@ -74,48 +79,89 @@ class Probit:
     """
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProbitLaw", "Projection"]:
-        _, _, head, rows = _project(posterior, table, "Probit")
+        how = _outlook(posterior, table, "Probit")
+        head = how.head
+        if head.name == "categorical" and how.num_outputs > MANY_CLASSES:
+            raise CredoError(
+                f"Probit() of {how.num_outputs} classes would form their covariances row by row: use Linearised(), "
+                f"which draws the logits above {MANY_CLASSES} classes, or MonteCarlo()."
+            )
+        rows = how.rows(table)
         if head.name not in ("bernoulli", "categorical"):
             raise CredoError(
                 f"Probit() is for classes, and the outcome is {head.name}: use Linearised() or MonteCarlo()."
             )
-        return ProbitLaw(head, rows.mean.shape[1]), rows
+        return ProbitLaw(how, head, how.num_outputs), rows
 
 
 class Projection(NamedTuple):
-    """The rows, each with the mean (M, K) and covariance (M, K, K) of its outputs."""
+    """The rows, each with the mean (M, K) and covariance (M, K, K) of its outputs; None where they are yet to find."""
 
     x: Any
-    mean: Float[Array, "M K"]
-    covariance: Float[Array, "M K K"]
+    mean: Any
+    covariance: Any
+
+
+class Outlook(eqx.Module):
+    """How the outputs of rows are found. ``chunk``: rows at a time; None where they cannot be cut."""
+
+    target: Target
+    kind: Kind
+    head: Head = eqx.field(static=True)
+    num_outputs: int = eqx.field(static=True)
+    is_cut: bool = eqx.field(static=True)
+    is_layered: bool = eqx.field(static=True)
+    chunk: int | None = eqx.field(static=True)
+    prepared: Any = None  # of the covariance, where it is taken by layers
+
+    def rows(self, table: Table) -> Projection:
+        """All rows projected, or left to be where that would take too much memory."""
+        num_rows = table.size or 1
+        if self.chunk is not None and 8 * num_rows * self.num_outputs**2 > MAX_HELD:
+            return Projection(table.x, None, None)
+        return Projection(table.x, *Stream(self, table.x, table.size, self.chunk)(Outlook.project))
+
+    def project(self, x):
+        return _outputs((self.target, self.kind, self.prepared), x, self.head, self.is_cut, self.is_layered)
+
+    def full(self, rows: Projection) -> Projection:
+        return rows if rows.mean is not None else Projection(rows.x, *self.project(rows.x))
 
 
 class ProjectedLaw(eqx.Module):
     """∫ p(y | z) N(z; mean, covariance) dz in each row."""
 
-    target: Target
-    kind: Kind
-    head: Head = eqx.field(static=True)
+    how: Outlook
     num_nodes: int = eqx.field(static=True)
-    num_outputs: int = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
 
     @property
+    def head(self) -> Head:
+        return self.how.head
+
+    @property
     def width(self) -> int:
-        return LINKS[self.head.name].width(self.num_nodes, self.num_outputs)
+        return LINKS[self.head.name].width(self.num_nodes, self.how.num_outputs)
+
+    def full(self, rows: Projection) -> Projection:
+        return self.how.full(rows)
 
     def likelihood(self, rows: Projection, index):
+        rows = self.full(rows)
         return self.head.join(rows.mean, self._beside(rows))
 
     def moments(self, rows: Projection):
+        rows = self.full(rows)
         return LINKS[self.head.name].moments(rows.mean, rows.covariance, self._beside(rows), self.num_nodes)
 
     def log_prob(self, rows: Projection, y):
+        rows = self.full(rows)
         mixture, log_weights = self._components(rows, self._beside(rows), y)
         terms = jnp.where(mixture.support(y), mixture.log_prob(y), -jnp.inf)
         return jax.nn.logsumexp(terms + log_weights, axis=0)
 
     def cdf(self, rows: Projection, part: str | None) -> Callable[[Array], Array]:
+        rows = self.full(rows)
         beside = self._beside(rows)
 
         def evaluate(y):
@@ -125,21 +171,23 @@ class ProjectedLaw(eqx.Module):
         return evaluate
 
     def shared(self, generator: np.random.Generator, n: int) -> np.ndarray:
-        """White noise (n, dim): one u for all rows."""
-        return generator.normal(size=(n, self.kind.mean.size if isinstance(self.kind, Gaussian) else 0))
+        """Key data (n, 2) of the white noise behind one u for all rows: n times dim numbers are never held."""
+        return generator.integers(2**32, size=(n, 2), dtype=np.uint32)
 
     def sample(self, rows: Projection, shared, keys):
         """(n, M): in each of the n one u for all rows, moved along the linearised outputs."""
-        centre = centre_of(self.kind)
+        target, kind, rows = self.how.target, self.how.kind, self.full(rows)
+        centre = centre_of(kind)
 
         def outputs(u):
-            return self.head.split(likelihood_at(self.target, self.target.constrain(u), rows.x))
+            return self.head.split(likelihood_at(target, target.constrain(u), rows.x))
 
         def one(pair):
-            noise, data = pair
+            own, data = pair
             z = rows.mean
-            if isinstance(self.kind, Gaussian):
-                z = z + jax.jvp(outputs, (centre,), (self.kind.scale.matvec(noise),))[1]
+            if isinstance(kind, Gaussian):
+                noise = jax.random.normal(as_key(own), centre.shape, centre.dtype)
+                z = z + jax.jvp(outputs, (centre,), (kind.scale.matvec(noise),))[1]
             return self.head.join(z, self._beside(rows)).sample(as_key(data))
 
         return jax.lax.map(one, (shared, keys))
@@ -149,12 +197,14 @@ class ProjectedLaw(eqx.Module):
 
     def _beside(self, rows: Projection):
         """The likelihood at the centre, for what is not in z."""
-        return likelihood_at(self.target, self.target.constrain(centre_of(self.kind)), rows.x)
+        target = self.how.target
+        return likelihood_at(target, target.constrain(centre_of(self.how.kind)), rows.x)
 
 
 class ProbitLaw(eqx.Module):
     """One class distribution a row by MacKay's formula."""
 
+    how: Outlook
     head: Head = eqx.field(static=True)
     num_outputs: int = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
@@ -163,10 +213,19 @@ class ProbitLaw(eqx.Module):
     def width(self) -> int:
         return LINKS[self.head.name].width(NUM_NODES, self.num_outputs)
 
+    def full(self, rows: Projection) -> Projection:
+        return self.how.full(rows)
+
     def likelihood(self, rows: Projection, index):
+        rows = self.full(rows)
         return mackay(rows.mean, rows.covariance, self.head.name)
 
+    def mean(self, rows: Projection):
+        """By the formula alone, without the integral that the epistemic share takes."""
+        return moments(self.likelihood(rows, 0))[0]
+
     def moments(self, rows: Projection):
+        rows = self.full(rows)
         mean, total = moments(self.likelihood(rows, 0))
         *_, between = LINKS[self.head.name].moments(rows.mean, rows.covariance, None, NUM_NODES)
         epistemic = jnp.minimum(between, total)  # the formula's total may fall below the integral's share
@@ -185,11 +244,22 @@ class ProbitLaw(eqx.Module):
         return self.likelihood(rows, 0).sample(as_key(keys[0]), (len(keys),))
 
 
-def _projected(posterior: "Posterior", table: Table, rule: str, number: int) -> tuple[ProjectedLaw, Projection]:
-    target, kind, head, rows = _project(posterior, table, rule)
-    if head.name in ("normal", "student_t") and not rows.covariance[:, 1, 1].any():
+def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int) -> tuple[Law, Any]:
+    how = _outlook(posterior, table, rule)
+    if how.head.name == "categorical" and how.num_outputs > MANY_CLASSES:
+        return _drawn(how, key, DRAWS_A_NODE * number), table.x
+    rows = how.rows(table)
+    is_regression = how.head.name in ("normal", "student_t")
+    if is_regression and rows.mean is not None and not rows.covariance[:, 1, 1].any():
         number = 1  # a known scale is no integral
-    return ProjectedLaw(target, kind, head, number, rows.mean.shape[1]), rows
+    return ProjectedLaw(how, number), rows
+
+
+def _drawn(how: Outlook, key, number: int) -> MixtureLaw:
+    """The linearised outputs at draws of the parameters: their covariances are never formed."""
+    positions, keys, log_weights = MonteCarlo(number)._draws(how.kind, how.target.dim, key, False)
+    kind = None if positions is not None else how.kind
+    return MixtureLaw(how.target, kind, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))
 
 
 def centre_of(kind: Kind) -> Float[Array, " dim"]:
@@ -200,7 +270,7 @@ def centre_of(kind: Kind) -> Float[Array, " dim"]:
 # the outputs of a Gaussian posterior --------------------------------------------------------------------------------
 
 
-def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, Kind, Head, Projection]:
+def _outlook(posterior: "Posterior", table: Table, rule: str) -> Outlook:
     kind, target = widened(posterior.kind), without_data(posterior.target)
     if not isinstance(kind, Gaussian | Point):
         raise CredoError(
@@ -216,22 +286,15 @@ def _project(posterior: "Posterior", table: Table, rule: str) -> tuple[Target, K
     if head is None or head.name not in LINKS:
         known = ", ".join(LINKS)
         raise CredoError(f"{rule}() knows outcomes of one column that are {known}; this one is not: use MonteCarlo().")
-    num_rows = table.size or 1
-    if num_rows * num_outputs**2 * 8 > MAX_COVARIANCES:
-        raise CredoError(
-            f"{rule}() would hold {num_rows} covariances of {num_outputs} outputs each: predict fewer rows at a time, "
-            "or use MonteCarlo()."
-        )
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     plan = None
     if is_cut and isinstance(kind, Gaussian):
-        outputs = _row_outputs(target, head)
-        plan = by_layers.plan(outputs, kind.scale, jnp.asarray(kind.mean), table.x, num_rows, num_outputs)
-    if plan is not None:  # inputs and derivatives are far fewer than weights
-        chunk = max(1, MEMORY // (8 * 8 * num_outputs * plan.width))
-    given = Stream((target, kind, None if plan is None else plan.prepared), table.x, table.size, chunk)
-    mean, covariance = given(functools.partial(_outputs, head=head, is_cut=is_cut, is_layered=plan is not None))
-    return target, kind, head, Projection(table.x, mean, covariance)
+        outputs, rows = _row_outputs(target, head), (table.size or 1, num_outputs)
+        plan = by_layers.plan(outputs, kind.scale, jnp.asarray(kind.mean), table.x, *rows)
+    if plan is None:
+        return Outlook(target, kind, head, num_outputs, is_cut, False, chunk)
+    chunk = max(1, MEMORY // (8 * 8 * num_outputs * plan.width))  # inputs and derivatives are far fewer than weights
+    return Outlook(target, kind, head, num_outputs, is_cut, True, chunk, plan.prepared)
 
 
 def _head(target: Target, table: Table) -> tuple[Head | None, int, bool]:
