@@ -114,6 +114,7 @@ METHODS: dict[str, Entry] = {
     "snapshots": Entry(lambda known: credo.StochasticWeightSnapshots(), ("gaussian", "logistic"), ()),
     "swag": Entry(lambda known: credo.SWAG(), ("logistic",), ()),
     "multi_swag": Entry(lambda known: credo.MultiSWAG(members=2), ("logistic",), ()),
+    "svgd": Entry(lambda known: credo.SVGD(), ("gaussian", "skewed", "logistic"), ()),
     "mc_dropout": Entry(lambda known: credo.MCDropout(num_steps=500), ("logistic",), ()),
     "gaussian_dropout": Entry(lambda known: credo.GaussianDropout(num_steps=500), ("logistic",), ()),
     "vbll": Entry(lambda known: credo.VBLL(num_steps=500), ("logistic",), ()),

@@ -13,7 +13,7 @@ ROOT = Path(credo.__file__).parent
 
 # From the ground up; a module may import its own layer and those above it in this list. The longest prefix decides.
 LAYERS = (
-    ("_version", "status", "precision", "timing", "tree", "equations", "storage", "ordered",
+    ("_version", "status", "precision", "timing", "tree", "equations", "storage", "memory", "ordered",
      "normals"),
     ("linalg",),
     ("checkpoint",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("crew",),
     ("run",),
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.rules", "diagnose.verdict",
-     "diagnose.checks", "diagnose.geometry", "diagnose.moments"),
+     "diagnose.checks", "diagnose.geometry", "diagnose.moments", "diagnose.function_space"),
     ("posterior",),
     ("predict",),
     ("methods.optimise", "methods.particles.points", "methods.particles.importance",
