@@ -179,6 +179,10 @@ def test_too_few_draws_are_more():
     enough = dadvi(target, num_draws=30, linear_response=False)
     assert enough.info["num_fixed_draws"] > 30
     assert enough.verdict.figures["draws_error"] <= 0.06
+    at_once = dadvi(target, num_draws=enough.info["num_fixed_draws"], tolerance=np.inf, linear_response=False)
+    for found, wanted in ((enough.mean(), at_once.mean()), (enough.sd(), at_once.sd())):  # gradients alone, and Newton
+        assert np.allclose(found["x"], wanted["x"], rtol=0, atol=1e-3 * at_once.sd()["x"])
+    assert 0 < enough.info["draws_loss"] < few.info["draws_loss"]
 
 
 # by products ------------------------------------------------------------------------------------------------------

@@ -90,7 +90,9 @@ def fit_composed(
         path += [optimum.value] * optimum.num_gradients
         q = family.move(q, _unravelled(family, q, jnp.asarray(optimum.position)))  # type: ignore[arg-type]
         args = (target, q, noise.astype(dtype))
-        of_mean, of_log_sd, num_solving = _moves(objective, args, np.zeros_like(optimum.position), _averages(q, noise))
+        of_mean, of_log_sd, losses, num_solving = _moves(
+            objective, args, np.zeros_like(optimum.position), _averages(q, noise)
+        )
         num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + int(num_solving))
         fitted = Fitted(
             q=q,
@@ -99,6 +101,7 @@ def fit_composed(
             response_variances=None,
             error_of_mean=_spread(of_mean) / np.sqrt(np.asarray(family.variances(q))),
             error_of_log_sd=_spread(of_log_sd),
+            loss=float(np.min(losses)),
             value=optimum.value,
             lacks=0.5 * float(optimum.gradient_norm) ** 2,
             status=optimum.status,
@@ -122,7 +125,8 @@ def _averages(q: Kind, noise: np.ndarray) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("objective", "averages_q"))
 def _moves(objective: Composed, args, rest, averages_q: bool):
-    """How far each pair of draws pulls means and log sds, (P, ways, dim) each, and the number of products that took.
+    """How far each pair of draws pulls means and log sds, (P, ways, dim) each; nats that this costs in expectation
+    (response.py), (ways,); and the number of products that took.
 
     ``args`` has q at the optimum, where the tangent is ``rest``, zero.
     """
@@ -138,17 +142,23 @@ def _moves(objective: Composed, args, rest, averages_q: bool):
         tangent = _unravelled(family, q, point)
         return jnp.mean(jax.vmap(lambda z: family.draw(q, tangent, z).path_log_prob)(pair))
 
-    def one(pair):
+    def one(sums, pair):
         gradient = jax.grad(Composed(family, 2), argnums=1)((target, q, pair), rest)
         gradients = gradient[None]
         if averages_q:  # log q may be taken from log p, as in sticking the landing
             gradients = jnp.stack([gradient, gradient - jax.grad(log_q)(rest, pair)])
         moves, counts = jax.lax.map(lambda g: _solve(lambda v: -product(v), g), gradients)
         of_mean, of_log_sd = jax.lax.map(lambda move: jax.jvp(moments, (rest,), (move,))[1], moves)
-        return of_mean, of_log_sd, jnp.sum(counts)
+        of_move, of_gradient, of_product, count = sums
+        sums = of_move + moves, of_gradient + gradients, of_product + jnp.sum(moves * gradients, axis=1), count
+        return (*sums[:3], count + jnp.sum(counts, dtype=count.dtype)), (of_mean, of_log_sd)
 
-    of_mean, of_log_sd, counts = jax.lax.map(one, jnp.stack(jnp.split(z, 2), axis=1))
-    return of_mean, of_log_sd, jnp.sum(counts)
+    pairs = jnp.stack(jnp.split(z, 2), axis=1)
+    num, blank = len(pairs), jnp.zeros((1 + averages_q, *rest.shape), rest.dtype)
+    sums, (of_mean, of_log_sd) = jax.lax.scan(one, (blank, blank, blank[:, 0], jnp.zeros((), jnp.int32)), pairs)
+    of_move, of_gradient, of_product, count = sums
+    losses = 0.5 * (of_product - jnp.sum(of_move * of_gradient, axis=1) / num) / (num * (num - 1))
+    return of_mean, of_log_sd, losses, count
 
 
 def _spread(moves) -> np.ndarray:

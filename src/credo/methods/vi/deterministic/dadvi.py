@@ -4,7 +4,7 @@
 
 F is a smooth function like any other: Newton's method in a trust region finds its maximum to the last digits, in a few
 steps from the mode, and derivatives at the maximum give what no stochastic ascent can: covariances by linear response,
-which repair mean-field's, and the error that the draws have left, by which their number is judged and doubled.
+which repair mean-field's, and the error that the draws have left, by which their number is judged and raised.
 """
 
 import math
@@ -34,6 +34,8 @@ from credo.status import CredoError, Verdict
 
 NUM_DRAWS = 30  # Giordano, Ingram & Broderick's
 MOST_MORE = 32  # times the first draws
+WHITENING = 8  # times as many draws are taken where they then average every quadratic exactly
+LOSS = 0.05  # nats: half of what the verdict allows (elbo_drift)
 ESCAPE = 1e6  # growth of a standard deviation since the start
 
 
@@ -48,12 +50,13 @@ class DADVI:
     ``is_whitened``: draws that average every quadratic exactly, if there are two or more a dimension; fewer get unit
     mean squares. ``tolerance``: the standard error, in posterior sds, that fixed draws may leave to a mean (or to the
     log of one of the family's sds, where these are reported); more draws are taken, 32 times as many at most, until it
-    is met; ``math.inf``: never. ``max_steps``: of Newton's method. ``num_final_draws``: fresh draws by which ELBO and
-    k̂ of the answer are known.
+    is met and they cost less than 0.05 nats; ``math.inf``: never. ``max_steps``: of Newton's method.
+    ``num_final_draws``: fresh draws by which ELBO and k̂ of the answer are known.
 
     ``info``, over coordinates of the unconstrained position: ``family_sd`` and ``linear_response_sd`` (dim,), None
     where not computed, and ``error_of_mean``, ``error_of_log_sd`` (dim,), standard errors of the family's optimum by
-    the draws being fixed, in sds and in logs; ``num_fixed_draws``, ``fixed_elbo`` (the maximum of F), ``elbo_path``,
+    the draws being fixed, in sds and in logs; ``draws_loss``, nats of the ELBO that this costs the family's optimum,
+    expected; ``num_fixed_draws``, ``fixed_elbo`` (the maximum of F), ``elbo_path``,
     ``num_steps``, ``num_gradients`` (a product with a Hessian counts as one). The evidence is the lower bound that the
     reported Gaussian gives. Raises CredoError for settings that cannot be.
 
@@ -80,7 +83,7 @@ class DADVI:
         q, reported = (fitted.q, family) if fitted.responding is None else (fitted.responding, FullRank())
         measured = self._measured(q, reported, target, fitted.program, stream(key, 1), options, deadline)
         figures = {
-            "elbo_drift": fitted.lacks,
+            "elbo_drift": fitted.lacks + fitted.loss,
             "draws_error": float(np.max(fitted.judged_errors)),
             "elbo_error": measured.elbo.error,
             **measured.figures,
@@ -103,6 +106,7 @@ class DADVI:
                 "linear_response_sd": None if fitted.response_variances is None else np.sqrt(fitted.response_variances),
                 "error_of_mean": fitted.error_of_mean,
                 "error_of_log_sd": fitted.error_of_log_sd,
+                "draws_loss": fitted.loss,
             },
             log_evidence=measured.elbo if has_evidence(target) else None,
         )
@@ -186,12 +190,18 @@ class DADVI:
         return num_pairs
 
     def _more_pairs(self, fitted: Fitted, num_first: int, deadline: float) -> int | None:
-        """How many pairs of draws bring the error down to ``tolerance``; None where it is, or no more will be taken."""
-        num_pairs, most = fitted.num_draws // 2, num_first * MOST_MORE
-        excess = (float(np.max(fitted.judged_errors)) / self.tolerance) ** 2
+        """How many pairs of draws bring errors and loss down to their bounds; None where they are, or no more will be
+        taken. Squares of errors and the loss fall as 1/P, and by far more where draws become whitened."""
+        num_pairs, dim, most = fitted.num_draws // 2, len(fitted.error_of_mean), num_first * MOST_MORE
+        if self.tolerance == math.inf:
+            return None
+        excess = max((float(np.max(fitted.judged_errors)) / self.tolerance) ** 2, fitted.loss / LOSS)
         if not fitted.is_converged or not excess > 1 or num_pairs >= most or time.monotonic() > deadline:
             return None
-        return min(math.ceil(num_pairs * max(2.0, 1.2 * min(excess, MOST_MORE))), most)
+        wanted = math.ceil(num_pairs * max(2.0, 1.2 * min(excess, MOST_MORE)))
+        if self.is_whitened and wanted < dim <= WHITENING * num_pairs:
+            wanted = dim
+        return min(wanted, most)
 
     def _verdict(self, figures, fitted: Fitted, family: Family, target: Target, is_complete: bool) -> Verdict:
         growth = np.sqrt(np.asarray(family.variances(fitted.q)) / np.asarray(family.variances(fitted.start)))

@@ -14,9 +14,10 @@ class Fitted(NamedTuple):
     """``q``: the family's optimum, from ``start``. ``responding``: the Gaussian by linear response, where wanted.
 
     ``response_variances``: by linear response, None where not computed. ``error_of_mean`` in sds of the answer, and
-    ``error_of_log_sd``: (dim,), NaN where unknown. ``value``: of F; ``lacks``: nats of it, by the gradient. ``path``:
-    F wherever it was evaluated. ``free``: a direction along which the density does not fall, or None. ``program``:
-    what was compiled to evaluate log p, where that was all.
+    ``error_of_log_sd``: (dim,), NaN where unknown. ``loss``: nats of the ELBO that the draws being fixed cost q,
+    expected (response.py). ``value``: of F; ``lacks``: nats of it, by the gradient. ``path``: F wherever it was
+    evaluated. ``free``: a direction along which the density does not fall, or None. ``program``: what was compiled to
+    evaluate log p, where that was all.
     """
 
     q: Kind
@@ -25,6 +26,7 @@ class Fitted(NamedTuple):
     response_variances: Float[np.ndarray, " dim"] | None
     error_of_mean: Float[np.ndarray, " dim"]
     error_of_log_sd: Float[np.ndarray, " dim"]
+    loss: float
     value: float
     lacks: float
     status: Status

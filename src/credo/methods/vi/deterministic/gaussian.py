@@ -19,7 +19,7 @@ from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.subproblem import Dense
-from credo.methods.vi.deterministic.derivatives import AtPositions
+from credo.methods.vi.deterministic.derivatives import AtPositions, Derivatives
 from credo.posterior.kinds import Gaussian
 
 
@@ -65,6 +65,16 @@ class Gaussians:
         C[self.rows, self.columns] = point[dim:]
         return point[:dim], C
 
+    def pulled(self, gradients: Float[np.ndarray, "K dim"]) -> Float[np.ndarray, "K dim"]:
+        """Gradients in v: Sᵀg."""
+        return gradients * np.diagonal(self.root) if self.is_diagonal else gradients @ self.root
+
+    def scaled(self, hessians: Float[np.ndarray, "K dim dim"]) -> Float[np.ndarray, "K dim dim"]:
+        """Hessians in v: SᵀHS."""
+        if self.is_diagonal:
+            return hessians * np.outer(np.diagonal(self.root), np.diagonal(self.root))
+        return self.root.T @ hessians @ self.root
+
     def at(self, point: np.ndarray) -> Gaussian:
         """The Gaussian at a point."""
         a, C = self.split(point)
@@ -83,6 +93,7 @@ class FixedDraws:
     program: AtPositions
     dtype: np.dtype
     path: list[float] = field(default_factory=list)
+    kept: list = field(default_factory=list)
 
     def positions(self, point: np.ndarray) -> Float[np.ndarray, "K dim"]:
         """u_k."""
@@ -90,26 +101,38 @@ class FixedDraws:
         v = a + self.noise @ C.T
         return (self.coordinates.mean + v @ self.coordinates.root.T).astype(self.dtype)
 
-    def evaluate(self, objective, args, u: np.ndarray, minimum: float, last: Proposal | None) -> Evaluation:
+    def evaluate(
+        self, objective, args, u: np.ndarray, minimum: float, last: Proposal | None, *, with_curvature: bool = True
+    ) -> Evaluation:
         dim, size = len(self.coordinates.mean), len(u)
         resolution = float(np.finfo(self.dtype).eps)
         scales = u[dim:][self.coordinates.is_on_diagonal]
         if not np.all(scales > 0):
             return Evaluation(-np.inf, np.zeros(size), np.zeros((size, size)), (), resolution, 0)
-        positions, is_open = self.positions(u), minimum == -np.inf
-        at = self.program.derivatives(objective, args, positions, with_hessians=is_open)
+        is_open = with_curvature and minimum == -np.inf
+        at = self.derivatives(objective, args, u, with_hessians=is_open)
         root = self.coordinates.root
         entropy = np.sum(np.log(scales)) + np.sum(np.log(np.diagonal(root))) + 0.5 * dim * np.log(2 * np.pi * np.e)
         value = float(np.mean(at.values, dtype=np.float64) + entropy)
         self.path.append(value)
-        if not is_open and value >= minimum:
-            at = self.program.derivatives(objective, args, positions, with_hessians=True)
-        g = at.gradients @ root
+        if with_curvature and not is_open and value >= minimum:
+            at = self.derivatives(objective, args, u, with_hessians=True)
+        g = self.coordinates.pulled(at.gradients)
         gradient = np.concatenate([np.mean(g, axis=0), np.mean(self.by_entries(g), axis=0)])
         gradient[dim:][self.coordinates.is_on_diagonal] += 1 / scales
-        A = np.zeros((size, size)) if at.hessians is None else self._curvature(root.T @ at.hessians @ root, scales)
-        num_products = 0 if at.hessians is None else len(positions) * dim
-        return Evaluation(value, gradient, A, (), resolution, num_products)
+        if at.hessians is None or not with_curvature:
+            return Evaluation(value, gradient, np.zeros((size, size)), (), resolution, 0)
+        A = self._curvature(self.coordinates.scaled(at.hessians), scales)
+        return Evaluation(value, gradient, A, (), resolution, len(self.noise) * dim)
+
+    def derivatives(self, objective, args, point: np.ndarray, *, with_hessians: bool) -> Derivatives:
+        """Those of log p at the draws; the last Hessians are kept."""
+        if self.kept and np.array_equal(self.kept[0], point):
+            return self.kept[1]
+        found = self.program.derivatives(objective, args, self.positions(point), with_hessians=with_hessians)
+        if with_hessians:
+            self.kept[:] = [point.copy(), found]
+        return found
 
     def propose(self, at: Evaluation, radius, scale) -> Proposal:
         return Dense(1).propose(at, radius, scale)
@@ -124,8 +147,9 @@ class FixedDraws:
         A = np.empty((dim + len(rows), dim + len(rows)))
         A[:dim, :dim] = np.sum(H, axis=0)
         if self.coordinates.is_diagonal:
-            A[:dim, dim:] = np.sum(H * z[:, None, :], axis=0)
-            A[dim:, dim:] = np.sum(H * z[:, :, None] * z[:, None, :], axis=0)
+            H = H * z[:, None, :]
+            A[:dim, dim:] = np.sum(H, axis=0)
+            A[dim:, dim:] = np.sum(H * z[:, :, None], axis=0)
         else:
             A[:dim, dim:] = np.tensordot(H, z, axes=(0, 0))[:, rows, columns]
             products = (z[:, :, None] * z[:, None, :]).reshape(K, -1)

@@ -14,7 +14,8 @@ in v = a + C z, and by Stein's lemma, the quadratics nearest to what a pair give
     of g:    ½ Σ_ij M_ij (z_i z_j − δ_ij),  M_ij = E[z_i ∂g/∂z_j], symmetrised
     of g zᵀ: −Ā C (z zᵀ − I),               Ā = A_aa, the mean curvature
 Draws that are whitened coordinate by coordinate average the terms in z_i² alone. A weight that fits badly adds spread:
-of the errors with and without, both of which are upper bounds then, the smaller counts.
+of the errors with and without, both of which are upper bounds then, the smaller counts. To second order the ELBO of ξ̂
+lacks ½ tr(A · A⁻¹VA⁻¹)/P = ½ tr(A⁻¹V)/P of the family's best.
 """
 
 from typing import NamedTuple
@@ -30,15 +31,16 @@ from credo.methods.vi.deterministic.gaussian import FixedDraws
 
 class Response(NamedTuple):
     """``covariance``: Σ̂ (dim, dim). ``error_of_mean``, ``error_of_log_sd`` (dim,): standard errors of the family's
-    mean and log sd of each coordinate. NaN where F has no maximum at the point."""
+    mean and log sd of each coordinate. ``loss``: nats. NaN where F has no maximum at the point."""
 
     covariance: Float[np.ndarray, "dim dim"]
     error_of_mean: Float[np.ndarray, " dim"]
     error_of_log_sd: Float[np.ndarray, " dim"]
+    loss: float
 
 
 def respond(draws: FixedDraws, objective, args, optimum: Optimum) -> Response:
-    """``objective(args, u)``: log p. One more gradient a draw."""
+    """``objective(args, u)``: log p."""
     coordinates, S = draws.coordinates, draws.coordinates.root
     dim, A = len(coordinates.mean), optimum.curvature
     assert A is not None
@@ -46,22 +48,31 @@ def respond(draws: FixedDraws, objective, args, optimum: Optimum) -> Response:
     try:
         factor = scipy.linalg.cho_factor(A, lower=True)
     except (scipy.linalg.LinAlgError, ValueError):  # a saddle, or no numbers
-        return Response(np.full((dim, dim), np.nan), unknown, unknown)
+        return Response(np.full((dim, dim), np.nan), unknown, unknown, np.nan)
     J = np.zeros((len(A), dim))
     J[:dim] = S.T
     covariance = J.T @ scipy.linalg.cho_solve(factor, J)
     moments = _moments(draws, optimum)
     each, taken = _gradients(draws, objective, args, optimum)
     if len(each) < 2:
-        return Response(covariance, unknown, unknown)
-    errors = [_spread(moments(scipy.linalg.cho_solve(factor, rest.T).T)) for rest in (each, each - taken)]
-    error = np.minimum(*errors)
-    return Response(covariance, error[:dim], error[dim:])
+        return Response(covariance, unknown, unknown, np.nan)
+    rests = each, each - taken
+    moves = [scipy.linalg.cho_solve(factor, rest.T).T for rest in rests]
+    error = np.minimum(*(_spread(moments(move)) for move in moves))
+    loss = min(_loss(move, rest) for move, rest in zip(moves, rests, strict=True))
+    return Response(covariance, error[:dim], error[dim:], loss)
 
 
 def _spread(moves: Float[np.ndarray, "P n"]) -> Float[np.ndarray, " n"]:
     """The standard error of a mean of pairs."""
     return np.std(moves, axis=0, ddof=1) / np.sqrt(len(moves))
+
+
+def _loss(moves: Float[np.ndarray, "P n"], gradients: Float[np.ndarray, "P n"]) -> float:
+    """½ tr(A⁻¹V)/P, from A⁻¹g of each pair."""
+    num_pairs = len(moves)
+    spread = np.sum((moves - moves.mean(axis=0)) * (gradients - gradients.mean(axis=0)))
+    return float(0.5 * spread / (num_pairs * (num_pairs - 1)))
 
 
 def _moments(draws: FixedDraws, optimum: Optimum):
@@ -83,8 +94,8 @@ def _gradients(draws: FixedDraws, objective, args, optimum: Optimum) -> tuple[np
     z, coordinates, A = draws.noise, draws.coordinates, optimum.curvature
     dim, num_pairs = z.shape[1], len(z) // 2
     C = coordinates.split(optimum.position)[1]
-    at = draws.program.derivatives(objective, args, draws.positions(optimum.position), with_hessians=True)
-    g = at.gradients @ coordinates.root
+    at = draws.derivatives(objective, args, optimum.position, with_hessians=True)
+    g = coordinates.pulled(at.gradients)
     each = np.concatenate([g, draws.by_entries(g)], axis=1)
     each = 0.5 * (each[:num_pairs] + each[num_pairs:])
     assert A is not None
@@ -95,8 +106,9 @@ def _gradients(draws: FixedDraws, objective, args, optimum: Optimum) -> tuple[np
     else:
         return each, np.zeros_like(each)
     quadratics = (z[:num_pairs, :, None] * z[:num_pairs, None, :] - np.eye(dim)) * exact
-    H = coordinates.root.T @ at.hessians @ coordinates.root
+    H = coordinates.scaled(at.hessians)
     M = np.tensordot(H, z, axes=(0, 0)).transpose(0, 2, 1) @ C / len(z)  # E[z_i ∂g_a/∂z_j] = Σ_l E[z_i H_al] C_lj
-    of_g = 0.5 * np.einsum("aij,pij->pa", 0.5 * (M + M.transpose(0, 2, 1)), quadratics)
-    products = -np.einsum("ij,pjk->pik", A[:dim, :dim] @ C, quadratics)
+    symmetric = 0.5 * (M + M.transpose(0, 2, 1))
+    of_g = 0.5 * quadratics.reshape(num_pairs, -1) @ symmetric.reshape(dim, -1).T
+    products = -(A[:dim, :dim] @ C) @ quadratics
     return each, np.concatenate([of_g, products[:, coordinates.rows, coordinates.columns]], axis=1)

@@ -20,6 +20,7 @@ from credo.methods.vi.deterministic.climb import Problem, climb
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.fitted import Fitted
 from credo.methods.vi.deterministic.gaussian import FixedDraws, Gaussians
+from credo.methods.vi.deterministic.refine import refine
 from credo.methods.vi.deterministic.response import Response, respond
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
@@ -66,6 +67,7 @@ def fit_small(
     if begun is None:
         begun = find_start(target, family, key, start, options, solver=program)
     q, num_gradients, path, dtype = begun.q, begun.num_gradients, [], np.dtype(jnp.result_type(float))
+    draws, optimum = None, None
     while True:
         noise = draw(num_pairs, target.dim)
 
@@ -74,11 +76,18 @@ def fit_small(
             solver = FixedDraws(coordinates, noise, program, dtype, path)  # noqa: B023  # called before the next turn
             return Problem(objective.function, objective.args, coordinates.origin(), solver)
 
-        q, solved, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
-        draws = solved.solver
+        refined = None
+        if draws is not None and optimum is not None:
+            draws = FixedDraws(draws.coordinates, noise, program, dtype, path)
+            refined = refine(draws, objective.function, objective.args, optimum, deadline)
+        if refined is None:
+            q, solved, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
+            draws = solved.solver
+        else:
+            optimum = refined
         assert isinstance(draws, FixedDraws)
         q = draws.coordinates.at(optimum.position)
-        num_gradients += len(noise) * (optimum.num_gradients + 1 + target.dim) + optimum.num_products
+        num_gradients += len(noise) * optimum.num_gradients + optimum.num_products
         found = respond(draws, objective.function, objective.args, optimum)
         fitted = _fitted(draws, found, optimum, linear_response, num_gradients, begun)
         wanted = more_pairs(fitted)
@@ -126,6 +135,7 @@ def _fitted(
         response_variances=np.diagonal(found.covariance) if is_known else None,
         error_of_mean=found.error_of_mean / sd,
         error_of_log_sd=found.error_of_log_sd,
+        loss=found.loss,
         value=optimum.value,
         lacks=0.5 * float(optimum.gradient_norm) ** 2,
         status=optimum.status,
