@@ -414,3 +414,27 @@ def test_weights_that_do_not_fit():
             to_torch(module, weights)
     with pytest.raises(credo.CredoError, match="takes the torch module"):
         to_torch(good, good)
+
+
+class OfTwo(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 1), nn.Linear(3, 1)
+
+    def forward(self, wide, narrow):
+        return self.first(narrow) - self.second(wide)
+
+
+def test_modules_of_several_inputs():
+    module = OfTwo()
+    wide, narrow = rows((4, 3)), rows((4, 2))
+    expected = module(wide, narrow).detach().numpy()
+    by_name, in_order = {"wide": wide, "narrow": narrow}, (wide, narrow)
+    for x in (by_name, in_order):
+        network = from_torch(module, x)
+        x = jax.tree.map(lambda leaf: leaf.numpy(), x, is_leaf=lambda leaf: isinstance(leaf, torch.Tensor))
+        np.testing.assert_allclose(network.apply(network.params, x), expected, rtol=1e-5)
+    network = from_torch(module)
+    columns = {name: leaf.numpy() for name, leaf in by_name.items()}
+    target = BayesianNetwork(network.apply, network.params, head=Gaussian(1.0)).given(columns, np.zeros(4))
+    assert target.dim == 7
