@@ -27,15 +27,17 @@ from .methods.optimise import MAP, MLE, confidence_ellipsoid
 from .methods.particles.importance import Importance
 from .methods.particles.points import Independent, Sobol
 from .methods.particles.smc import SMC
+from .methods.particles.svgd import SVGD
 from .methods.sgmcmc import SGHMC, SGLD, SGNHT, ConstantSGD
 from .methods.vi import ADVI, DADVI, Auto, BatchAndMatch, FullRank, MeanField, NaturalGradient, Pathfinder
 from .model.data import Rows
 from .model.model import Model
+from .model.source import Loader
 from .model.target import Target
 from .models.regression import prepare
 from .models.table import read_table
 from .posterior.posterior import Posterior
-from .predict import Linearised, MonteCarlo, Predictive, Probit, Quadrature
+from .predict import Augmented, Linearised, MonteCarlo, Predictive, Probit, Quadrature
 from .reporting.comparison import compare
 from .reporting.recipe import load_prepared
 from .reporting.report import report
@@ -47,6 +49,7 @@ __all__ = [
     "Model",
     "Target",
     "Rows",
+    "Loader",
     "adapters",
     "read_table",
     "prepare",
@@ -105,6 +108,7 @@ __all__ = [
     "Importance",
     "Independent",
     "Sobol",
+    "SVGD",
     "SMC",
     # what is now believed, and how far
     "Posterior",
@@ -118,6 +122,7 @@ __all__ = [
     # what will be seen
     "Predictive",
     "MonteCarlo",
+    "Augmented",
     "Linearised",
     "Probit",
     "Quadrature",
