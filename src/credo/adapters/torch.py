@@ -164,8 +164,7 @@ def _notes(torch, module, frozen) -> list[str]:
         for name, m in frozen.named_modules()
         if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.running_mean is not None
     }
-    drops = [name for name, m in frozen.named_modules() if isinstance(getattr(m, "dropout", getattr(m, "p", 0)), float)]
-    drops = [name for name in drops if _rate(frozen.get_submodule(name)) > 0]
+    drops = [name for name, m in frozen.named_modules() if _rate(m) > 0]
     is_training = [name for name in (*norms, *drops) if module.get_submodule(name).training]
     if norms:
         notes.append(f"Batch normalisation ({listed(norms)}) keeps the means and variances of training, as constants.")
@@ -189,6 +188,7 @@ def _notes(torch, module, frozen) -> list[str]:
 
 
 def _rate(module) -> float:
+    """Of dropout, in a layer of its own or inside a recurrent or attention layer."""
     is_dropout = "dropout" in type(module).__name__.lower()
     rate = module.p if is_dropout and hasattr(module, "p") else getattr(module, "dropout", 0.0)
     return rate if isinstance(rate, float) else 0.0
