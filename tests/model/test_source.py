@@ -41,6 +41,7 @@ def test_batches_that_fit_become_arrays():
         credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1),
         credo.MAP(batch_size=50, num_steps=40),
         credo.DeepEnsemble(members=2, batch_size=32, num_steps=30),
+        credo.ADVI(batch_size=50, max_steps=60),
         credo.SWAG(num_snapshots=3, rank=2, batch_size=32, num_steps=20, every=4),
     ],
     ids=lambda method: type(method).__name__,

@@ -55,6 +55,15 @@ class ADVI:
     None for 0.01, rising from 100 dimensions on to 0.08. ``max_steps``: where the fit ends without being stationary,
     with a verdict that is no pass. ``num_draws``: of the final ELBO and k̂; the ELBO gets up to 32 times as many.
 
+    On networks, and on minibatches in more than 1,000 dimensions, no step looks at all data (unless ``batch_size`` is
+    None). Adam leads to a mode (a fifth of the steps, 1,000 at least; a posterior as ``start`` replaces it), where q
+    begins with sds of 0.01. Then come ``max_steps`` steps of one draw (``num_samples``), clipped, with ρ from 0.1 (or
+    ``step_size`` where that is less) falling to a tenth; q is averaged over the last two fifths. Above 1,000 dimensions
+    all of it is in float32. ``tolerance`` and ``num_draws`` play no part: the ELBO is the mean of the last fifth of the
+    steps' estimates and no weights are taken, so that the verdict is never a pass.
+    ``gradient=LocalReparameterised()`` or ``Flipout()`` gives each row its own draw. A loss that is not finite ends the
+    ascent at the last finite q, and the verdict names the rows.
+
     ``info``: ``elbo_path`` (steps and estimates of the objective along the way), ``num_steps``, ``num_gradients``. The
     evidence is a lower bound with its Monte Carlo error, and None under an improper prior; ``info["evidence_upper"]``
     bounds it from above (χ²) where the weights allow it, else None. Raises CredoError for settings that are not
@@ -78,6 +87,11 @@ class ADVI:
     tolerance: float | None = None
     max_steps: int = 12_700
     num_draws: int = 2_000
+
+    @property
+    def takes_source(self) -> bool:
+        """Whether data outside of memory are read batch by batch."""
+        return self.batch_size is not None
 
     @property
     def takes_discrete(self) -> bool:
