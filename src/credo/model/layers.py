@@ -156,6 +156,28 @@ def separable(shapes: list[tuple[int, ...]], is_single: list[bool], num_outputs:
     return tuple(found)
 
 
+def corner(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The entries of a matrix at these rows and columns: a view where both are spans, as a layer's mostly are."""
+    is_view = _is_span(rows) and _is_span(columns)
+    return matrix[_span(rows), _span(columns)] if is_view else matrix[np.ix_(rows, columns)]
+
+
+def set_corner(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
+    """The same entries, set."""
+    if _is_span(rows) and _is_span(columns):
+        matrix[_span(rows), _span(columns)] = values
+    else:
+        matrix[np.ix_(rows, columns)] = values
+
+
+def _is_span(index: np.ndarray) -> bool:
+    return bool(np.all(np.diff(index) == 1))
+
+
+def _span(index: np.ndarray) -> slice:
+    return slice(int(index[0]), int(index[-1]) + 1)
+
+
 # reading the program ------------------------------------------------------------------------------------------------
 
 
@@ -324,7 +346,10 @@ def _size(index: np.ndarray, axes) -> int:
 
 
 def _interpret(program, arguments: list, uses: dict[Path, Use], offsets: list) -> tuple[Any, list]:
-    """The output, with ``offsets`` (or functions of the inputs) added to those of the layers, and the operand beside the weight in each."""
+    """The output, and the operand beside the weight in each layer.
+
+    ``offsets``, or functions of these operands, are added to the layers' outputs.
+    """
     others: dict[Path, Any] = {}
     added = dict(zip(uses, offsets, strict=True))
     prefixes = {path[:n] for path in uses for n in range(len(path))}

@@ -170,7 +170,7 @@ def _of_layer(block: Block, a_uses, g_uses):
 
 def _jacobian(a_uses, g_uses):
     """(M, K, in · out)."""
-    J = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
+    J: Any = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
     return J.reshape(*J.shape[:2], -1)
 
 

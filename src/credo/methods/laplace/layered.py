@@ -16,15 +16,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.linalg.operator import is_known
 from credo.linalg.products import second_order
 from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
-from credo.model.layers import Layers, find_layers, separable
+from credo.model.layers import Layers, find_layers, separable, set_corner
 from credo.model.target import Target
 from credo.status import CredoError
 
 MAX_APART = 2_000  # coordinates whose prior curvature is found one by one
 MEMORY = 256 * 2**20  # bytes of activations and derivatives at once
+
+
+MOST_SEEN = 32
+_SEEN: dict[Any, Layers] = {}  # by what a compiled program would be keyed on: tracing takes longer than a small fit
 
 
 class Rooted(Protocol):
@@ -36,14 +41,27 @@ class Rooted(Protocol):
 
 
 def layers_of(target: Target, u, who: str, instead: str) -> Layers:
-    """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone."""
+    """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone.
+
+    On the host their program stands for its shapes alone: it may have been traced with another target's values.
+    """
+    leaves, structure = jax.tree.flatten((target, u))
+    is_host = all(is_known(leaf) for leaf in leaves)
+    key = (structure, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
+    if is_host and key in _SEEN:
+        return _SEEN[key]
     row = jax.tree.map(lambda leaf: leaf[0], target.x)
     try:
-        return find_layers(functools.partial(outputs_of_row, target), u, row)
+        found = find_layers(functools.partial(outputs_of_row, target), u, row)
     except (TypeError, ValueError, IndexError) as error:
         raise CredoError(
             f"The network cannot be evaluated on one row alone ({str(error)[:80]}), which {who} needs: use {instead}."
         ) from error
+    if is_host:
+        while len(_SEEN) >= MOST_SEEN:
+            _SEEN.pop(next(iter(_SEEN)))
+        _SEEN[key] = found
+    return found
 
 
 def layers_or_none(target: Target, u, free: np.ndarray | None) -> Layers | None:
@@ -112,9 +130,9 @@ def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarra
         if (i, j) in pairs:  # (in, in', out, out') to (in, out), (in', out')
             (a, b), (c, d) = shapes[i], shapes[j]
             block = block.reshape(a, c, b, d).transpose(0, 2, 1, 3).reshape(a * b, c * d)
-        found[np.ix_(groups[i], groups[j])] = block
+        set_corner(found, groups[i], groups[j], block)
         if i != j:
-            found[np.ix_(groups[j], groups[i])] = block.T
+            set_corner(found, groups[j], groups[i], block.T)
     return found
 
 
@@ -145,7 +163,7 @@ def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -
     def jacobian(i):
         """(M · K, coordinates of group i)."""
         if i not in J:
-            found = rest if i == len(layers.layers) else _jacobian(inputs[i], derivatives[i])
+            found: Any = rest if i == len(layers.layers) else _jacobian(inputs[i], derivatives[i])
             J[i] = found.reshape(-1, found.shape[-1])
         return J[i]
 
@@ -183,7 +201,7 @@ def parts(curvature: Rooted, target: Target, layers: Layers, u, rows):
 
 def _jacobian(a_uses, g_uses):
     """(M, K, in · out)."""
-    J = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
+    J: Any = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
     return J.reshape(*J.shape[:2], -1)
 
 

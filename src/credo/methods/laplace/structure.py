@@ -8,7 +8,7 @@ import numpy as np
 from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.operator import ScaleOperator
-from credo.methods.laplace.curvature import Curvature, ExactHessian, Free
+from credo.methods.laplace.curvature import Curvature, ExactHessian, Free, OuterProducts
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
@@ -67,7 +67,7 @@ class Dense:
                 "dimensions): use structure=Diagonal(), or a subset of the parameters."
             )
         A = curvature.matrix(objective, target, optimum, chunk, free).astype(np.float64, copy=False)
-        spectrum = Spectrum(A, float(np.finfo(optimum.position.dtype).eps))
+        spectrum = _spectrum(A, curvature, float(np.finfo(optimum.position.dtype).eps))
         smallest, coordinate = spectrum.smallest
         if not (is_mode and spectrum.is_positive):
             A = spectrum.safe() + np.diag(free_transformed(target, free) / WIDEST**2)
@@ -89,6 +89,15 @@ class Diagonal:
             safe = np.maximum(np.abs(diagonal), LEAST * max(float(np.max(np.abs(diagonal))), 1e-100))
             diagonal = np.where(diagonal > 0, diagonal, safe) + free_transformed(target, free) / WIDEST**2
         return Shape(DiagonalScale(1 / np.sqrt(diagonal)), smallest, coordinate)
+
+
+def _spectrum(A: np.ndarray, curvature: Curvature, resolution: float) -> Spectrum:
+    """Where the curvature cannot be negative, a factor of A says all, whatever the precision that A was computed in."""
+    if isinstance(curvature, OuterProducts):
+        spectrum = Spectrum(A, float(np.finfo(np.float64).eps))
+        if spectrum.factor is not None:
+            return spectrum
+    return Spectrum(A, resolution)
 
 
 def free_transformed(target: Target, free: Free) -> np.ndarray:
