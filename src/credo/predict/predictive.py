@@ -14,6 +14,7 @@ from credo.precision import double
 from credo.predict.information import information
 from credo.predict.inputs import Table, check_inputs
 from credo.predict.invert import invert
+from credo.predict.linearised import Linearised
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.outcome import Outcome, over
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
@@ -38,7 +39,8 @@ class UndefinedPredictionError(CredoError):
 
 def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
     """See ``Posterior.predict``."""
-    rule = MonteCarlo() if rule is None else rule
+    if rule is None:
+        rule = Linearised() if posterior.info.get("predicts") == "linearised" else MonteCarlo()
     if isinstance(rule, type) or not hasattr(rule, "law"):
         raise CredoError(f"rule is one of MonteCarlo(256), Linearised(), Probit(), Quadrature(); got {rule!r}.")
     with double():
@@ -89,7 +91,15 @@ class Predictive:
     @property
     def mean(self):
         """E[y]: (M, …); the probability of 1 for a binary outcome, the probabilities (M, K) for a categorical one."""
-        return over(lambda triple: triple[0], self._moments)
+        if "_moments" in vars(self) or not hasattr(self._stream.law, "mean"):
+            return over(lambda triple: triple[0], self._moments)
+        return self._mean
+
+    @functools.cached_property
+    def _mean(self):
+        """Of a law whose variances cost more."""
+        with double():
+            return self._compute(_mean)
 
     @property
     def aleatoric(self):
@@ -252,6 +262,11 @@ class Predictive:
 @jax.jit
 def _moments(law: Law, rows):
     return law.moments(rows)
+
+
+@jax.jit
+def _mean(law: Any, rows):
+    return law.mean(rows)
 
 
 @jax.jit

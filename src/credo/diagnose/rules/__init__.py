@@ -6,10 +6,11 @@
 from credo.diagnose.rules.approximations import APPROXIMATIONS
 from credo.diagnose.rules.chains import CHAINS
 from credo.diagnose.rules.information import INFORMATION
+from credo.diagnose.rules.networks import NETWORKS
 from credo.diagnose.rules.rule import Rule
 from credo.diagnose.rules.simulations import SIMULATIONS
 from credo.diagnose.rules.weights import WEIGHTS
 
-RULES: dict[str, Rule] = CHAINS | WEIGHTS | APPROXIMATIONS | SIMULATIONS | INFORMATION
+RULES: dict[str, Rule] = CHAINS | WEIGHTS | APPROXIMATIONS | NETWORKS | SIMULATIONS | INFORMATION
 
 __all__ = ["RULES", "Rule"]

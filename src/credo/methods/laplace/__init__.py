@@ -1,6 +1,7 @@
 """Gaussians at the mode."""
 
 from credo.methods.laplace.curvature import EmpiricalFisher, ExactHessian, GaussNewton, SampledFisher
+from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.laplace.lowrank import LowRank
@@ -12,6 +13,7 @@ __all__ = [
     "Dense",
     "Diagonal",
     "EmpiricalFisher",
+    "Evidence",
     "ExactHessian",
     "GaussNewton",
     "Kronecker",

@@ -15,7 +15,11 @@ from jaxtyping import Float
 
 from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
-from credo.methods.laplace.curvature import Curvature, ExactHessian
+from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton
+from credo.methods.laplace.evidence import Evidence
+from credo.methods.laplace.judgement import verdict_of
+from credo.methods.laplace.needs import check_memory
+from credo.methods.laplace.network import fit_network, num_hyperparameters
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense, Shape, Structure
@@ -36,7 +40,7 @@ from credo.methods.particles.importance import has_evidence
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError, Estimate
+from credo.status import CredoError, Estimate, Verdict
 
 FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exponential are still numbers
 
@@ -54,6 +58,13 @@ class Laplace:
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
 
+    Of a network (``credo.nn.BayesianNetwork``) it starts at the given weights, trains them by Adam on minibatches
+    (``num_steps`` updates, 60 epochs if left out; 0 for weights that are trained) and polishes them on all data.
+    ``structure`` and ``curvature`` left out: Gauss-Newton, dense up to 1,000 coordinates and Kronecker above, as
+    ``info`` says. ``tune``: noise and prior precisions that are unknown to the model are found by the evidence, in
+    turns with the weights (``Evidence(…)`` has the settings; False leaves them parameters like the others; without
+    any it does nothing). ``predict(x)`` is then ``Linearised()``, since draws of the weights underfit.
+
     Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for
     A, sds of 5 at most on logs and logits, so that its draws are numbers, and no evidence), and ``pareto_k``
     and how far weights move means and sds (``mean_shift``, ``mean_limit``, ``log_sd_shift``, ``log_sd_limit``), by
@@ -62,16 +73,27 @@ class Laplace:
     or the curvature asked for does not exist.
     """
 
-    structure: Structure = field(default_factory=Dense)
-    curvature: Curvature = field(default_factory=ExactHessian)
+    structure: Structure | None = None
+    curvature: Curvature | None = None
     prior: Posterior | None = None
     subset: Subset = field(default_factory=All)
-    num_steps: int = field(default=MAX_STEPS, metadata={"at_least": 0})
+    num_steps: int | None = field(default=None, metadata={"at_least": 0})
+    tune: Evidence | bool | None = None
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
         deadline = options.deadline()
-        self.curvature.check(target)
+        is_network = self._takes_network(target)
+        check_memory(self.structure or (None if is_network else Dense()), self.subset, target, options.max_memory)
+        if is_network:
+            return self._fit_network(target, key, start, options)
+        if self.tune:
+            raise CredoError(
+                "Laplace(tune=…) finds the noise and prior precisions of a network (credo.nn.BayesianNetwork) with "
+                "known natural outputs and a curvature that is never negative: here they are parameters."
+            )
+        structure, curvature = self.structure or Dense(), self.curvature or ExactHessian()
+        curvature.check(target)
         objective = self._objective(target)
         start = self.prior if start is None else start
         solver, chunk = solver_for(target, options.max_memory), chunk_size(target, options.max_memory)
@@ -81,12 +103,12 @@ class Laplace:
             starting_position(target, key, start),
             key,
             solver,
-            max_steps=self.num_steps,
+            max_steps=MAX_STEPS if self.num_steps is None else self.num_steps,
             time_limit=options.time_limit,
         )
         diagnosis = diagnose(target, objective, optimum, solver)
         is_mode = not (diagnosis.figures["mode_at_infinity"] or diagnosis.figures["mode_on_boundary"])
-        shape = shape_of(self.structure, self.subset, self.curvature, objective, target, optimum, chunk, is_mode)
+        shape = shape_of(structure, self.subset, curvature, objective, target, optimum, chunk, is_mode)
         is_positive = shape.min_curvature > 0
         mean = optimum.position if is_mode and is_positive else within_range(target, optimum.position)
         kind = Gaussian(jax.device_put(mean), shape.scale)
@@ -108,6 +130,51 @@ class Laplace:
         if self.prior is not None:
             info["log_evidence_increment"] = increment
         return Posterior(kind, target, verdict=verdict, info=info, log_evidence=evidence)
+
+    def _takes_network(self, target: Target) -> bool:
+        """Whether this is a network and its curvature one that is never negative."""
+        if target.model.weights_name is None or target.y is None or isinstance(self.curvature, ExactHessian):
+            return False
+        return target.head is not None or self.curvature is not None
+
+    def _fit_network(self, target: Target, key, start, options: Options) -> Posterior:
+        curvature = self.curvature or GaussNewton()
+        curvature.check(target)
+        objective = self._objective(target)
+        u = starting_position(target, key, self.prior if start is None else start)
+        found = fit_network(self, objective, target, u, curvature, key, options)
+        names = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)]
+        info = {
+            "mode": objective.mode,
+            "log_density": found.value,
+            "structure": type(found.structure).__name__,
+            "curvature": type(curvature).__name__,
+            "predicts": "linearised",
+            "num_gradients": found.num_updates + found.num_gradients,
+            "is_complete": found.is_complete,
+        }
+        if found.path:
+            tuned = list(dict.fromkeys(names[: num_hyperparameters(target)]))
+            info |= {"tuned": tuned, "log_evidence_by_turns": list(found.path)}
+        evidence, increment = self._evidence(target, found.value, found.shape)
+        if found.evidence is not None:
+            evidence = Estimate(found.evidence, np.nan, "laplace") if has_evidence(target) else None
+        if not (found.mode_distance <= RULES["mode_distance"].doubtful and found.shape.min_curvature > 0):
+            evidence, increment = None, None
+        if self.prior is not None:
+            info["log_evidence_increment"] = increment
+        posterior = Posterior(found.kind, target, verdict=Verdict("doubtful"), info=info, log_evidence=evidence)
+        figures = {
+            "mode_distance": found.mode_distance,
+            "min_curvature": found.shape.min_curvature,
+            "num_iterations": float(found.num_updates + found.num_gradients),
+        }
+        chunk = chunk_size(target, options.max_memory, most=NUM_DRAWS)
+        posterior.verdict, num_draws = verdict_of(
+            posterior, objective, figures, found.sentences, key, chunk, options.deadline()
+        )
+        posterior.info["num_densities"] = num_draws
+        return posterior
 
     def _objective(self, target: Target) -> Objective:
         if self.prior is None:

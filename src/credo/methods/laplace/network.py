@@ -1,0 +1,335 @@
+"""Laplace of a network: training, curvature and hyperparameters in turns, and what can be said of the result.
+
+The weights are trained by Adam on minibatches from where the model starts, and polished by L-BFGS on all data in
+coordinates z in which the Gaussian is white, u = û + S z: there the curvature is near the identity, whatever the
+network, and the length of the gradient is the distance to the mode in posterior standard deviations.
+"""
+
+import contextlib
+import functools
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from credo.algorithm import Options
+from credo.diagnose.verdict import RULES
+from credo.linalg.operator import ScaleOperator
+from credo.methods.laplace.curvature import Curvature, GaussNewton
+from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum
+from credo.methods.laplace.kronecker import Kronecker
+from credo.methods.laplace.layered import layers_of
+from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
+from credo.methods.laplace.subset import All, Subset, shape_of
+from credo.methods.optimise.minibatch import ascend
+from credo.methods.optimise.newton import Optimum, Status
+from credo.methods.optimise.objective import Objective, chunk_size
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian
+from credo.status import CredoError
+
+if TYPE_CHECKING:
+    from credo.methods.laplace.laplace import Laplace
+
+UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
+BATCH_SIZE, EPOCHS, LEAST_STEPS, STEP_SIZE = 128, 60, 2_000, 0.01
+WORK, FEWEST, MOST = 2e9, 200, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
+NEAR = 1e-9  # its end: a gradient in white coordinates
+
+
+class Fitted(NamedTuple):
+    """``mode_distance`` in posterior sds; ``evidence`` log p(D), None where ``shape`` says it; its ``path`` by turns.
+
+    ``value``: log p(u, D) at the centre.
+    """
+
+    kind: Gaussian
+    value: float
+    mode_distance: float
+    shape: Shape
+    evidence: float | None
+    path: tuple[float, ...]
+    structure: Structure
+    num_updates: int
+    num_gradients: int
+    is_complete: bool
+    sentences: tuple[str, ...]
+
+
+def num_hyperparameters(target: Target) -> int:
+    """How many coordinates come before the weights."""
+    leaves, name = target.structure.leaves, target.model.weights_name
+    sizes = [leaf.size for leaf in leaves if leaf.name != name and not leaf.name.startswith(f"{name}.")]
+    return sum(sizes)
+
+
+def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Options) -> tuple[np.ndarray, int, int]:
+    """Adam from ``u``; hyperparameters of the prior stay, which would run away with the weights.
+
+    (position, updates done, updates wanted)
+    """
+    if num_steps == 0:
+        return u, 0, 0
+    batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
+    wanted = num_steps or max(LEAST_STEPS, EPOCHS * (target.size // batch) if batch else 0)
+    before, slopes = _look_at(target, u)
+    held = tuple(int(i) for i in np.flatnonzero(np.asarray(slopes) == 0) if i < num_hyperparameters(target))
+    trained, done = ascend(target, adam(wanted, held), batch, wanted, key, u, options)
+    after, _ = _look_at(target, trained)
+    return (trained if after > before or not np.isfinite(before) else u), done, wanted
+
+
+@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
+def adam(num_steps: int, held: tuple[int, ...]) -> optax.GradientTransformation:
+    """Adam whose step size falls to zero, with some coordinates held."""
+    steps = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
+    if not held:
+        return steps
+    hold = optax.stateless(lambda updates, params: updates.at[jnp.asarray(held)].set(0.0))
+    return optax.chain(steps, hold)
+
+
+@jax.jit
+def _look_at(target: Target, u):
+    """log p(u, D), and the slope of the likelihood."""
+    likelihood, slope = jax.value_and_grad(lambda u: jnp.sum(target.log_likelihood(u)))(u)
+    return target.log_prior(u) + likelihood, slope
+
+
+# towards the mode ----------------------------------------------------------------------------------------------------
+
+
+def polish(
+    objective: Objective, u: np.ndarray, scale: ScaleOperator, num_fixed: int, num_rows: int, deadline: float
+) -> tuple[np.ndarray, float, int]:
+    """(position, distance to the mode in the metric of ``scale``, gradients). The first ``num_fixed`` stay."""
+    from scipy.optimize import minimize
+
+    white = _White(objective, u, scale, num_fixed, deadline)
+    number = int(np.clip(WORK / (max(num_rows, 1) * len(u)), FEWEST, MOST))
+    options = {"maxfun": number, "maxiter": number, "gtol": NEAR, "ftol": 1e-15, "maxcor": 30}
+    with contextlib.suppress(_OutOfTimeError):
+        minimize(white, np.zeros(len(u)), jac=True, method="L-BFGS-B", options=options)
+    if white.best is None:
+        raise CredoError("The log density of the trained network is not finite: start from other weights (start=).")
+    return white.position(), white.best[2], white.count
+
+
+class _White:
+    """−log p along z, u = centre + S z, and the best place so far: (z, value, length of the gradient)."""
+
+    def __init__(self, objective: Objective, u: np.ndarray, scale: ScaleOperator, num_fixed: int, deadline: float):
+        self.objective, self.u, self.scale, self.deadline = objective, u, scale, deadline
+        self.is_free = np.arange(len(u)) >= num_fixed
+        self.count, self.best = 0, None
+
+    def __call__(self, z):
+        self.count += 1
+        value, slope, _ = self.at(z)
+        if not (np.isfinite(value) and np.all(np.isfinite(slope))):
+            return 1e300, np.zeros_like(z)
+        if self.best is None or value > self.best[1]:
+            self.best = z.copy(), value, float(np.linalg.norm(slope))
+        if time.monotonic() > self.deadline:
+            raise _OutOfTimeError
+        return -value, -slope
+
+    def position(self) -> np.ndarray:
+        assert self.best is not None
+        return self.at(self.best[0])[2]
+
+    def distance(self) -> float:
+        """Of the centre from the mode, in posterior sds."""
+        return float(np.linalg.norm(self.at(np.zeros(len(self.u)))[1]))
+
+    def at(self, z) -> tuple[float, np.ndarray, np.ndarray]:
+        z = z.astype(self.u.dtype)
+        value, slope, u = _white(self.objective.function, self.objective.args, self.u, self.scale, self.is_free, z)
+        return float(value), np.asarray(slope, np.float64), np.asarray(u)
+
+
+class _OutOfTimeError(Exception):
+    """Between two gradients."""
+
+
+@functools.partial(jax.jit, static_argnames="function")
+def _white(function, args, centre, scale, is_free, z):
+    """Value, gradient in z, and u."""
+
+    def density(z):
+        u = centre + jnp.where(is_free, scale.matvec(z), 0.0)
+        return function(args, u), u
+
+    (value, u), slope = jax.value_and_grad(density, has_aux=True)(z)
+    return value, slope, u
+
+
+# the turns -----------------------------------------------------------------------------------------------------------
+
+
+def fit_network(
+    laplace: "Laplace", objective: Objective, target: Target, u: np.ndarray, curvature: Curvature, key, options: Options
+) -> Fitted:
+    """A Gaussian at the mode that training finds, hyperparameters tuned on the way."""
+    deadline, is_trained = options.deadline(), laplace.num_steps == 0
+    num_updates = wanted = 0
+    if laplace.prior is None:
+        u, num_updates, wanted = train(target, u, laplace.num_steps, key, options)
+    chunk = chunk_size(target, options.max_memory)
+    look, sentences = _look(laplace, target, curvature, chunk, u)
+    tune, evidence, num_fixed = _tuning(laplace, target), None, 0
+    path: tuple[float, ...] = ()
+    linear = None
+    if tune is not None:
+        try:
+            linear = _linearised(look.tunable(), target, u, num_hyperparameters(target))
+        except CredoError as error:
+            if laplace.tune is not None:
+                raise
+            sentences = (*sentences, f"Noise and precisions are parameters like the weights, not tuned. {error}")
+    if tune is None or linear is None:
+        u, shape, count = _approach(objective, look, u, is_trained, deadline)
+    else:
+        u, path, count, linear, found = _turns(tune, objective, look, linear, target, u, is_trained, deadline)
+        num_fixed = len(found.theta)  # θ is where the evidence has it, not the density
+        shape = Shape(linear.pieces.scale(found.c, found.P, found.covariance), float(np.min(found.P)), num_fixed)
+        evidence = found.value + 0.5 * num_fixed * float(np.log(2 * np.pi))
+        evidence += 0.5 * float(np.linalg.slogdet(found.covariance)[1])
+        if not look.is_tunable:
+            shape, evidence = look(objective, u), None
+    white = _White(objective, u, shape.scale, num_fixed, deadline)
+    return Fitted(
+        Gaussian(u, shape.scale),
+        white.at(np.zeros(len(u)))[0],
+        white.distance(),
+        shape,
+        evidence,
+        path,
+        look.structure,
+        num_updates,
+        count,
+        num_updates == wanted and time.monotonic() <= deadline,
+        (*sentences, *shape.sentences),
+    )
+
+
+class Look(NamedTuple):
+    """The Gaussian's shape at a position, whatever the prior."""
+
+    structure: Structure
+    subset: Subset
+    curvature: Curvature
+    target: Target
+    chunk: int
+
+    def __call__(self, objective: Objective, u: np.ndarray) -> Shape:
+        nothing = np.zeros_like(u)
+        at = Optimum(u, 0.0, nothing, np.inf, None, nothing, nothing, Status.MAX_STEPS, 0, 0, 0)
+        return shape_of(self.structure, self.subset, self.curvature, objective, self.target, at, self.chunk, True)
+
+    @property
+    def is_tunable(self) -> bool:
+        """Whether the evidence of hyperparameters is that of this structure itself."""
+        return isinstance(self.subset, All) and isinstance(self.structure, Dense | Diagonal | Kronecker)
+
+    def tunable(self) -> "Look":
+        """One by which hyperparameters can be tuned."""
+        if self.is_tunable:
+            return self
+        return self._replace(structure=Dense() if self.target.dim <= UP_TO_DENSE else Diagonal(), subset=All())
+
+
+def _look(laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, u) -> tuple[Look, tuple[str, ...]]:
+    """The structure asked for, else the fullest that is cheap and possible; and a sentence where that was the least."""
+    look = Look(laplace.structure or Dense(), laplace.subset, curvature, target, chunk)
+    if laplace.structure is not None or target.dim <= UP_TO_DENSE or not isinstance(laplace.subset, All):
+        return look, ()
+    if isinstance(curvature, GaussNewton):
+        try:
+            layers = layers_of(target, jnp.asarray(u), "Kronecker()", "structure=Diagonal()")
+        except CredoError:
+            layers = None
+        if layers is not None and layers.layers:
+            return look._replace(structure=Kronecker()), ()
+    sentence = "The weights are taken for independent: no layers with Kronecker factors were found in the network."
+    return look._replace(structure=Diagonal()), (sentence,)
+
+
+def _approach(objective: Objective, look: Look, u, is_trained: bool, deadline: float):
+    """Two turns at most: the metric that was found away from the mode is found again there."""
+    shape, count = look(objective, u), 0
+    for _ in range(0 if is_trained else 2):
+        u, distance, more = polish(objective, u, shape.scale, 0, look.target.size, deadline)
+        shape, count = look(objective, u), count + more
+        if distance <= RULES["mode_distance"].passes or time.monotonic() > deadline:
+            break
+    return u, shape, count
+
+
+def _turns(
+    tune: Evidence,
+    objective: Objective,
+    look: Look,
+    linear: Linearised,
+    target: Target,
+    u,
+    is_trained: bool,
+    deadline: float,
+) -> tuple[np.ndarray, tuple[float, ...], int, Linearised, Found]:
+    """Hyperparameters at the maximum of the evidence, weights at their mode given them, until neither moves.
+
+    Of the best turn: (position, log evidences by turns, gradients, what the last was computed from, what it was).
+    """
+    k, count, path, best = num_hyperparameters(target), 0, [], None
+    for _ in range(1 if is_trained else tune.num_rounds):
+        found = maximum(linear, u[:k])
+        u = np.concatenate([found.theta, u[k:]]).astype(u.dtype)
+        if not is_trained:
+            u, _, more = polish(
+                objective, u, linear.pieces.scale(found.c, found.P, found.covariance), k, target.size, deadline
+            )
+            linear, count = _linearised(look.tunable(), target, u, k), count + more
+        now = at(linear, found.theta)
+        path.append(now.value)
+        if best is None or path[-1] > max(path[:-1]):
+            best = u, linear, now._replace(covariance=found.covariance)
+        if (len(path) > 1 and path[-1] - path[-2] < tune.tolerance) or time.monotonic() > deadline:
+            break
+    assert best is not None
+    u, linear, now = best
+    for _ in range(0 if is_trained or time.monotonic() > deadline else 2):  # to the mode itself, θ where it is
+        scale = linear.pieces.scale(now.c, now.P, now.covariance)
+        if _White(objective, u, scale, k, deadline).distance() <= RULES["mode_distance"].passes:
+            break
+        u, _, more = polish(objective, u, scale, k, target.size, deadline)
+        linear, count = _linearised(look.tunable(), target, u, k), count + more
+        now = at(linear, now.theta)._replace(covariance=now.covariance)
+    return u, tuple(path), count, linear, now
+
+
+def _tuning(laplace: "Laplace", target: Target) -> Evidence | None:
+    """How to tune, None where nothing is to be."""
+    if laplace.tune is False or laplace.prior is not None:
+        return None
+    if num_hyperparameters(target):
+        return laplace.tune if isinstance(laplace.tune, Evidence) else Evidence()
+    if laplace.tune is not None:
+        raise CredoError(
+            "The network has nothing to tune: noise and prior precision are known numbers. Give priors of them, such "
+            "as prior=credo.nn.Isotropic(dist.LogNormal(0.0, 3.0))."
+        )
+    return None
+
+
+def _linearised(look: Look, target: Target, u, k: int) -> Linearised:
+    """What the evidence needs at ``u``: the likelihood's curvature alone, found beside a prior of unit curvature."""
+    unit = Objective(unit_density, unit_density, None, "")
+    return linearise(target, u, k, look(unit, u).scale)
+
+
+def unit_density(args, u):
+    """−½ |u|²"""
+    return -0.5 * jnp.dot(u, u)

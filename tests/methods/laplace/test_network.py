@@ -1,0 +1,121 @@
+"""Laplace of networks as it comes: trained, tuned by the evidence, linearised in prediction, and judged."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.laplace import Dense, Evidence, Kronecker
+from credo.nn import BayesianNetwork, Gaussian, Isotropic, PerLayer
+from credo.precision import double
+from credo.status import CredoError
+
+RANDOM = np.random.default_rng(4)
+X = RANDOM.normal(size=(40, 4))
+Y = X @ [0.5, -0.3, 0.2, 0.0] + 0.3 * RANDOM.normal(size=40)
+SD = 1e4
+UNKNOWN = dist.LogNormal(0.0, SD)  # flat in the log, as far as 40 rows can see
+
+
+def linear(p, x):
+    return x @ p["w"]
+
+
+def two_parts(p, x):
+    return x[:, :2] @ p["a"]["w"] + x[:, 2:] @ p["b"]["w"]
+
+
+def wavy(p, x):
+    return jnp.tanh(x @ p["in"]["w"] + p["in"]["b"]) @ p["out"]
+
+
+def of_hyperparameters(posterior, k: int) -> float:
+    """What the posterior of k of them, and their own prior, add to the log evidence of the data given them."""
+    with double():
+        covariance = np.asarray(posterior.kind.scale.dense())[:k, :k]
+    theta = posterior.kind.mean[:k]
+    return stats.norm(0, SD).logpdf(theta).sum() + 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
+
+
+@pytest.mark.parametrize("structure", [Dense(), Kronecker()], ids=str)
+def test_a_linear_network_is_linear_regression_with_the_evidence_at_its_maximum(structure):
+    network = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=Gaussian(UNKNOWN), prior=Isotropic(UNKNOWN))
+    posterior = credo.fit(network.given(X, Y), credo.Laplace(structure=structure, num_steps=200), progress=False)
+    exact = credo.exact.EvidenceLinearRegression().update(X, Y)
+    noise, precision = np.exp(posterior.kind.mean[:2])
+    np.testing.assert_allclose([noise**-2, precision], [exact.beta, exact.alpha], rtol=1e-6)
+    np.testing.assert_allclose(posterior.kind.mean[2:], exact.mean()["weights"], atol=1e-6)
+    np.testing.assert_allclose(posterior.sd()["weights"]["w"][:, 0], exact.sd()["weights"], rtol=1e-6)
+    given = posterior.log_evidence.value - of_hyperparameters(posterior, 2)
+    np.testing.assert_allclose(given, exact.log_evidence.value, rtol=1e-6)
+    assert posterior.verdict.status != "failed"
+    assert posterior.verdict.figures["mode_distance"] < 1e-4
+    assert posterior.info["tuned"] == ["noise", "precision"]
+    predictive = posterior.predict(X)  # linearised: the variance has no error of draws
+    with double():
+        rows = np.hstack([np.zeros((40, 2)), X])
+        expected = np.einsum("ni,ij,nj->n", rows, np.asarray(posterior.kind.scale.dense()), rows)
+    np.testing.assert_allclose(predictive.epistemic, expected, rtol=1e-8)
+
+
+def test_one_precision_a_layer_is_at_the_maximum_of_the_exact_evidence():
+    params = {"a": {"w": np.zeros(2)}, "b": {"w": np.zeros(2)}}
+    network = BayesianNetwork(two_parts, params, head=Gaussian(0.3), prior=PerLayer(UNKNOWN))
+    posterior = credo.fit(network.given(X, Y), credo.Laplace(num_steps=200), progress=False)
+
+    def evidence(theta):
+        a, b = np.exp(-theta)
+        covariance = a * X[:, :2] @ X[:, :2].T + b * X[:, 2:] @ X[:, 2:].T + 0.3**2 * np.eye(40)
+        return stats.multivariate_normal(np.zeros(40), covariance).logpdf(Y)
+
+    theta = posterior.kind.mean[:2]
+    steps = 1e-3 * np.eye(2)
+    slope = [(evidence(theta + h) - evidence(theta - h)) / 2e-3 for h in steps]
+    np.testing.assert_allclose(slope, 0.0, atol=1e-5)
+    given = posterior.log_evidence.value - of_hyperparameters(posterior, 2)
+    np.testing.assert_allclose(given, evidence(theta), rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    x = np.r_[RANDOM.uniform(-3, -1, 25), RANDOM.uniform(1, 3, 25)][:, None]
+    y = np.sin(2 * x[:, 0]) + 0.1 * RANDOM.normal(size=50)
+    params = {"in": {"w": RANDOM.normal(size=(1, 8)), "b": RANDOM.normal(size=8)}, "out": 0.3 * RANDOM.normal(size=8)}
+    network = BayesianNetwork(wavy, params, head=Gaussian(), prior=Isotropic(dist.LogNormal(0.0, 2.0)))
+    return x, y, credo.fit(network.given(x, y), credo.Laplace(num_steps=1_000), progress=False)
+
+
+def test_a_network_is_trained_tuned_and_predicts_linearised(toy):
+    x, y, posterior = toy
+    assert posterior.verdict.status == "doubtful"  # nothing shows that weights are normal, or that there is one mode
+    assert posterior.verdict.figures["mode_distance"] <= 0.1
+    assert posterior.verdict.figures["surprise"] < 0.1
+    assert any("underfit" in sentence for sentence in posterior.verdict.sentences)
+    assert 0.07 < posterior.mean()["noise"] < 0.15
+    path = posterior.info["log_evidence_by_turns"]
+    assert max(path) >= path[0]
+    linearised = posterior.predict(x).log_prob(y).mean()
+    np.testing.assert_array_equal(linearised, posterior.predict(x, credo.Linearised()).log_prob(y).mean())
+    sampled = posterior.predict(x, credo.MonteCarlo(100)).log_prob(y).mean()
+    assert linearised > sampled + 0.5  # the notes' warning: draws of the weights underfit
+    between = posterior.predict(np.zeros((1, 1))).epistemic[0]
+    assert between > 4 * posterior.predict(x).epistemic.mean()
+
+
+def test_the_verdict_of_weights_that_nobody_trained(toy):
+    x, y, posterior = toy
+    fresh = credo.fit(posterior.target.model.given(x, y), credo.Laplace(num_steps=0, tune=False), progress=False)
+    assert fresh.verdict.status == "failed"
+    assert fresh.verdict.figures["mode_distance"] > 1
+    assert fresh.log_evidence is None
+
+
+def test_requests_to_tune_what_cannot_be_tuned():
+    known = BayesianNetwork(linear, {"w": np.zeros(4)}, head=Gaussian(0.3)).given(X, Y)
+    with pytest.raises(CredoError, match="nothing to tune"):
+        credo.fit(known, credo.Laplace(tune=Evidence()), progress=False)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([4])}, lambda p, x: dist.Normal(x @ p["w"], 0.3))
+    with pytest.raises(CredoError, match="of a network"):
+        credo.fit(model.given(X, Y), credo.Laplace(tune=Evidence()), progress=False)
