@@ -45,6 +45,7 @@ class NaturalGradient:
     covariance, second derivatives and all rows, else 0.3 with momentum. It falls by itself; ``tolerance``,
     ``max_steps``, ``num_draws`` and the stop are those of ``ADVI``, as are ``info``, evidence and verdict. In
     ``num_gradients`` a product with a Hessian counts as one.
+    On networks with minibatches this is IVON: the ascent of ``ADVI`` there, with its warm start and defaults.
     Raises CredoError for other families and estimators, settings that are not positive, and minibatches that the
     target cannot give.
 
