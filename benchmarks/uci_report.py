@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
-from uci_data import DROPOUT_RMSE, PUBLISHED, TABLES
+from uci_data import DROPOUT_RMSE, PUBLISHED, TABLES, num_splits
 
 BEST = {name: max(row[name] for row in PUBLISHED.values()) for name in TABLES}
 CHOSEN = "chosen by validation"
@@ -21,7 +21,8 @@ def gather(lines: list[dict]) -> Scores:
     for line in lines:
         if "error" not in line:
             scores[line["method"]][line["table"]][line["split"]] = line
-    return scores | {CHOSEN: chosen(scores)} if len(scores) > 1 else scores
+    found = chosen(scores) if len(scores) > 1 else {}
+    return scores | ({CHOSEN: found} if found else {})
 
 
 def chosen(scores: Scores) -> dict[str, dict[int, dict]]:
@@ -124,14 +125,18 @@ def best_method(scores: Scores) -> str:
 
 def bars(scores: Scores) -> str:
     best = best_method(scores)
-    lines = [bar(f"one method for all tables ({best})", len(wins(scores[best])[0]), 5)]
-    if CHOSEN in scores:
-        lines.append(bar("the method chosen on validation rows of each split", len(wins(scores[CHOSEN])[0]), 7))
+    lines = [bar(f"one method for all tables ({best})", scores[best], 5)]
+    if scores.get(CHOSEN):
+        lines.append(bar("the method chosen on validation rows of each split", scores[CHOSEN], 7))
     return "\n".join(lines)
 
 
-def bar(what: str, number: int, wanted: int) -> str:
-    return f"- {'reached' if number >= wanted else 'NOT reached'}: {what}: above on {number} of 9, {wanted} asked"
+def bar(what: str, tables: dict[str, dict[int, dict]], wanted: int) -> str:
+    number = len(wins(tables)[0])
+    short = [table for table in TABLES if len(tables.get(table, {})) < num_splits(table)]
+    so_far = f" SO FAR: {', '.join(short)} have fewer than the standard splits." if short else ""
+    verdict = "reached" if number >= wanted else "NOT reached"
+    return f"- {verdict}: {what}: above on {number} of 9, {wanted} asked.{so_far}"
 
 
 def report(lines: list[dict]) -> str:
