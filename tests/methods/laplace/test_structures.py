@@ -72,6 +72,7 @@ def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
     np.testing.assert_allclose(found[0][1], found[0][0][np.ix_(free, free)], atol=1e-10)
 
 
+@pytest.mark.slow  # a program for each seed
 def test_a_sampled_fisher_is_unbiased_and_its_signs_are_those_of_the_row():
     target = target_of("dense")
     with double():
