@@ -28,6 +28,7 @@ MOST_NUMBERS = 2**24  # coordinates of draws held at once: 128 MB, and as much a
 FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
+AT_ONCE = 2_000  # draws, as many as a round has by default
 STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
 
 Draws = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -143,9 +144,19 @@ def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, 
     return np.concatenate(values, axis=1), scipy.sparse.block_diag(directions, format="csc")
 
 
+def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:
+    """The parameters at positions (S, dim), in the order of the structure's leaves.
+
+    One program serves any number of rounds.
+    """
+    length = min(len(u), AT_ONCE)
+    padded = np.resize(u, (-(-len(u) // length) * length, u.shape[1]))
+    parts = [_constrained_at(target, part) for part in padded.reshape(-1, length, u.shape[1])]
+    return [np.concatenate([np.asarray(x) for x in leaf])[: len(u)] for leaf in zip(*parts, strict=True)]
+
+
 @jax.jit
-def _constrained(target: Target, u):
-    """The parameters at positions (S, dim), in the order of the structure's leaves."""
+def _constrained_at(target: Target, u):
 
     def one(u):
         leaves = target.model.prior.leaves(target.constrain(u))
