@@ -173,3 +173,12 @@ def test_torch_cnn(tmp_path):
     assert after[4] - before[4] > 2 * np.hypot(before[5], after[5])  # unseen digits stand apart
     assert after[6] < before[6] - 0.2
     assert after[2] > before[2]  # and the price: too modest about the digits that it knows
+
+
+def test_laplace_predictions(tmp_path):
+    verdict, linearised, sampled = run("laplace_predictions", tmp_path)
+    assert "doubtful" in verdict
+    assert abs(numbers(verdict)[0] - 0.1) <= 0.03
+    # of the truth itself, a normal of sd 0.1: −log 0.1 − ½ log 2πe nats a row
+    assert 0.5 < numbers(linearised)[0] < -np.log(0.1) - 0.5 * np.log(2 * np.pi * np.e) + 0.1
+    assert numbers(sampled)[0] < numbers(linearised)[0] - 1
