@@ -170,7 +170,10 @@ class Posterior:
     # use --------------------------------------------------------------------------------------------------------
 
     def predict(self, x=None, rule=None, *, key=0):
-        """p(y* | x*, D) at inputs ``x`` by ``rule`` (default: ``MonteCarlo()``): a ``Predictive``."""
+        """p(y* | x*, D) at inputs ``x`` by ``rule``: a ``Predictive``.
+
+        ``rule`` left out: ``MonteCarlo()``, and ``Linearised()`` for Laplace of a network.
+        """
         from credo.predict.predictive import predict
 
         return predict(self, x, rule, as_key(key))
