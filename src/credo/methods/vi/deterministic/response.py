@@ -106,6 +106,7 @@ def _gradients(draws: FixedDraws, objective, args, optimum: Optimum) -> tuple[np
     else:
         return each, np.zeros_like(each)
     quadratics = (z[:num_pairs, :, None] * z[:num_pairs, None, :] - np.eye(dim)) * exact
+    assert at.hessians is not None
     H = coordinates.scaled(at.hessians)
     M = np.tensordot(H, z, axes=(0, 0)).transpose(0, 2, 1) @ C / len(z)  # E[z_i ∂g_a/∂z_j] = Σ_l E[z_i H_al] C_lj
     symmetric = 0.5 * (M + M.transpose(0, 2, 1))
