@@ -1,0 +1,70 @@
+"""Peak memory of large networks, measured: each in a process of its own, whose largest resident size is read."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+COMMON = """
+import resource
+import jax.numpy as jnp, numpy as np, credo
+rng = np.random.default_rng(0)
+
+def dense(*sizes):
+    def layer(a, b):
+        return {"w": rng.normal(size=(a, b)) / np.sqrt(a), "b": np.zeros(b)}
+    return {f"layer{i}": layer(*pair) for i, pair in enumerate(zip(sizes, sizes[1:]))}
+
+def apply(params, x):
+    for name in sorted(params)[:-1]:
+        x = jnp.tanh(x @ params[name]["w"] + params[name]["b"])
+    last = params[max(params)]
+    return x @ last["w"] + last["b"]
+"""
+PEAK = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+
+
+def peak(program: str) -> int:
+    """Bytes, of a fresh process that runs ``program``."""
+    text = COMMON + textwrap.dedent(program) + PEAK
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+def test_a_thousand_outputs_of_a_million_weights_are_predicted_within_two_gigabytes():
+    assert (
+        peak("""
+        from credo.posterior.kinds import Gaussian
+        from credo.linalg.diagonal import Diagonal
+        network = credo.nn.BayesianNetwork(apply, dense(64, 900, 1_000), head=credo.nn.Categorical())
+        target = network.given(rng.normal(size=(50, 64)), rng.integers(1_000, size=50))
+        assert target.dim > 950_000
+        fitted = credo.fit(target, credo.MAP(batch_size=25, num_steps=1))
+        mean = np.asarray(fitted.kind.position)
+        fitted.kind = Gaussian(mean, Diagonal(np.full(mean.size, 0.01)))
+        x = rng.normal(size=(100, 64))
+        for rule in (credo.Linearised(), credo.MonteCarlo()):
+            found = fitted.predict(x, rule)
+            assert found.probs.shape == (100, 1_000)
+            assert np.allclose(found.probs.sum(axis=1), 1.0)
+    """)
+        < 2e9
+    )
+
+
+@pytest.mark.slow
+def test_a_million_outputs_are_predicted_draw_by_draw():
+    assert (
+        peak("""
+        params = {"layer0": {"w": rng.normal(size=(2, 1_000_000)), "b": np.zeros(1_000_000)}}
+        network = credo.nn.BayesianNetwork(apply, params, head=credo.nn.Gaussian(0.1))
+        target = network.given(rng.normal(size=(4, 2)), rng.normal(size=(4, 1_000_000)))
+        fitted = credo.fit(target, credo.DeepEnsemble(members=3, num_steps=3, batch_size=2))
+        found = fitted.predict(rng.normal(size=(6, 2)))
+        assert found.mean.shape == found.epistemic.shape == (6, 1_000_000)
+    """)
+        < 4e9
+    )
