@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import credo
@@ -94,3 +95,19 @@ def test_covariances_are_found_again_by_chunks_where_they_cannot_be_held(posteri
     assert again._stream.rows.mean is None
     assert np.allclose(held.probs, again.probs, rtol=1e-9)
     assert np.allclose(held.mutual_information, again.mutual_information, rtol=1e-6, atol=1e-9)
+
+
+def test_draws_too_long_to_keep_still_tell_k_hat(monkeypatch):
+    from credo.methods.laplace import proposal
+
+    target = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"], 1.0)).given(y=X[:, 0])
+    monkeypatch.setattr(proposal, "MOST_HELD", 0)
+    figures = credo.fit(target, credo.Laplace(), key=0).verdict.figures
+    assert figures["pareto_k"] < 0.5  # exact: all weights are equal
+    assert "mean_shift" not in figures
+
+
+def test_structures_that_do_not_fit_are_refused_before_any_work():
+    target = softmax_network(6, 500).given(RNG.normal(size=(4, 500)), np.arange(4))
+    with pytest.raises(credo.CredoError, match=r"Dense\(\) needs .* GB for 3,000 parameters; .*Diagonal\(\) needs"):
+        credo.fit(target, credo.Laplace(structure=credo.laplace.Dense()), max_memory=20_000_000)

@@ -10,12 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.diagnose.pareto import judged_shape, smooth
 from credo.methods.optimise.objective import Objective, generator
 from credo.methods.particles.correction import correct, gradients
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 
 NUM_DRAWS = 1_000  # at first: k̂ to about ± 0.1, for a tenth of a second on most models
+MOST_HELD = 2**26  # coordinates of draws in memory: 0.5 GB
+FEW_DRAWS = 100  # of so many coordinates that the draws are not kept: k̂ alone
 STREAM = 1_000  # of the key's random numbers, apart from those of the starts
 
 
@@ -26,6 +29,8 @@ def figures(
 
     Rounds of ``NUM_DRAWS``, as many as can tell whether they pass; not after ``deadline``.
     """
+    if NUM_DRAWS * kind.mean.size > MOST_HELD:
+        return _tail_alone(objective, kind, key, min(chunk, FEW_DRAWS)), FEW_DRAWS
     num_chunks = -(-NUM_DRAWS // chunk)
     chunk = -(-NUM_DRAWS // num_chunks)
     noise = generator(key, STREAM)
@@ -37,6 +42,27 @@ def figures(
 
     corrected = correct(draw, lambda u: gradients(objective.function, objective.args, u, chunk), kind, target, deadline)
     return corrected.figures, corrected.num_draws
+
+
+def _tail_alone(objective: Objective, kind: Gaussian, key, chunk: int) -> dict[str, float]:
+    """k̂ of a few draws, of which no more than ``chunk`` are in memory."""
+    noise, log_weights = generator(key, STREAM), []
+    for first in range(0, FEW_DRAWS, chunk):
+        z = noise.normal(size=(min(chunk, FEW_DRAWS - first), kind.mean.size)).astype(kind.mean.dtype)
+        log_weights.append(np.asarray(_weigh_alone(objective.function, objective.args, kind, z)))
+    found = np.concatenate(log_weights)
+    return {"pareto_k": float(judged_shape(found, smooth(found).k_hat))}
+
+
+@functools.partial(jax.jit, static_argnames=("function",))
+def _weigh_alone(function: Callable, args, kind: Gaussian, z):
+    """Log weights without the positions."""
+
+    def one(z):
+        z = kind.scale.white(z)
+        return function(args, kind.mean + kind.scale.matvec(z)) + 0.5 * jnp.dot(z, z)
+
+    return jax.lax.map(one, z)
 
 
 @functools.partial(jax.jit, static_argnames=("function",))
