@@ -114,8 +114,8 @@ def _check_source(target: Target, method: Method) -> None:
     if target.source is not None and not getattr(method, "takes_source", False):
         raise CredoError(
             f"These data lie outside of memory, and {type(method).__name__}() looks at all rows at once: fit by "
-            "minibatches (MAP(batch_size=128), DeepEnsemble(), SWAG(), SGLD(), SGHMC(), ADVI(batch_size=128)), or give fewer rows as "
-            "arrays."
+            "minibatches (MAP(batch_size=128), DeepEnsemble(), SWAG(), SGLD(), SGHMC(), ADVI(batch_size=128)), or give "
+            "fewer rows as arrays."
         )
 
 
