@@ -35,7 +35,12 @@ def normal(key, shape: tuple[int, ...], dtype=None) -> jax.Array:
 def _is_threefry(key) -> bool:
     """Whether JAX would make these numbers by counters from 0 on under Threefry."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    return is_typed and key.ndim == 0 and _name(key) == "threefry2x32" and jax.config.jax_threefry_partitionable
+    return (
+        is_typed
+        and key.ndim == 0
+        and _name(key) == "threefry2x32"
+        and getattr(jax.config, "jax_threefry_partitionable", False)
+    )
 
 
 def _name(key) -> str:

@@ -5,6 +5,8 @@ agree on all that a network says and on none of its weights. R-hat and effective
 predicted mean (of classes: the probabilities) at some rows of the data, and of the parameters beside the weights.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +46,7 @@ def _predicted(target: Target, positions, rows):
     """(n, k): the mean of each row's outcomes at each position; of classes their probabilities."""
 
     def one(u):
-        distribution = target.flat().likelihood_distribution(target.flat().constrain(u), rows)
+        distribution: Any = target.flat().likelihood_distribution(target.flat().constrain(u), rows)
         found = distribution.probs if hasattr(distribution, "probs") else distribution.mean
         return jnp.ravel(found)
 

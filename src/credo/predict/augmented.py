@@ -76,7 +76,7 @@ def average(distributions: Sequence[Any]) -> Any:
     """The mixture of equal weights; of classes it is of their own family."""
 
     def one(first, *rest):
-        each = [unwrapped(d) for d in (first, *rest)]
+        each: list[Any] = [unwrapped(d) for d in (first, *rest)]
         weight = 1.0 / len(each)
         if num_classes(first) is not None:
             return dist.CategoricalProbs(sum(d.probs for d in each) * weight)

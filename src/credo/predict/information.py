@@ -63,7 +63,7 @@ def _of_classes(law: Any, rows, part: str | None):
     if isinstance(law, MixtureLaw):
         if law.is_streamed:
             mean = over(lambda triple: triple[0], law.moments(rows))
-            mean = _both(mean if part is None else mean[part])
+            mean: Any = _both(mean if part is None else mean[part])
             return law.expected(lambda d: kl_div(_both(moments(_part(d, part))[0]), mean).sum(axis=-1), rows)
         log_weights = law.log_weights[:, None]
         p = law._each(lambda d: moments(_part(d, part))[0], rows)  # (S, M) or (S, M, K)

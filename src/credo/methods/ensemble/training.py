@@ -129,7 +129,8 @@ def train(
         parts.append(
             _train(advance, optimiser, positions[rows], orders[rows], num_steps, snapshots, deadline, step_size, keep)
         )
-    joined = Trained(*(num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)))
+    columns: list[Any] = [num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)]
+    joined = Trained(*columns)
     if np.all(joined.failed_at == 0):
         raise CredoError(explain(target, positions[0]))
     if any(part.num_updates < num_steps for part in parts):

@@ -169,7 +169,7 @@ def pieces_of(scale: ScaleOperator, num_fixed: int, is_isotropic: bool) -> Piece
     else:
         assert isinstance(scale, KroneckerScale)
         blocks = scale.blocks
-    values = tuple(np.maximum(np.asarray(block.sd) ** -2.0 - 1.0, 0.0) for block in blocks)
+    values: Any = tuple(np.maximum(np.asarray(block.sd) ** -2.0 - 1.0, 0.0) for block in blocks)
     return BlockPieces(blocks, values, num_fixed, isinstance(scale, DiagonalScale))
 
 

@@ -16,6 +16,7 @@ from credo.diagnose.verdict import RULES, judge
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.optimise.objective import Objective
 from credo.model.target import Target
+from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised, Probit
 from credo.status import CredoError, Verdict
@@ -48,6 +49,7 @@ def verdict_of(
             "draws say nothing, and there are other modes. Judge it by held-out scores (credo.compare)."
         )
         return judge(figures, [*sentences, unweighed, LINEARISED], at_best="doubtful"), 0
+    assert isinstance(posterior.kind, Gaussian)
     weighed, num_draws = proposal_figures(objective, posterior.kind, target, key, chunk, deadline)
     if all(RULES[name].status(value) == "pass" for name, value in weighed.items()):
         return judge(figures | weighed, sentences), num_draws
@@ -81,7 +83,9 @@ def _scores(posterior: Posterior, x, y, key) -> tuple[np.ndarray, np.ndarray]:
         predictive = posterior.predict(x, Linearised())
         seen = predictive.log_prob(y)
         if predictive._outcomes.family == "Normal":
-            return seen, -0.5 * np.log(2 * np.pi * np.e * predictive.variance).reshape(len(seen), -1).sum(axis=1)
+            return seen, -0.5 * np.log(2 * np.pi * np.e * np.asarray(predictive.variance)).reshape(len(seen), -1).sum(
+                axis=1
+            )
         replicates = predictive.sample(int(key[0]), NUM_REPLICATES)
         return seen, np.mean([predictive.log_prob(each) for each in replicates], axis=0)
     probs = np.stack([1 - probs, probs], axis=1) if probs.ndim == 1 else probs

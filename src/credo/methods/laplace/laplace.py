@@ -164,7 +164,7 @@ class Laplace:
         if self.prior is not None:
             info["log_evidence_increment"] = increment
         posterior = Posterior(found.kind, target, verdict=Verdict("doubtful"), info=info, log_evidence=evidence)
-        figures = {
+        figures: dict[str, float | None] = {
             "mode_distance": found.mode_distance,
             "min_curvature": found.shape.min_curvature,
             "num_iterations": float(found.num_updates + found.num_gradients),

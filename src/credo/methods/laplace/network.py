@@ -88,7 +88,7 @@ def adam(num_steps: int, held: tuple[int, ...]) -> optax.GradientTransformation:
     steps = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
     if not held:
         return steps
-    hold = optax.stateless(lambda updates, params: updates.at[jnp.asarray(held)].set(0.0))
+    hold = optax.stateless(lambda updates, _: jnp.asarray(updates).at[jnp.asarray(held)].set(0.0))  # type: ignore[arg-type]
     return optax.chain(steps, hold)
 
 

@@ -6,6 +6,7 @@ A Cholesky factor settles the common case; eigenvectors, thirty times dearer, ar
 """
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -105,10 +106,11 @@ class Spectrum:
         def solve(v):
             return self.solve(v / self.scale) / self.scale
 
-        inverse = scipy.sparse.linalg.LinearOperator((dim, dim), solve, dtype=float)
+        inverse: Any = scipy.sparse.linalg.LinearOperator((dim, dim), matvec=solve)  # type: ignore[call-arg]
+        tolerance: Any = 1e-3
         start = np.random.default_rng(0).normal(size=dim)
         try:
-            largest, v = scipy.sparse.linalg.eigsh(inverse, k=1, which="LA", v0=start, ncv=10, tol=1e-3)
+            largest, v = scipy.sparse.linalg.eigsh(inverse, k=1, which="LA", v0=start, ncv=10, tol=tolerance)
         except scipy.sparse.linalg.ArpackError:
             return self._smallest_of_matrix()
         return float(1 / largest[0]), v[:, 0]

@@ -122,7 +122,9 @@ class RowWise(Estimator):
             terms = jax.vmap(of_row)(on.rows, [own for _, own in makers])
             return on.target.log_prior(u) + factor * jnp.sum(terms)
 
-        return jnp.mean(in_batches(one, z, draws_at_once)) + family.entropy(q, tangent)
+        entropy = family.entropy(q, tangent)
+        assert entropy is not None  # of independent normals
+        return jnp.mean(in_batches(one, z, draws_at_once)) + entropy
 
     def maker(self, layer: Layer, num_places: int, key, num_rows: int, σ, z) -> tuple[Callable, object]:
         """(what a row draws -> its noise, a function of inputs (places, in) -> (places, out); what all rows draw)."""

@@ -110,7 +110,7 @@ class StochasticAscent:
             value, g = jax.value_and_grad(objective)(rest)
             along = state.count / (FALL * tuning.num_updates)
             ρ = tuning.step_size * (LOW + (1 - LOW) * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(along, 1.0))))
-            ρ = ρ.astype(value.dtype)
+            ρ = jnp.asarray(ρ, value.dtype)
             longest = LONGEST * tuning.step_size / ρ  # once q has settled nothing is clipped, which would bias it
             direction = self.family.careful(self.family.natural(g, ρ), SPREAD, longest)
             step, momentum = self.optimiser.update(direction, state.momentum)

@@ -72,7 +72,7 @@ def fit(
         seen = target.cast(dtype)
         data = shuffled(seen, ascent.batch_size, random)
         num_updates = EVERY * -(-num_steps // EVERY)
-        tuning = Tuning(np.int32(first), np.int32(num_updates), np.asarray(step_size, dtype))
+        tuning = Tuning(np.asarray(first, np.int32), np.asarray(num_updates, np.int32), np.asarray(step_size, dtype))
         blank = _blank(ascent, target.dim, dtype)
         warm = [0]
 
@@ -134,8 +134,9 @@ def _start(ascent: StochasticAscent, target: Target, key, start, num_updates, op
     """The family's member round a Gaussian posterior, else a narrow one round the mode; how many gradients it took."""
     position = starting_position(target, key, start)
     if isinstance(start, Posterior):
-        has_widths = isinstance(start.kind, Gaussian)
-        sd = np.sqrt(np.asarray(start.kind.scale.diagonal())) if has_widths else np.full(target.dim, FIRST_SD)
+        sd = np.full(target.dim, FIRST_SD)
+        if isinstance(start.kind, Gaussian):
+            sd = np.sqrt(np.asarray(start.kind.scale.diagonal()))
         return _placed(ascent.family, position, sd.astype(position.dtype)), 0
     num_steps = max(WARM_LEAST, int(WARM_SHARE * num_updates))
     if options.time_limit is not None:
