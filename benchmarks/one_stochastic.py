@@ -8,6 +8,7 @@ What is measured is run twice: the second run compiles nothing, and the differen
 import json
 import sys
 from itertools import pairwise
+from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -17,7 +18,8 @@ ROWS = {"sgld logistic": 256, "sgld mlp": 128, "vi mlp": 128}
 STEPS = {"sgld logistic": 100_000, "sgld mlp": 40_000, "vi mlp": 20_000}
 INTERPRETED = 1_000  # steps of a loop that Python runs
 EVERY = 100  # steps a draw that is kept
-STEP_SIZE = 1e-6
+STEP_SIZE = 1e-6  # ε: half of it times the gradient, and noise of this variance
+FIRST_SD = 0.01  # of the weights under mean-field VI
 INNER = "one", "two", "last"
 
 
@@ -122,7 +124,7 @@ def blackjax(task: str, key: int) -> dict:
         def step(params, key):
             k_rows, k_step = jax.random.split(key)
             rows = jax.random.randint(k_rows, (size,), 0, len(y))
-            return sgld.step(k_step, params, (x[rows], y[rows]), STEP_SIZE), None
+            return sgld.step(k_step, params, (x[rows], y[rows]), STEP_SIZE / 2), None
 
         def draw(params, key):
             params, _ = jax.lax.scan(step, params, jax.random.split(key, EVERY))
@@ -157,7 +159,7 @@ def numpyro(task: str, key: int) -> dict:
         with numpyro.handlers.scale(scale=1797 / size), numpyro.plate("rows", size):
             numpyro.sample("y", dist.Categorical(logits=network(jnp, params, x)), obs=y)
 
-    guide = AutoNormal(model, init_loc_fn=init_to_value(values=start), init_scale=0.01)
+    guide = AutoNormal(model, init_loc_fn=init_to_value(values=start), init_scale=FIRST_SD)
     svi = SVI(model, guide, numpyro.optim.Adam(1e-3), Trace_ELBO())
 
     @jax.jit
@@ -176,13 +178,16 @@ def numpyro(task: str, key: int) -> dict:
 
 
 def posteriors(task: str, key: int) -> dict:
-    import posteriors
     import torch
+
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).parent]  # has this name, too
+    import posteriors
 
     problem, size = task.split()[1], ROWS[task]
     x, y = (torch.as_tensor(each) for each in data(problem))
     start = torch.utils._pytree.tree_map(torch.as_tensor, weights(problem))
     torch.manual_seed(key)
+    torch.set_num_threads(1)
 
     def log_posterior(params, batch):
         z = outputs(torch, problem, params, batch[0])
@@ -193,7 +198,7 @@ def posteriors(task: str, key: int) -> dict:
         squares = sum(torch.sum(leaf**2) for leaf in torch.utils._pytree.tree_leaves(params))
         return -loss - 0.5 * squares / len(y), torch.tensor([])
 
-    transform = posteriors.sgmcmc.sgld.build(log_posterior, lr=STEP_SIZE * len(y), temperature=1 / len(y))
+    transform = posteriors.sgmcmc.sgld.build(log_posterior, lr=STEP_SIZE / 2 * len(y), temperature=1 / len(y))
 
     def run():
         state = transform.init(start)
@@ -211,7 +216,18 @@ def bayesian_torch(task: str, key: int) -> dict:
     size = ROWS[task]
     x, y = (torch.as_tensor(each) for each in data("mlp"))
     torch.manual_seed(key)
-    layers = torch.nn.ModuleList(LinearReparameterization(a, b) for a, b in pairwise(SIZES))
+    torch.set_num_threads(1)
+
+    class Layer(LinearReparameterization):
+        def kl_div(self, mu_q, *others):
+            return mu_q.numel() * super().kl_div(mu_q, *others)  # theirs is a mean over the weights, and no ELBO
+
+    rho = float(np.log(np.expm1(FIRST_SD)))
+    layers = torch.nn.ModuleList(Layer(a, b, posterior_rho_init=rho) for a, b in pairwise(SIZES))
+    with torch.no_grad():
+        for layer, start in zip(layers, weights("mlp").values(), strict=True):
+            layer.mu_weight.copy_(torch.as_tensor(start["w"].T))
+            layer.mu_bias.copy_(torch.as_tensor(start["b"]))
     optimiser = torch.optim.Adam(layers.parameters(), lr=1e-3)
 
     def run():
@@ -235,10 +251,14 @@ def pyro(task: str, key: int) -> dict:
     import torch
     from pyro.infer import SVI, Trace_ELBO
     from pyro.infer.autoguide import AutoNormal
+    from pyro.infer.autoguide.initialization import init_to_value
 
     size = ROWS[task]
     x, y = (torch.as_tensor(each) for each in data("mlp"))
+    start = {f"{n}.{k}": torch.as_tensor(leaf) for n, layer in weights("mlp").items() for k, leaf in layer.items()}
     pyro.set_rng_seed(key)
+    pyro.enable_validation(False)
+    torch.set_num_threads(1)
 
     def model(x, y):
         params = {
@@ -251,7 +271,8 @@ def pyro(task: str, key: int) -> dict:
         with pyro.poutine.scale(scale=1797 / size), pyro.plate("rows", size):
             pyro.sample("y", dist.Categorical(logits=network(torch, params, x)), obs=y)
 
-    svi = SVI(model, AutoNormal(model, init_scale=0.01), pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO())
+    guide = AutoNormal(model, init_loc_fn=init_to_value(values=start), init_scale=FIRST_SD)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO())
 
     def run():
         for _ in range(INTERPRETED):
