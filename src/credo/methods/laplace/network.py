@@ -38,6 +38,7 @@ UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigen
 BATCH_SIZE, EPOCHS, LEAST_STEPS, STEP_SIZE = 128, 60, 2_000, 0.01
 WORK, FEWEST, MOST = 2e9, 200, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
 NEAR = 1e-9  # its end: a gradient in white coordinates
+PATIENT, ENOUGH = 100, 0.05  # after so many gradients a mode this near, in posterior sds, is taken
 
 
 class Fitted(NamedTuple):
@@ -111,7 +112,7 @@ def polish(
     white = _White(objective, u, scale, num_fixed, deadline)
     number = int(np.clip(WORK / (max(num_rows, 1) * len(u)), FEWEST, MOST))
     options = {"maxfun": number, "maxiter": number, "gtol": NEAR, "ftol": 1e-15, "maxcor": 30}
-    with contextlib.suppress(_OutOfTimeError):
+    with contextlib.suppress(_EnoughError):
         minimize(white, np.zeros(len(u)), jac=True, method="L-BFGS-B", options=options)
     if white.best is None:
         raise CredoError("The log density of the trained network is not finite: start from other weights (start=).")
@@ -133,8 +134,9 @@ class _White:
             return 1e300, np.zeros_like(z)
         if self.best is None or value > self.best[1]:
             self.best = z.copy(), value, float(np.linalg.norm(slope))
-        if time.monotonic() > self.deadline:
-            raise _OutOfTimeError
+        is_near = self.best is not None and self.best[2] <= ENOUGH
+        if (is_near and self.count >= PATIENT) or time.monotonic() > self.deadline:
+            raise _EnoughError
         return -value, -slope
 
     def position(self) -> np.ndarray:
@@ -151,7 +153,7 @@ class _White:
         return float(value), np.asarray(slope, np.float64), np.asarray(u)
 
 
-class _OutOfTimeError(Exception):
+class _EnoughError(Exception):
     """Between two gradients."""
 
 
