@@ -32,6 +32,15 @@ def normal(key, shape: tuple[int, ...], dtype=None) -> jax.Array:
     return (kind.type(np.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(shape)
 
 
+def normal_apart(key, shape: tuple[int, ...], dtype, count) -> jax.Array:
+    """``normal``, in a kernel of its own. ``count``: any traced number that is never negative.
+
+    XLA fuses the numbers with what reads them, and a loop that also puts a gradient together from its parts has
+    branches and no vector instructions: five times the time. It does not fuse across a conditional.
+    """
+    return jax.lax.cond(count >= 0, lambda: normal(key, shape, dtype), lambda: jnp.zeros(shape, dtype))
+
+
 def _is_threefry(key) -> bool:
     """Whether JAX would make these numbers by counters from 0 on under Threefry."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

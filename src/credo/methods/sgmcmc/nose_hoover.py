@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
-from credo.normals import normal
+from credo.normals import normal, normal_apart
 
 
 class State(NamedTuple):
@@ -45,7 +45,7 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
         ξ = state.friction + 0.5 * h * (jnp.mean(r * r) - T)
         x = 2 * ξ * h
         decay = jnp.where(jnp.abs(x) < 1e-6, 1 - 0.5 * x, -jnp.expm1(-x) / jnp.where(x == 0, 1, x))  # (1 − e^−x) / x
-        z = normal(k_noise, r.shape, r.dtype)
+        z = normal_apart(k_noise, r.shape, r.dtype, state.count)
         r = jnp.exp(-ξ * h) * r + jnp.sqrt(2 * diffusion * T * h * decay) * z
         ξ = ξ + 0.5 * h * (jnp.mean(r * r) - T)
         r = r + 0.5 * h * g

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
-from credo.normals import normal
+from credo.normals import normal, normal_apart
 
 
 class State(NamedTuple):
@@ -38,7 +38,8 @@ def sghmc(dynamics: Dynamics, friction) -> Algorithm:
         k_batch, k_noise = jax.random.split(key)
         h, T = dynamics.at(state.count)
         keep = jnp.exp(-0.5 * friction * h)
-        before, after = jnp.sqrt(T * (1 - keep**2)) * normal(k_noise, (2, *state.position.shape), h.dtype)
+        z = normal_apart(k_noise, (2, *state.position.shape), h.dtype, state.count)
+        before, after = jnp.sqrt(T * (1 - keep**2)) * z
         r = keep * state.momentum + before
         middle = state.position + 0.5 * h * dynamics.scale * r
         g = dynamics.force(k_batch, middle)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
-from credo.normals import normal
+from credo.normals import normal_apart
 
 
 class State(NamedTuple):
@@ -34,7 +34,7 @@ def sgld(dynamics: Dynamics) -> Algorithm:
         k_batch, k_noise = jax.random.split(key)
         ε, T = dynamics.at(state.count)
         g = dynamics.force(k_batch, state.position)
-        z = normal(k_noise, state.position.shape, state.position.dtype)
+        z = normal_apart(k_noise, state.position.shape, state.position.dtype, state.count)
         position = state.position + dynamics.scale * (0.5 * ε * g + jnp.sqrt(ε * T) * z)
         return State(position, state.count + 1), dynamics.virial(state.position, g)
 
