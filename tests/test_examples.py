@@ -182,3 +182,14 @@ def test_laplace_predictions(tmp_path):
     # of the truth itself, a normal of sd 0.1: −log 0.1 − ½ log 2πe nats a row
     assert 0.5 < numbers(linearised)[0] < -np.log(0.1) - 0.5 * np.log(2 * np.pi * np.e) + 0.1
     assert numbers(sampled)[0] < numbers(linearised)[0] - 1
+
+
+def test_toy_regression(tmp_path):
+    """Points know no gap, chains the widest; no heuristic passes."""
+    rows = {line[:24].strip(): [*numbers(line[24:]), line.split()[-1]] for line in run("toy_regression", tmp_path)[1:]}
+    assert len(rows) == 10
+    sd = {name: row[0] for name, row in rows.items()}
+    assert sd["MAP"] == pytest.approx(0.1, abs=0.01)  # the noise alone
+    assert max(sd, key=sd.__getitem__) == "NUTS from the ensemble"
+    assert sd["Laplace"] > sd["Laplace, last layer"] > sd["MAP"]
+    assert all(rows[name][-1] != "pass" for name in ("MC dropout", "SWAG", "deep ensemble", "mean-field ADVI"))
