@@ -142,7 +142,18 @@ def _widest_step(target, batch_size: int, key, u):
     def one(key):
         return jax.grad(loss)(u, jax.random.randint(key, (batch_size,), 0, target.size))
 
-    V = jnp.var(jax.lax.map(one, jax.random.split(k_noise, NUM_GRADIENTS)), axis=0, ddof=1)
+    keys = jax.random.split(k_noise, NUM_GRADIENTS)
+
+    def add(i, carry):
+        """Welford (1962): the gradients' mean and the sum of their variances, without holding them all."""
+        mean, total = carry
+        g = one(keys[i])
+        off = g - mean
+        mean = mean + off / (i + 1).astype(u.dtype)
+        return mean, total + jnp.vdot(off, g - mean)
+
+    _, total = jax.lax.fori_loop(0, NUM_GRADIENTS, add, (jnp.zeros_like(u), jnp.zeros((), u.dtype)))
+    trace_V = total / (NUM_GRADIENTS - 1)
 
     def iterate(_, carry):
         v, _ = carry
@@ -152,7 +163,7 @@ def _widest_step(target, batch_size: int, key, u):
 
     v = jax.random.normal(k_power, u.shape, u.dtype)
     _, curvature = jax.lax.fori_loop(0, NUM_PRODUCTS, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), u.dtype)))
-    return jnp.minimum(2 * u.size / (target.size * jnp.sum(V)), 0.5 / curvature)
+    return jnp.minimum(2 * u.size / (target.size * trace_V), 0.5 / curvature)
 
 
 def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " dim"], variance) -> Gaussian:
