@@ -129,8 +129,10 @@ def train(
         parts.append(
             _train(advance, optimiser, positions[rows], orders[rows], num_steps, snapshots, deadline, step_size, keep)
         )
-    columns: list[Any] = [num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)]
-    joined = Trained(*columns)
+    joined = parts[0]
+    if len(parts) > 1:  # joined by copies
+        columns: list[Any] = [num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)]
+        joined = Trained(*columns)
     if np.all(joined.failed_at == 0):
         raise CredoError(explain(target, positions[0]))
     if any(part.num_updates < num_steps for part in parts):
@@ -145,7 +147,9 @@ def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline
     members, factor = _begin(optimiser, positions), np.asarray(step_size, positions.dtype)
     quota = -(-num_steps // CALLS)
     stops = sorted({*snapshots, *range(quota, num_steps, quota), num_steps})
-    done, kept, count = 0, [], 0
+    num_kept = min(keep or len(snapshots), len(snapshots))
+    shots = np.empty((len(positions), num_kept, positions.shape[1]), positions.dtype)
+    done, count = 0, 0
     mean, squares = np.zeros_like(positions), np.zeros_like(positions)
     for stop in stops:
         if time.monotonic() > deadline and done:
@@ -153,15 +157,16 @@ def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline
         members = advance(members, orders, factor, done, stop)
         done = stop
         if stop in snapshots:
-            kept.append(np.asarray(members.position))
+            at = np.asarray(members.position)
+            if (place := count - len(snapshots) + num_kept) >= 0:
+                shots[:, place] = at
             count += 1
-            off = kept[-1] - mean
+            off = at - mean
             mean += off / count
-            squares += off * (kept[-1] - mean)  # Welford (1962)
-            kept = kept if keep is None else kept[-keep:]
-    shots = np.stack(kept, axis=1) if kept else np.zeros((len(positions), 0, positions.shape[1]), positions.dtype)
-    variance = squares / max(count, 1)
-    return Trained(np.asarray(members.position), shots, np.asarray(members.failed_at), done, mean, variance)
+            off *= at - mean
+            squares += off  # Welford (1962)
+    squares /= max(count, 1)
+    return Trained(np.asarray(members.position), shots, np.asarray(members.failed_at), done, mean, squares)
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")
