@@ -41,6 +41,33 @@ def normal_apart(key, shape: tuple[int, ...], dtype, count) -> jax.Array:
     return jax.lax.cond(count >= 0, lambda: normal(key, shape, dtype), lambda: jnp.zeros(shape, dtype))
 
 
+def fold_in(key, number) -> jax.Array:
+    """``jax.random.fold_in`` of a whole number below 2³², of which JAX makes a loop of small kernels on a CPU."""
+    if jax.default_backend() != "cpu" or not _is_threefry(key):
+        return jax.random.fold_in(key, number)
+    words = _threefry(jax.random.key_data(key), jnp.asarray(number).astype(jnp.uint32))
+    return jax.random.wrap_key_data(jnp.stack(words), impl=_name(key))
+
+
+def split(key) -> tuple[jax.Array, jax.Array]:
+    """``jax.random.split(key)``, likewise."""
+    if jax.default_backend() != "cpu" or not _is_threefry(key):
+        return tuple(jax.random.split(key))
+    return fold_in(key, 0), fold_in(key, 1)
+
+
+def below(key, stop: int) -> jax.Array:
+    """``jax.random.randint(key, (), 0, stop)``, likewise."""
+    is_usual = jax.default_backend() != "cpu" or not _is_threefry(key) or jnp.result_type(int) != jnp.int32
+    if is_usual or not 0 < stop < 2**31:
+        return jax.random.randint(key, (), 0, stop)
+    span = np.uint32(stop)
+    words = [_threefry(jax.random.key_data(each), jnp.uint32(0)) for each in split(key)]
+    high, low = (first ^ second for first, second in words)
+    factor = np.uint32((2**16 % stop) ** 2 % 2**32 % stop)  # in place of 2³² modulo the span, as JAX has it
+    return ((high % span * factor + low % span) % span).astype(jnp.int32)
+
+
 def _is_threefry(key) -> bool:
     """Whether JAX would make these numbers by counters from 0 on under Threefry."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

@@ -12,6 +12,7 @@ import numpy as np
 
 from credo.model.data import Rows
 from credo.model.target import Target
+from credo.normals import below
 
 
 def shuffled(target: Target, batch_size: int | None, random: np.random.Generator) -> Target:
@@ -39,7 +40,7 @@ def window(target: Target, batch_size: int, start) -> Rows:
 
 def random_window(target: Target, batch_size: int, key) -> Rows:
     """From a random place on."""
-    return window(target, batch_size, jax.random.randint(key, (), 0, target.size))
+    return window(target, batch_size, below(key, target.size))
 
 
 def all_rows(target: Target) -> Rows | None:

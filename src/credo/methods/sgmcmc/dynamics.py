@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from credo.methods.sgmcmc.gradient import Gradient
 from credo.methods.sgmcmc.schedule import Schedule
+from credo.normals import fold_in
 
 
 class Info(NamedTuple):
@@ -64,7 +64,7 @@ def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any
 
     def body(i, carry):
         state, total = carry
-        state, temperature = update(jax.random.fold_in(key, i), state)
+        state, temperature = update(fold_in(key, i), state)
         return state, total + temperature
 
     zero = jnp.zeros((), dynamics.scale.dtype)

@@ -11,13 +11,12 @@ symmetric order with one gradient a step (Leimkuhler & Shang 2016): A B D O D B 
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
-from credo.normals import normal, normal_apart
+from credo.normals import normal, normal_apart, split
 
 
 class State(NamedTuple):
@@ -37,7 +36,7 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
         return State(position, r, jnp.asarray(diffusion, position.dtype), jnp.zeros((), jnp.int32))
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
-        k_batch, k_noise = jax.random.split(key)
+        k_batch, k_noise = split(key)
         h, T = dynamics.at(state.count)
         middle = state.position + 0.5 * h * dynamics.scale * state.momentum
         g = dynamics.force(k_batch, middle)

@@ -11,13 +11,12 @@ chain by a share h V / (2 γ).
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
-from credo.normals import normal, normal_apart
+from credo.normals import normal, normal_apart, split
 
 
 class State(NamedTuple):
@@ -35,7 +34,7 @@ def sghmc(dynamics: Dynamics, friction) -> Algorithm:
         return State(position, normal(key, position.shape, position.dtype), jnp.zeros((), jnp.int32))
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
-        k_batch, k_noise = jax.random.split(key)
+        k_batch, k_noise = split(key)
         h, T = dynamics.at(state.count)
         keep = jnp.exp(-0.5 * friction * h)
         z = normal_apart(k_noise, (2, *state.position.shape), h.dtype, state.count)

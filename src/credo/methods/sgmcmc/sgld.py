@@ -8,13 +8,12 @@ Where the density is Gaussian with precision λ in v and the gradient has varian
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.methods.sgmcmc.dynamics import Dynamics, Info, repeated
-from credo.normals import normal_apart
+from credo.normals import normal_apart, split
 
 
 class State(NamedTuple):
@@ -31,7 +30,7 @@ def sgld(dynamics: Dynamics) -> Algorithm:
         return State(position, jnp.zeros((), jnp.int32))
 
     def update(key, state: State) -> tuple[State, Float[Array, ""]]:
-        k_batch, k_noise = jax.random.split(key)
+        k_batch, k_noise = split(key)
         ε, T = dynamics.at(state.count)
         g = dynamics.force(k_batch, state.position)
         z = normal_apart(k_noise, state.position.shape, state.position.dtype, state.count)

@@ -31,6 +31,7 @@ from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.model.data import Rows
 from credo.model.target import Target
 from credo.model.windows import window
+from credo.normals import fold_in
 from credo.posterior.kinds import Kind
 
 SPREAD = 0.1  # of ρ, for widths: their gradients are noisier than those of means, and too wide a q unsettles both
@@ -125,7 +126,7 @@ class StochasticAscent:
         def step(key, state: State) -> tuple[State, Info]:
             def body(i, carry):
                 state, total = carry
-                state, value = update(jax.random.fold_in(key, i), state)
+                state, value = update(fold_in(key, i), state)
                 return state, total + value
 
             zero = jnp.zeros((), self.family.center(state.q).dtype)
