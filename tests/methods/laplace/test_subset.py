@@ -172,6 +172,24 @@ def test_an_operator_of_some_coordinates():
 # requests that cannot be answered --------------------------------------------------------------------------------
 
 
+def test_what_is_taken_for_known_forbids_a_pass(last):
+    assert last.verdict.status == "doubtful"
+    assert any("7 of 25 parameters vary" in sentence for sentence in last.verdict.sentences)
+
+
+def test_a_posterior_of_some_parameters_is_no_prior_and_no_proposal(last):
+    with pytest.raises(credo.CredoError, match="no density over all"):
+        credo.fit(TARGET, credo.Laplace(prior=last), key=0)
+    with pytest.raises(credo.CredoError, match="lie on a plane"):
+        credo.fit(TARGET, credo.Importance(proposal=last), key=0)
+
+
+def test_kronecker_after_kronecker_is_refused():
+    first = laplace(TARGET, credo.laplace.All(), credo.laplace.Kronecker())
+    with pytest.raises(credo.CredoError, match="Kronecker form as the prior"):
+        credo.fit(TARGET, credo.Laplace(prior=first, structure=credo.laplace.Kronecker()), key=0)
+
+
 def test_wrong_requests_are_said():
     with pytest.raises(credo.CredoError, match=r"'weights\.oot'.*weights\.out\.w"):
         laplace(TARGET, credo.laplace.Named("weights.oot"))

@@ -15,6 +15,8 @@ from jaxtyping import Float
 
 from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
+from credo.linalg.embedded import Embedded
+from credo.linalg.kronecker import Kronecker
 from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import verdict_of
@@ -22,8 +24,8 @@ from credo.methods.laplace.needs import check_memory
 from credo.methods.laplace.network import fit_network, num_hyperparameters
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
-from credo.methods.laplace.structure import Dense, Shape, Structure
-from credo.methods.laplace.subset import All, Subset, shape_of
+from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
+from credo.methods.laplace.subset import All, Subset, of_part, shape_of
 from credo.methods.optimise.diagnosis import coordinate_names, diagnose, transformed
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
@@ -129,7 +131,7 @@ class Laplace:
         info = fit_info(objective, optimum) | {"num_densities": num_draws}
         if self.prior is not None:
             info["log_evidence_increment"] = increment
-        return Posterior(kind, target, verdict=verdict, info=info, log_evidence=evidence)
+        return Posterior(kind, target, verdict=of_part(verdict, shape.scale), info=info, log_evidence=evidence)
 
     def _takes_network(self, target: Target) -> bool:
         """Whether this is a network and its curvature one that is never negative."""
@@ -173,6 +175,7 @@ class Laplace:
         posterior.verdict, num_draws = verdict_of(
             posterior, objective, figures, found.sentences, key, chunk, options.deadline()
         )
+        posterior.verdict = of_part(posterior.verdict, found.shape.scale)
         posterior.info["num_densities"] = num_draws
         return posterior
 
@@ -188,6 +191,17 @@ class Laplace:
             raise CredoError("The posterior given as prior has other parameters than this target: fit the same model.")
         if target.y is None or target.model.likelihood is None:
             raise CredoError("Laplace(prior=…) needs a target with a likelihood: this one is a bare log density.")
+        scale = getattr(self.prior.kind, "scale", None)
+        if isinstance(scale, Embedded):
+            raise CredoError(
+                "The posterior given as prior is of some parameters, the others known: it has no density over all of "
+                "them. Fit it with subset=All()."
+            )
+        if isinstance(scale, Kronecker) and not isinstance(self.structure, Dense | Diagonal):
+            raise CredoError(
+                "A posterior of Kronecker form as the prior of another has no such form: say structure=Dense() or "
+                "Diagonal(), which take it as it is, or fit all data at once."
+            )
         return after(self.prior.kind, target)
 
     def _evidence(self, target: Target, value: float, shape: Shape) -> tuple[Estimate | None, float | None]:

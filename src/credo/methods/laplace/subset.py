@@ -11,7 +11,7 @@ Subnetworks of largest variance: Daxberger et al. 2021, Bayesian deep learning v
 
 import fnmatch
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import jax
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.linalg.embedded import Embedded
+from credo.linalg.operator import ScaleOperator
 from credo.linalg.products import second_order
 from credo.methods.laplace.curvature import Curvature, Free, GaussNewton
 from credo.methods.laplace.layered import layers_of
@@ -28,7 +29,7 @@ from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.subproblem import columns
 from credo.model.last_layer import last_layers
 from credo.model.target import Target
-from credo.status import CredoError
+from credo.status import CredoError, Verdict
 
 MAX_COUPLED = 2_000  # free coordinates whose prior may couple them: a matrix of 32 MB
 EXACT = 1e-6  # relative error of a prior's gradient that is taken for linear
@@ -144,6 +145,18 @@ def shape_of(
         sentences=sentences,
         log_fixed=log_fixed,
     )
+
+
+def of_part(verdict: Verdict, scale: ScaleOperator) -> Verdict:
+    """Never a pass where parameters are taken for known: what they add to every spread is left out."""
+    if not isinstance(scale, Embedded):
+        return verdict
+    sentence = (
+        f"Only {scale.rank:,} of {scale.dim:,} parameters vary, and the others are taken for known at the mode: "
+        "spreads of parameters and predictions leave theirs out. Compare with subset=All(), or by held-out scores."
+    )
+    status = "doubtful" if verdict.status == "pass" else verdict.status
+    return replace(verdict, status=status, sentences=(*verdict.sentences, sentence))
 
 
 # what is left of the prior -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from scipy.special import logsumexp
 from credo.algorithm import Options
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.verdict import RULES, judge
+from credo.linalg.embedded import Embedded
 from credo.memory import footprint
 from credo.methods.particles.points import Independent, Points
 from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
@@ -96,6 +97,11 @@ class Importance:
             )
         if proposal.target.structure != target.structure:
             raise CredoError("The proposal has other parameters than this target: fit it on the same model.")
+        if isinstance(getattr(proposal.kind, "scale", None), Embedded):
+            raise CredoError(
+                "The proposal is a Gaussian of some parameters, the others known: its draws lie on a plane, and have "
+                "no weights. Propose from a fit of all parameters, such as Laplace(subset=All())."
+            )
         if self.num_draws < 1:
             raise CredoError(f"num_draws is {self.num_draws}: give a positive number, 1,000 or more to know k-hat.")
 
