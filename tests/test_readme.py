@@ -24,10 +24,14 @@ PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 PAGES_WITH_PROGRAMS = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
-def modules_with_examples() -> list[str]:
+OF_OTHERS = "credo.adapters.flax", "credo.adapters.torch"  # they need libraries that come with the oracles
+
+
+def modules_with_examples() -> list:
     files = [file for file in sorted(SOURCE.rglob("*.py")) if ">>> " in file.read_text(encoding="utf-8")]
     names = [".".join(("credo", *file.relative_to(SOURCE).with_suffix("").parts)) for file in files]
-    return [name.removesuffix(".__init__") for name in names]
+    names = [name.removesuffix(".__init__") for name in names]
+    return [pytest.param(name, marks=pytest.mark.oracle if name in OF_OTHERS else ()) for name in names]
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_PROGRAMS, ids=lambda page: page.stem)

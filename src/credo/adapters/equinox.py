@@ -22,8 +22,10 @@ def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | N
     and batch normalisation keeps the statistics of training, which a warning says and ``notes`` keeps.
     Raises CredoError for weights of mixed precision, and where a row's output changes with the rows beside it.
 
-    >>> network = credo.adapters.from_equinox(module, x)
-    >>> model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Gaussian())
+    >>> import equinox as eqx, jax, numpy as np, credo
+    >>> module = eqx.nn.MLP(3, 2, 8, 1, key=jax.random.key(0))
+    >>> network = credo.adapters.from_equinox(module, np.ones((5, 3), np.float32))
+    >>> model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
     """
     if not isinstance(module, eqx.Module):
         raise not_a("from_equinox takes an equinox module", module)

@@ -23,7 +23,10 @@ def from_flax(module, x: Any = None, *, variables: Any = None, call: Callable | 
     module is told so by its arguments, in ``call``. The module itself is not changed.
     Raises CredoError for weights of mixed precision, and where a row's output changes with the rows beside it.
 
-    >>> network = credo.adapters.from_flax(module, x)
+    >>> import numpy as np, credo
+    >>> from flax import nnx
+    >>> module = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    >>> network = credo.adapters.from_flax(module, np.ones((5, 3), np.float32))
     >>> model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
     """
     nnx, linen = library("flax.nnx", "flax"), library("flax.linen", "flax")

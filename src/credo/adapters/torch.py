@@ -40,9 +40,11 @@ def from_torch(module, x: Any = None) -> Network:
     Raises CredoError for an operator that JAX code is lacking for, for weights of mixed precision, for a module whose
     rows lean on one another, and where the outputs of the two differ at the example.
 
+    >>> import numpy as np, torch, credo
+    >>> module, x, y = torch.nn.Linear(3, 2), np.eye(3, dtype=np.float32), np.array([0, 1, 1])
     >>> network = credo.adapters.from_torch(module)
     >>> model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
-    >>> posterior = credo.fit(model.given(x, y), credo.Laplace(credo.laplace.Kronecker()))
+    >>> posterior = credo.fit(model.given(x, y), credo.MAP())
     >>> trained = credo.adapters.to_torch(module, posterior.mean()["weights"])
     """
     torch = library("torch", "torch")

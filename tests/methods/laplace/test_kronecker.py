@@ -208,7 +208,7 @@ def test_factors_of_a_convolution_follow_their_formula(shared):
 @pytest.mark.parametrize(
     "structure", [credo.laplace.Kronecker(), credo.laplace.Diagonal()], ids=["kronecker", "diagonal"]
 )
-@pytest.mark.parametrize("name", ["dense", "convolutional", "recurrent"])
+@pytest.mark.parametrize("name", ["dense", "convolutional", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_predictions_by_layers_are_those_by_jacobians(name, structure):
     apply, params, row, _ = NETWORKS[name]
     X = normal(8, *row.shape)
