@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
 BATCH_SIZE, EPOCHS, LEAST_STEPS, STEP_SIZE = 128, 60, 2_000, 0.01
-WORK, FEWEST, MOST = 2e9, 200, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
+WORK, FEWEST, MOST = 2e8, 100, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
 NEAR = 1e-9  # its end: a gradient in white coordinates
 PATIENT, ENOUGH = 100, 0.05  # after so many gradients a mode this near, in posterior sds, is taken
 
