@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
 
 from credo.fitting import Method, fit
 from credo.model.model import Model
@@ -146,7 +148,6 @@ def factor(kind: Gaussian) -> np.ndarray:
 
 def new_rows(estimator, X) -> np.ndarray:
     """Rows (M, D) to predict at, checked against those of the fit."""
-    from sklearn.utils.validation import check_is_fitted, validate_data
 
     check_is_fitted(estimator)
     return np.asarray(validate_data(estimator, X, dtype=np.float64, reset=False))
@@ -176,7 +177,6 @@ def distinct_rows(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np
 
 def checked_weights(sample_weight, x: np.ndarray) -> np.ndarray:
     """One non-negative weight a row, not all zero."""
-    from sklearn.utils.validation import _check_sample_weight
 
     weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
@@ -199,8 +199,23 @@ def checked_method(inference) -> Method:
 
 def seed_of(random_state) -> int:
     """An int as it is; otherwise one drawn from scikit-learn's random state."""
-    from sklearn.utils import check_random_state
 
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(x, each row's class by number, the classes, weights); CredoError where the rows that count are of one class."""
+    x, y = validate_data(estimator, X, y, dtype=np.float64)
+    x = np.asarray(x)
+    check_classification_targets(y)
+    weights = checked_weights(sample_weight, x)
+    classes, codes = np.unique(y, return_inverse=True)
+    present = np.unique(codes[weights > 0])
+    if len(present) < 2:
+        raise CredoError(
+            f"y has one class only ({str(classes[present[0]])!r}, in {np.sum(weights > 0)} rows that count): there is "
+            "nothing to tell apart."
+        )
+    return x, codes, classes, weights

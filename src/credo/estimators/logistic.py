@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from credo.estimators.base import (
     Pickled,
     Recipe,
+    checked_classes,
     checked_method,
     checked_scale,
-    checked_weights,
     draws,
     factor,
     fit_padded,
@@ -25,7 +24,6 @@ from credo.estimators.base import (
 from credo.methods.laplace import Laplace
 from credo.models.regression import PRIOR_SD
 from credo.posterior.kinds import Gaussian
-from credo.status import CredoError
 
 NODES = np.linspace(-8.5, 8.5, 341)  # trapezoidal in sds: error below 1e-8 for logits of sd up to 20
 NUM_ROWS_AT_ONCE = 5_000
@@ -56,17 +54,7 @@ class BayesianLogisticRegression(Pickled, ClassifierMixin, BaseEstimator):
 
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,) of any labels, ``sample_weight`` (N,): the number of times each row counts."""
-        x, y = validate_data(self, X, y, dtype=np.float64)
-        x = np.asarray(x)
-        check_classification_targets(y)
-        weights = checked_weights(sample_weight, x)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        present = np.unique(codes[weights > 0])
-        if len(present) < 2:
-            raise CredoError(
-                f"y has one class only ({str(self.classes_[present[0]])!r}, in {np.sum(weights > 0)} rows that count): "
-                "there is nothing to tell apart."
-            )
+        x, codes, self.classes_, weights = checked_classes(self, X, y, sample_weight)
         method = Laplace() if self.inference is None else checked_method(self.inference)
         num_classes = None if len(self.classes_) == 2 else len(self.classes_)
         family = "bernoulli" if num_classes is None else "categorical"

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from credo.estimators.base import (
     Fitted,
     Pickled,
+    checked_classes,
     checked_method,
     checked_scale,
     checked_weights,
@@ -147,17 +147,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,) of any labels, ``sample_weight`` (N,): the number of times each row counts."""
-        x, y = validate_data(self, X, y, dtype=np.float64)
-        x = np.asarray(x)
-        check_classification_targets(y)
-        weights = checked_weights(sample_weight, x)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        present = np.unique(codes[weights > 0])
-        if len(present) < 2:
-            raise CredoError(
-                f"y has one class only ({str(self.classes_[present[0]])!r}, in {np.sum(weights > 0)} rows that count): "
-                "there is nothing to tell apart."
-            )
+        x, codes, self.classes_, weights = checked_classes(self, X, y, sample_weight)
         is_binary = len(self.classes_) == 2
         family: Family = "bernoulli" if is_binary else "categorical"
         self._fit(family, x, codes.astype(np.int64), weights, 1 if is_binary else len(self.classes_))

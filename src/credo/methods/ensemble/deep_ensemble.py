@@ -12,7 +12,8 @@ import optax
 from credo.algorithm import Options, stream
 from credo.diagnose.verdict import judge
 from credo.methods.ensemble.starts import fresh_positions
-from credo.methods.ensemble.training import Trained, batch_of, default_num_steps, train
+from credo.methods.ensemble.training import Trained, train
+from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 

@@ -27,8 +27,9 @@ from credo.diagnose.verdict import judge
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
 from credo.methods.ensemble.deep_ensemble import adam, train_members
-from credo.methods.ensemble.training import Trained, batch_of, default_num_steps, train
+from credo.methods.ensemble.training import Trained, train
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError

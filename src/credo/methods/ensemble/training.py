@@ -28,7 +28,6 @@ from credo.model.target import Target
 from credo.model.windows import shuffled, window
 from credo.status import CredoError
 
-EPOCHS, LEAST_STEPS = 60, 2_000
 CALLS = 20  # of the compiled loop, where nobody asks for snapshots: between them the clock is looked at
 COPIES = 8  # of a member's weights that training holds: gradients, an optimiser's memory, a step back
 MEMORY = 2**30  # bytes of members trained together
@@ -66,19 +65,6 @@ class Trained(NamedTuple):
             for i, at in enumerate(self.failed_at)
             if at >= 0
         ]
-
-
-def default_num_steps(target: Target, batch_size: int | None) -> int:
-    """60 epochs, and no fewer than 2,000 updates."""
-    return max(LEAST_STEPS, EPOCHS * (target.size // batch_size) if batch_size else 0)
-
-
-def batch_of(target: Target, batch_size: int | None) -> int | None:
-    """None where a batch is all rows. CredoError where the likelihood cannot be cut into rows."""
-    if batch_size is None or target.y is None or batch_size >= target.size:
-        return None
-    target.check_minibatch(batch_size)
-    return batch_size
 
 
 def train(

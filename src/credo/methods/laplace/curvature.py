@@ -24,6 +24,7 @@ from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.subproblem import columns, diagonal
 from credo.model.data import Rows
 from credo.model.distributions import Scaled
+from credo.model.heads import Head
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -150,13 +151,7 @@ class EmpiricalFisher(OuterProducts):
     """
 
     def roots(self, target, u, rows):
-        head, likelihood = target.head, target.model.likelihood
-        assert head is not None
-        assert likelihood is not None
-        distribution: Any = likelihood(target.constrain(u), rows.x)
-        weights = rows.weights
-        if isinstance(distribution, Scaled):
-            weights, distribution = weights * distribution.scale, distribution.base_dist
+        head, distribution, weights = _observed(target, u, rows)
         z = head.split(distribution)
         slope = jax.grad(lambda z: jnp.sum(head.join(z, distribution).log_prob(rows.y)))(z)
         return (jnp.sqrt(weights)[:, None] * slope)[:, :, None]
@@ -233,27 +228,27 @@ def _moved(u, free, v):
     return v if free is None else u.at[free].set(v)
 
 
-def _fisher(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
-    """The Fisher information of each row's outputs, weighted."""
+def _observed(target: Target, u, rows: Rows) -> tuple[Head, Any, Float[Array, " M"]]:
+    """The head, the distribution of the outcomes, and the weights of the rows, a power of the likelihood included."""
     head, likelihood = target.head, target.model.likelihood
     assert head is not None
     assert likelihood is not None
     distribution: Any = likelihood(target.constrain(u), rows.x)
-    weights = rows.weights
+    weights: Any = rows.weights
     if isinstance(distribution, Scaled):
         weights, distribution = weights * distribution.scale, distribution.base_dist
+    return head, distribution, weights
+
+
+def _fisher(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
+    """The Fisher information of each row's outputs, weighted."""
+    head, distribution, weights = _observed(target, u, rows)
     return weights[:, None, None] * head.fisher(head.split(distribution), distribution)
 
 
 def _softmax_roots(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
     """diag(√p) − p √pᵀ, whose square is diag(p) − p pᵀ, times the root of the weight: no eigenvectors of each row."""
-    head, likelihood = target.head, target.model.likelihood
-    assert head is not None
-    assert likelihood is not None
-    distribution: Any = likelihood(target.constrain(u), rows.x)
-    weights = rows.weights
-    if isinstance(distribution, Scaled):
-        weights, distribution = weights * distribution.scale, distribution.base_dist
+    head, distribution, weights = _observed(target, u, rows)
     p = jax.nn.softmax(head.split(distribution))
     r = jnp.sqrt(p)
     return jnp.sqrt(weights)[:, None, None] * (jax.vmap(jnp.diag)(r) - p[:, :, None] * r[:, None, :])

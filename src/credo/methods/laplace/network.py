@@ -27,6 +27,7 @@ from credo.methods.laplace.subset import All, Subset, shape_of
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
+from credo.methods.optimise.training import default_num_steps
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.status import CredoError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from credo.methods.laplace.laplace import Laplace
 
 UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
-BATCH_SIZE, EPOCHS, LEAST_STEPS, STEP_SIZE = 128, 60, 2_000, 0.01
+BATCH_SIZE, STEP_SIZE = 128, 0.01
 WORK, FEWEST, MOST = 2e8, 100, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
 NEAR = 1e-9  # its end: a gradient in white coordinates
 PATIENT, ENOUGH = 100, 0.05  # after so many gradients a mode this near, in posterior sds, is taken
@@ -75,7 +76,7 @@ def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Op
     if num_steps == 0:
         return u, 0, 0
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
-    wanted = num_steps or max(LEAST_STEPS, EPOCHS * (target.size // batch) if batch else 0)
+    wanted = num_steps or default_num_steps(target, batch)
     before, slopes = _look_at(target, u)
     held = tuple(int(i) for i in np.flatnonzero(np.asarray(slopes) == 0) if i < num_hyperparameters(target))
     trained, done = ascend(target, adam(wanted, held), batch, wanted, key, u, options)

@@ -26,7 +26,6 @@ from credo.model.target import Target
 from credo.model.windows import shuffled, window
 from credo.status import CredoError
 
-EPOCHS, LEAST_STEPS = 60, 2_000
 STEP_SIZE = 0.01
 CALLS = 20  # of the compiled loop: between them the clock is looked at
 STREAM = 1 << 20
@@ -56,19 +55,6 @@ class Descended(NamedTuple):
     is_complete: bool
     losses: np.ndarray
     sentences: tuple[str, ...]
-
-
-def default_num_steps(target: Target, batch_size: int | None) -> int:
-    """60 epochs, and no fewer than 2,000 updates."""
-    return max(LEAST_STEPS, EPOCHS * (target.size // batch_size) if batch_size else 0)
-
-
-def batch_of(target: Target, batch_size: int | None) -> int | None:
-    """None where a batch is all rows. CredoError where the likelihood cannot be cut into rows."""
-    if batch_size is None or target.y is None or batch_size >= target.size:
-        return None
-    target.check_minibatch(batch_size)
-    return batch_size
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object

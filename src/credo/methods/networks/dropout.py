@@ -26,8 +26,9 @@ import optax
 from credo.algorithm import Options, stream
 from credo.diagnose.verdict import judge
 from credo.linalg.grouped import Grouped
-from credo.methods.networks.descent import batch_of, default_num_steps, descend
+from credo.methods.networks.descent import descend
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.model.data import Rows
 from credo.model.noisy import Site, likelihood_layers, masking, sites_of, spreading, terms
 from credo.model.target import Target

@@ -22,8 +22,9 @@ from credo.algorithm import Options, as_key, stream, streams
 from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import Stored
-from credo.methods.networks.descent import Descended, batch_of, default_num_steps, descend
+from credo.methods.networks.descent import Descended, descend
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.methods.particles.importance import has_evidence
 from credo.model.data import Rows
 from credo.model.target import Target, log_prob_rows

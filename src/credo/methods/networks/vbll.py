@@ -25,8 +25,9 @@ from credo.algorithm import Options, stream
 from credo.diagnose.verdict import judge
 from credo.linalg.grouped import Grouped
 from credo.linalg.operator import Stored
-from credo.methods.networks.descent import batch_of, default_num_steps, descend
+from credo.methods.networks.descent import descend
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.model.data import Rows
 from credo.model.last_layer import last_layers
 from credo.model.layers import Layers, find_layers
