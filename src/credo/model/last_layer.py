@@ -8,7 +8,8 @@ from typing import Any
 
 from jax.extend import core as jex
 
-from credo.model.layers import Layer, Layers, Path, _inner
+from credo.model.layers import Layer, Layers
+from credo.model.program import Path, called
 
 
 def last_layers(layers: Layers) -> tuple[Layer, ...]:
@@ -30,7 +31,7 @@ def _held(jaxpr, inputs: list, path: Path, products: dict[Path, int], biases: di
 
     for i, eqn in enumerate(jaxpr.eqns):
         here, given = (*path, i), [of(atom) for atom in eqn.invars]
-        inner = _inner(eqn)
+        inner = called(eqn)
         if inner is not None:
             found = _held(inner.jaxpr, given[-len(inner.jaxpr.invars) :], here, products, biases)
         elif here in products:

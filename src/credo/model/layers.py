@@ -18,12 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
-CALLS |= {"checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+from credo.model.program import Hook, Path, bind, called, run
 
 WORTH = 4  # times the numbers of two Jacobians that the products of inputs and of derivatives may take
-
-Path = tuple[int, ...]  # of an equation, through the calls that hold it
 
 
 class Use(NamedTuple):
@@ -64,10 +61,10 @@ class Layers(NamedTuple):
         shapes = self._shapes()
         zeros = [jnp.zeros(shapes[path].shape, shapes[path].dtype) for path in uses]
 
-        def run(offsets):
+        def shifted(offsets):
             return _interpret(self.program, [u, *jax.tree.leaves(row)], uses, offsets)
 
-        z, pull, others = jax.vjp(run, zeros, has_aux=True)
+        z, pull, others = jax.vjp(shifted, zeros, has_aux=True)
         beside = dict(zip(uses, others, strict=True))
 
         def back(cotangent):
@@ -108,7 +105,7 @@ class Layers(NamedTuple):
         def look(jaxpr, path):
             for i, eqn in enumerate(jaxpr.eqns):
                 found[(*path, i)] = eqn.outvars[0].aval
-                inner = _inner(eqn)
+                inner = called(eqn)
                 if inner is not None:
                     look(inner.jaxpr, (*path, i))
 
@@ -193,7 +190,7 @@ def _search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray) ->
         given = [of(atom) for atom in eqn.invars]
         if i not in alive or all(index is None for index in given):
             continue
-        inner = _inner(eqn)
+        inner = called(eqn)
         if inner is not None:
             found = _search(inner.jaxpr, given[-len(inner.jaxpr.invars) :], (*path, i), uses, tainted)
             views.update({v: f for v, f in zip(eqn.outvars, found, strict=True) if f is not None})
@@ -222,13 +219,6 @@ def _alive(jaxpr) -> set[int]:
             alive.add(i)
             needed.update(id(atom) for atom in eqn.invars)
     return alive
-
-
-def _inner(eqn):
-    """The closed program that an equation calls, or None."""
-    name = CALLS.get(eqn.primitive.name)
-    inner = None if name is None else eqn.params.get(name, eqn.params.get("fun_jaxpr"))
-    return jex.ClosedJaxpr(inner, ()) if inner is not None and not hasattr(inner, "jaxpr") else inner
 
 
 def _moved(eqn, given: list) -> list[np.ndarray] | None:
@@ -351,34 +341,15 @@ def _interpret(program, arguments: list, uses: dict[Path, Use], offsets: list) -
     ``offsets``, or functions of these operands, are added to the layers' outputs.
     """
     others: dict[Path, Any] = {}
-    added = dict(zip(uses, offsets, strict=True))
-    prefixes = {path[:n] for path in uses for n in range(len(path))}
 
-    def run(jaxpr, consts, arguments, path: Path):
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
+    def hook(path: Path, use: Use, more) -> Hook:
+        def shifted(eqn, given):
+            others[path] = given[1 - use.side]
+            (found,) = bind(eqn, given)
+            return [found + (more(others[path]) if callable(more) else more)]
 
-        def read(atom):
-            return atom.val if isinstance(atom, jex.Literal) else values[atom]
+        return shifted
 
-        for i, eqn in enumerate(jaxpr.eqns):
-            here, given = (*path, i), [read(atom) for atom in eqn.invars]
-            inner = _inner(eqn)
-            if inner is not None and here in prefixes:
-                found = run(inner.jaxpr, inner.consts, given[-len(inner.jaxpr.invars) :], here)
-            else:
-                found = _bind(eqn, given)
-            if here in uses:
-                others[here] = given[1 - uses[here].side]
-                more = added[here]
-                found = [found[0] + (more(others[here]) if callable(more) else more)]
-            values.update(zip(eqn.outvars, found, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    (z,) = run(program.jaxpr, program.consts, arguments, ())
+    hooks = {path: hook(path, use, more) for (path, use), more in zip(uses.items(), offsets, strict=True)}
+    (z,) = run(program, arguments, hooks)
     return z, [others[path] for path in uses]
-
-
-def _bind(eqn, given: list) -> list:
-    found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
-    return list(found) if eqn.primitive.multiple_results else [found]

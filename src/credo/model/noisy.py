@@ -6,19 +6,16 @@ What dropout does to the inputs of a layer it does to the weights: for a mask z 
 "element" masks each input of the window by itself.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex
 
 from credo.model.data import Rows
-from credo.model.layers import Layer, Layers, Path, Use, _bind, _inner, find_layers
+from credo.model.layers import Layer, Layers, Use, find_layers
+from credo.model.program import Hook, Path, bind, equation_at, run
 from credo.model.target import Target
-
-Hook = Callable[[Any, list], list]  # (equation, its operands) -> its outputs
 
 
 class Site(NamedTuple):
@@ -46,7 +43,7 @@ def sites_of(layers: Layers, by: str = "channel") -> tuple[Site, ...]:
     """The layers but the biases, in the order of the program."""
     found = []
     for layer in layers.layers:
-        equations = tuple(_equation(layers.program.jaxpr, use.path) for use in layer.uses)
+        equations = tuple(equation_at(layers.program.jaxpr, use.path) for use in layer.uses)
         if not all(eqn.primitive.name in ("dot_general", "conv_general_dilated") for eqn in equations):
             continue
         groups = layer.index
@@ -59,54 +56,32 @@ def sites_of(layers: Layers, by: str = "channel") -> tuple[Site, ...]:
 
 def terms(layers: Layers, hooks: dict[Path, Hook], u, row) -> Any:
     """The log-likelihood (1,) of one row, with ``hooks`` in the place of their equations."""
-    prefixes = {path[:n] for path in hooks for n in range(len(path))}
-
-    def run(jaxpr, consts, arguments, path: Path):
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-
-        def read(atom):
-            return atom.val if isinstance(atom, jex.Literal) else values[atom]
-
-        for i, eqn in enumerate(jaxpr.eqns):
-            here, given = (*path, i), [read(atom) for atom in eqn.invars]
-            inner = _inner(eqn)
-            if here in hooks:
-                found = hooks[here](eqn, given)
-            elif inner is not None and here in prefixes:
-                found = run(inner.jaxpr, inner.consts, given[-len(inner.jaxpr.invars) :], here)
-            else:
-                found = _bind(eqn, given)
-            values.update(zip(eqn.outvars, found, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    program = layers.program
-    (value,) = run(program.jaxpr, program.consts, [u, *jax.tree.leaves(row)], ())
+    (value,) = run(layers.program, [u, *jax.tree.leaves(row)], hooks)
     return value
 
 
 def masking(site: Site, mask) -> dict[Path, Hook]:
     """Hooks that multiply the inputs of a layer by ``mask`` (unit,)."""
-    return {use.path: _masked(use, eqn, mask) for use, eqn in zip(site.layer.uses, site.equations, strict=True)}
+    return {use.path: _masked(use, mask) for use in site.layer.uses}
 
 
 def spreading(site: Site, alpha: float, key) -> dict[Path, Hook]:
     """Hooks that draw a layer's outputs for weights N(w, α w²), by local reparameterisation."""
 
     def hook(key) -> Hook:
-        def run(eqn, given):
-            (mean,) = _bind(eqn, given)
-            (variance,) = _bind(eqn, [jnp.square(each) for each in given])
+        def spread(eqn, given):
+            (mean,) = bind(eqn, given)
+            (variance,) = bind(eqn, [jnp.square(each) for each in given])
             noise = jax.random.normal(key, mean.shape, mean.dtype)
             return [mean + jnp.sqrt(alpha * jnp.maximum(variance, jnp.finfo(mean.dtype).tiny)) * noise]
 
-        return run
+        return spread
 
     return {use.path: hook(jax.random.fold_in(key, i)) for i, use in enumerate(site.layer.uses)}
 
 
-def _masked(use: Use, eqn, mask) -> Hook:
-    def run(eqn, given):
+def _masked(use: Use, mask) -> Hook:
+    def masked(eqn, given):
         given = list(given)
         if not _is_convolution(eqn):
             other, axes = 1 - use.side, eqn.params["dimension_numbers"][0][1 - use.side]
@@ -116,9 +91,9 @@ def _masked(use: Use, eqn, mask) -> Hook:
             _, weight = _dimensions(eqn)
             other, axes = 1, (weight[1], *weight[2:])
         given[other] = given[other] * _placed(mask, given[other].shape, axes).astype(given[other].dtype)
-        return _bind(eqn, given)
+        return bind(eqn, given)
 
-    return run
+    return masked
 
 
 def _placed(mask, shape: tuple[int, ...], axes: tuple[int, ...]):
@@ -126,12 +101,6 @@ def _placed(mask, shape: tuple[int, ...], axes: tuple[int, ...]):
     cube = jnp.reshape(mask, [shape[axis] for axis in axes])
     cube = jnp.transpose(cube, np.argsort(axes).tolist())
     return jnp.reshape(cube, [size if axis in axes else 1 for axis, size in enumerate(shape)])
-
-
-def _equation(jaxpr, path: Path):
-    eqn = jaxpr.eqns[path[0]]
-    inner = _inner(eqn)
-    return eqn if len(path) == 1 or inner is None else _equation(inner.jaxpr, path[1:])
 
 
 def _is_convolution(eqn) -> bool:
