@@ -9,9 +9,9 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
-from credo.methods.ensemble import training
-from credo.methods.ensemble.starts import fresh_positions
 from credo.methods.ensemble.swag import gaussian_of
+from credo.methods.optimise import members
+from credo.methods.optimise.starts import fresh_positions
 from credo.nn import BayesianNetwork, Gaussian
 from credo.precision import double
 
@@ -62,9 +62,9 @@ def test_groups_that_memory_asks_for_change_nothing(monkeypatch):
     target = tanh_network()
     method = credo.DeepEnsemble(members=3, num_steps=50)
     together = credo.fit(target, method, key=3, progress=False)
-    sizes, begin = [], training._begin
-    monkeypatch.setattr(training, "MEMORY", 1)
-    monkeypatch.setattr(training, "_begin", lambda optimiser, u: sizes.append(len(u)) or begin(optimiser, u))
+    sizes, begin = [], members._begin
+    monkeypatch.setattr(members, "MEMORY", 1)
+    monkeypatch.setattr(members, "_begin", lambda optimiser, u: sizes.append(len(u)) or begin(optimiser, u))
     apart = credo.fit(target, method, key=3, progress=False)
     assert sizes == [1, 1, 1]
     np.testing.assert_allclose(positions(together), positions(apart), rtol=1e-10)

@@ -1,23 +1,18 @@
 """Deep ensembles (Lakshminarayanan, Pritzel & Blundell 2017): maxima of the density from several initialisations."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from credo.algorithm import Options, stream
+from credo.algorithm import Options
 from credo.diagnose.verdict import judge
-from credo.methods.ensemble.starts import fresh_positions
-from credo.methods.ensemble.training import Trained, train
-from credo.methods.optimise.training import batch_of, default_num_steps
+from credo.methods.optimise.members import Trained, train_members
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 
-STEP_SIZE = 0.01
 NO_SAMPLE = (
     "An ensemble is a set of modes and no sample of the posterior: nothing here says how far it can be trusted. "
     "Judge it by held-out scores (credo.compare), or beside HMC on a smaller problem."
@@ -48,20 +43,6 @@ class DeepEnsemble:
             target, self.members, self.init, self.optimiser, self.batch_size, self.num_steps, key, options
         )
         return as_posterior(trained.positions[None], target, trained)
-
-
-def train_members(target, members, init, optimiser, batch_size, num_steps, key, options: Options) -> Trained:
-    """Each from its own initialisation."""
-    batch = batch_of(target, batch_size)
-    num_steps = num_steps or default_num_steps(target, batch)
-    positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float))
-    return train(target, optimiser or adam(num_steps), batch, positions, stream(key, 1), options, num_steps=num_steps)
-
-
-@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
-def adam(num_steps: int) -> optax.GradientTransformation:
-    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
-    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
 
 
 def as_posterior(positions: np.ndarray, target, trained: Trained) -> Posterior:

@@ -14,9 +14,9 @@ import optax
 
 from credo.algorithm import Options, stream
 from credo.methods.ensemble.deep_ensemble import as_posterior
-from credo.methods.ensemble.starts import fresh_positions
-from credo.methods.ensemble.training import train
+from credo.methods.optimise.members import train
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.starts import fresh_positions
 from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError

@@ -26,8 +26,7 @@ from credo.algorithm import Options, as_key, stream
 from credo.diagnose.verdict import judge
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
-from credo.methods.ensemble.deep_ensemble import adam, train_members
-from credo.methods.ensemble.training import Trained, train
+from credo.methods.optimise.members import Trained, adam, train, train_members
 from credo.methods.optimise.objective import starting_position
 from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.posterior.kinds import Gaussian, Mixture

@@ -12,6 +12,7 @@ A member whose loss or gradient is not finite stays where it was from then on, a
 
 import functools
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,8 @@ from jaxtyping import Array, Float, Int
 from credo.algorithm import Options, as_key, stream, streams
 from credo.diagnose.startup import explain
 from credo.memory import Need, budget, require
+from credo.methods.optimise.starts import fresh_positions
+from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.model.blocks import SMALL_DIM, row_bytes
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
@@ -33,6 +36,7 @@ COPIES = 8  # of a member's weights that training holds: gradients, an optimiser
 MEMORY = 2**30  # bytes of members trained together
 ENDS = 4  # and of each position and snapshot that is kept: itself, its place in a result, and what is made of it
 STREAM = 1 << 20
+STEP_SIZE = 0.01
 
 
 class Member(NamedTuple):
@@ -65,6 +69,29 @@ class Trained(NamedTuple):
             for i, at in enumerate(self.failed_at)
             if at >= 0
         ]
+
+
+def train_members(
+    target: Target,
+    members: int,
+    init: Callable | None,
+    optimiser: optax.GradientTransformation | None,
+    batch_size: int | None,
+    num_steps: int | None,
+    key,
+    options: Options,
+) -> Trained:
+    """Each from its own initialisation, by the settings of ``DeepEnsemble``."""
+    batch = batch_of(target, batch_size)
+    num_steps = num_steps or default_num_steps(target, batch)
+    positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float))
+    return train(target, optimiser or adam(num_steps), batch, positions, stream(key, 1), options, num_steps=num_steps)
+
+
+@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
+def adam(num_steps: int) -> optax.GradientTransformation:
+    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
+    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
 
 
 def train(
