@@ -4,7 +4,7 @@ One hidden layer of ReLU units; each layer is divided by the root of its inputs,
 for any width. The noise of y is one sd for all rows, unknown or chosen beforehand, or a second output of the network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import uci_dropout
 from uci_data import Scaled
 
 import credo
@@ -40,6 +41,7 @@ class Request(NamedTuple):
     setting: dict[str, float]
     seed: int
     is_quick: bool = False
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,31 @@ class Entry:
     """``predict(request)``: a predictive at the new rows, in units of the scaled outcome.
 
     ``grid``: settings to choose from on validation rows. ``finds_noise``: before that, ``noise`` is set to the root
-    mean square of the validation residuals of a first fit. ``most_rows``: of the training set.
+    mean square of the validation residuals of a first fit. ``most_rows``: of the training set. ``tries``: each setting
+    and its predictive, where one fit serves several.
     """
 
     predict: Callable[[Request], Any]
     grid: tuple[dict[str, float], ...] = ({},)
     finds_noise: bool = False
     most_rows: float = float("inf")
+    tries: Callable[[Request], Iterator[tuple[dict[str, float], Any]]] | None = None
+
+    @property
+    def has_choice(self) -> bool:
+        return self.tries is not None or self.finds_noise or self.grid != ({},)
+
+    def tried(self, request: Request) -> Iterator[tuple[dict[str, float], Any]]:
+        """Each setting with its predictive at the new rows, which are the validation rows here."""
+        if self.tries is not None:
+            yield from self.tries(request)
+            return
+        for setting in self.grid:
+            setting, asked = dict(setting), request._replace(setting=dict(setting))
+            if self.finds_noise:
+                residuals = self.predict(asked).mean - request.data.y_new
+                setting["noise"] = float(np.sqrt(np.mean(residuals**2)))
+            yield setting, self.predict(asked._replace(setting=setting))
 
 
 # networks -------------------------------------------------------------------------------------------------------------
@@ -171,14 +191,6 @@ def last_layer(request: Request):
     return after_one_mode(method, credo.Linearised(), precision="float64")(request)
 
 
-def dropout(request: Request):
-    """Rate and noise by validation, weight decay by the prior; predictions average over masks."""
-    request = with_noise(request)
-    batch, num_steps = schedule(len(request.data.y))
-    method = credo.MCDropout(rate=request.setting["rate"], batch_size=batch, num_steps=num_steps)
-    return by_draws(fit(given_noise(request), request, method), request)
-
-
 def last_layer_bound(request: Request):
     """Features and noise by the bound; linearised in the last layer, which is exact."""
     batch, num_steps = schedule(len(request.data.y))
@@ -243,8 +255,6 @@ def lifted(begun: credo.Posterior, model: BayesianNetwork, request: Request, is_
 
 
 PRECISIONS = tuple({"precision": value} for value in (1.0, 4.0, 16.0))
-
-RATES = tuple({"rate": rate} for rate in (0.005, 0.02, 0.05))
 FULL = credo.Laplace(curvature=credo.GaussNewton(), num_steps=0)
 SAMPLER = credo.SGHMC(num_warmup=50, num_draws=200, num_steps=100)
 
@@ -253,7 +263,7 @@ METHODS: dict[str, Entry] = {
     "Laplace, full": Entry(after_one_mode(FULL, credo.Linearised(), precision="float64"), PRECISIONS, finds_noise=True),
     "Laplace, last layer": Entry(last_layer, PRECISIONS, finds_noise=True),
     "VBLL": Entry(last_layer_bound, PRECISIONS),
-    "MC dropout": Entry(dropout, RATES, finds_noise=True),
+    "MC dropout": Entry(uci_dropout.predict, tries=uci_dropout.tries),
     "mean-field VI": Entry(after_one_mode(credo.ADVI(max_steps=4_000)), PRECISIONS, finds_noise=True),
     "ensemble": Entry(ensemble, PRECISIONS),
     "SWAG": Entry(after_one_mode(credo.SWAG(num_steps=0, batch_size=64)), PRECISIONS, finds_noise=True),
