@@ -6,7 +6,7 @@ that the user's likelihood returns, so nothing else has to be declared.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,15 @@ from numpyro.distributions.util import clamp_probs
 class Head(NamedTuple):
     """``split(d)`` gives z of shape (M, K); ``join(z, d)`` the distribution at z, whatever is not in z taken from d.
 
-    ``fisher(z, d)``: the expected information −E[∂² log p(y | z)] of shape (M, K, K), positive semi-definite.
+    ``fisher(z, d)``: the expected information −E[∂² log p(y | z)] of shape (M, K, K), positive semi-definite, and
+    diagonal except between classes. ``column``: the name of the head of one column, where outcomes have several.
     """
 
     name: str
     split: Callable[[Distribution], jax.Array]
     join: Callable[[jax.Array, Distribution], Distribution]
     fisher: Callable[[jax.Array, Distribution], jax.Array]
+    column: str | None = None
 
 
 def _column(value, d: Distribution) -> jax.Array:
@@ -32,7 +34,8 @@ def _column(value, d: Distribution) -> jax.Array:
 
 
 def _diagonal(*entries) -> jax.Array:
-    return jax.vmap(jnp.diag)(jnp.stack(entries, axis=-1))
+    stacked = jnp.stack(entries, axis=-1)
+    return stacked[..., None] * jnp.eye(len(entries), dtype=stacked.dtype)
 
 
 def _location_scale(d) -> jax.Array:
@@ -45,17 +48,17 @@ def _softmax_fisher(z, d) -> jax.Array:
 
 
 def _normal_fisher(z, d) -> jax.Array:
-    return _diagonal(jnp.exp(-2.0 * z[:, 1]), jnp.full_like(z[:, 1], 2.0))
+    return _diagonal(jnp.exp(-2.0 * z[..., 1]), jnp.full_like(z[..., 1], 2.0))
 
 
 def _student_fisher(z, d) -> jax.Array:
     # Lange, Little & Taylor (1989): information of location and log scale
-    df = jnp.broadcast_to(d.df, z[:, 1].shape)
-    return _diagonal(jnp.exp(-2.0 * z[:, 1]) * (df + 1) / (df + 3), 2.0 * df / (df + 3))
+    df = jnp.broadcast_to(d.df, z[..., 1].shape)
+    return _diagonal(jnp.exp(-2.0 * z[..., 1]) * (df + 1) / (df + 3), 2.0 * df / (df + 3))
 
 
 def _bernoulli_fisher(z, d) -> jax.Array:
-    return _diagonal(jax.nn.sigmoid(z[:, 0]) * jax.nn.sigmoid(-z[:, 0]))
+    return _diagonal(jax.nn.sigmoid(z[..., 0]) * jax.nn.sigmoid(-z[..., 0]))
 
 
 def _logit(p) -> jax.Array:
@@ -107,13 +110,13 @@ HEADS: dict[type[Distribution], Head] = {
         "poisson",
         lambda d: _column(jnp.log(d.rate), d),
         lambda z, d: dist.Poisson(jnp.exp(z[..., 0])),
-        lambda z, d: _diagonal(jnp.exp(z[:, 0])),
+        lambda z, d: _diagonal(jnp.exp(z[..., 0])),
     ),
     dist.Exponential: Head(
         "exponential",
         lambda d: _column(jnp.log(d.rate), d),
         lambda z, d: dist.Exponential(jnp.exp(z[..., 0])),
-        lambda z, d: _diagonal(jnp.ones_like(z[:, 0])),
+        lambda z, d: _diagonal(jnp.ones_like(z[..., 0])),
     ),
 }
 
@@ -131,10 +134,61 @@ def _expanded(head: Head) -> Head:
 EXPANDED_HEADS = {kind: _expanded(head) for kind, head in HEADS.items()}
 
 
+def _columns(head: Head) -> Head:
+    """The head of outcomes (M, C): the outputs of the first column, then those of the second, and so on."""
+
+    def apart(z, d):
+        return jnp.reshape(z, (*z.shape[:-1], d.shape()[-1], -1))
+
+    def split(d):
+        z = head.split(_without_event(d))
+        return jnp.reshape(z, (*z.shape[:-2], -1))
+
+    def join(z, d):
+        found = head.join(apart(z, d), _without_event(d))
+        return found.to_event(1) if d.event_shape else found
+
+    def fisher(z, d):
+        blocks = head.fisher(apart(z, d), _without_event(d))  # (M, C, k, k)
+        cube = jnp.eye(blocks.shape[1], dtype=blocks.dtype)[:, None, :, None] * blocks[:, :, :, None, :]
+        return jnp.reshape(cube, (*z.shape, z.shape[-1]))
+
+    return Head(f"columns of {head.name}", split, join, fisher, head.name)
+
+
+def _without_event(d):
+    return d.base_dist if d.event_shape else d
+
+
+def _of_columns(heads: dict[type[Distribution], Head]) -> dict[type[Distribution], Head]:
+    return {kind: _columns(head) for kind, head in heads.items() if head.name != "categorical"}
+
+
+COLUMN_HEADS, EXPANDED_COLUMN_HEADS = _of_columns(HEADS), _of_columns(EXPANDED_HEADS)
+
+
+def column_rows(z: jax.Array, distribution: Distribution) -> tuple[jax.Array, Distribution]:
+    """Each column of each row as a row of its own: (M · C, k), and the distribution with arguments likewise."""
+    inner: Any = distribution
+    while isinstance(inner, dist.ExpandedDistribution | dist.Independent):
+        inner = inner.base_dist
+    shape = distribution.shape()
+    rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, shape).ravel(), inner)
+    return jnp.reshape(z, (shape[0] * shape[1], -1)), rows
+
+
 def head_of(distribution: Distribution) -> Head | None:
-    """The head of a likelihood's distribution with one scalar (or class) outcome a datum; None where unknown."""
-    if len(distribution.batch_shape) != 1 or distribution.event_shape:
+    """The head of a likelihood's distribution, None where unknown.
+
+    Known are scalar outcomes and classes, one a datum, and several columns of scalars that are independent given z.
+    """
+    batch, event = distribution.batch_shape, distribution.event_shape
+    inner: Any = distribution
+    if isinstance(distribution, dist.Independent) and len(batch) == len(event) == 1:
+        inner = distribution.base_dist
+    elif event or len(batch) not in (1, 2):
         return None
-    if isinstance(distribution, dist.ExpandedDistribution):
-        return EXPANDED_HEADS.get(type(distribution.base_dist))
-    return HEADS.get(type(distribution))
+    heads, expanded = (HEADS, EXPANDED_HEADS) if len(inner.batch_shape) == 1 else (COLUMN_HEADS, EXPANDED_COLUMN_HEADS)
+    if isinstance(inner, dist.ExpandedDistribution):
+        return expanded.get(type(inner.base_dist))
+    return heads.get(type(inner))

@@ -24,7 +24,7 @@ from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
 from credo.predict.linearised import NUM_NODES, ProbitLaw, ProjectedLaw, Projection
-from credo.predict.links import LINKS, REACH
+from credo.predict.links import LINKS, REACH, root
 from credo.predict.monte_carlo import MixtureLaw
 from credo.predict.outcome import Outcome, log_prob, moments, over
 from credo.status import CredoError
@@ -50,6 +50,8 @@ def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarr
         return np.maximum(predictive._compute(functools.partial(_of_classes, part=part)), 0.0)
     if isinstance(law, ProjectedLaw) and law.head.name in ("normal", "student_t"):
         return np.maximum(predictive._compute(_of_line), 0.0)
+    if isinstance(law, ProjectedLaw) and law.head.column == "normal" and law.num_nodes == 1:
+        return np.maximum(predictive._compute(_of_known_noise), 0.0)
     few = FEW_AT_ONCE if getattr(law, "is_streamed", False) else None
     return predictive._compute(functools.partial(_of_draws, part=part), key=key, chunk=few)
 
@@ -124,6 +126,15 @@ def _of_line(law: ProjectedLaw, rows: Projection):
     return marginal - (given + log_scale)
 
 
+@jax.jit
+def _of_known_noise(law: ProjectedLaw, rows: Projection):
+    """½ log |I + Σ^−½ C Σ^−½| of several columns with noise Σ, a diagonal matrix."""
+    rows = law.full(rows)
+    precision = jnp.exp(-rows.mean[:, 1::2])
+    ratio = precision[:, :, None] * rows.covariance[:, ::2, ::2] * precision[:, None, :]
+    return 0.5 * jnp.sum(jnp.log1p(jnp.maximum(jnp.linalg.eigvalsh(ratio), 0.0)), axis=1)
+
+
 @functools.partial(jax.jit, static_argnames=("part",))
 def _of_keys(law: Any, rows, keys, part: str | None):
     is_mixture = isinstance(law, MixtureLaw)
@@ -155,13 +166,13 @@ def _by_draws(law: MixtureLaw, rows, number: int, part: str | None):
 
 
 def _by_output(law: ProjectedLaw, rows: Projection, number: int):
-    """The same by nodes of the one output of each row."""
+    """The same by nodes of the outputs of each row."""
     rows = law.full(rows)
-    beside, sd = law._beside(rows), jnp.sqrt(rows.covariance[:, 0, 0])
+    beside, spread = law._beside(rows), root(rows.covariance)
 
     def sample(i, data):
         k_output, k_outcome = jax.random.split(as_key(data))
-        z = rows.mean + (sd * jax.random.normal(k_output, sd.shape))[:, None]
+        z = rows.mean + jnp.einsum("mij,mj->mi", spread, jax.random.normal(k_output, rows.mean.shape))
         return law.head.join(z, beside).sample(k_outcome)
 
     def mixture(y):

@@ -22,7 +22,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind, Point
 from credo.predict import by_layers
 from credo.predict.inputs import Table, widened
-from credo.predict.links import LINKS, mackay
+from credo.predict.links import LINKS, by_column, mackay
 from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at, without_data
 from credo.predict.outcome import cdf, log_prob, moments
 from credo.predict.stream import MEMORY, Law, Stream
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 NUM_NODES = 256
-MANY_CLASSES = 64  # above it the logits are drawn: covariances of all pairs would be formed and factored row by row
+MANY_OUTPUTS = 64  # of a row: above it they are drawn: covariances of all pairs would be formed and factored row by row
 DRAWS_A_NODE = 1  # of the rule: 256 by default, as many as MonteCarlo() takes
 MAX_HELD = 2**28  # bytes of covariances; of more rows they are found again chunk by chunk
 
@@ -42,8 +42,9 @@ class Linearised:
     """Outputs linearised around the mean of a Gaussian posterior, and the head integrated over them.
 
     Regression has closed forms: mean z(μ), epistemic variance J Σ Jᵀ, aleatoric variance E[σ²] with log σ normal.
-    Other heads are integrated as ``Quadrature()`` does; of more than 64 classes 256 draws of the logits are averaged,
-    so that no covariance of all pairs is formed (error: the epistemic sd / 16). A ``Point`` posterior gives its plug-in
+    Other heads are integrated as ``Quadrature()`` does; of more than 64 outputs a row 256 draws of them are averaged,
+    so that no covariance of all pairs is formed (error: the epistemic sd / 16). Columns of a row share the parameters:
+    ``log_prob`` is that of all together. A ``Point`` posterior gives its plug-in
     prediction.
     """
 
@@ -56,8 +57,8 @@ class Quadrature:
     """p(y) = ∫ p(y | z) N(z; m, s²) dz on the line of each row's output: to about 1e-10 where z is linear in u.
 
     ``num_nodes`` on a line, for binary, binomial, count, waiting-time and regression outcomes and two classes; a grid
-    of (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (error about 1e-4 there), and
-    num_nodes draws above 64 classes.
+    (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (error about 1e-4 there), and
+    num_nodes draws above 64 outputs. Several columns are integrated over together in ``log_prob``, each by itself else.
     """
 
     num_nodes: int = NUM_NODES
@@ -81,10 +82,10 @@ class Probit:
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProbitLaw", "Projection"]:
         how = _outlook(posterior, table, "Probit")
         head = how.head
-        if head.name == "categorical" and how.num_outputs > MANY_CLASSES:
+        if head.name == "categorical" and how.num_outputs > MANY_OUTPUTS:
             raise CredoError(
                 f"Probit() of {how.num_outputs} classes would form their covariances row by row: use Linearised(), "
-                f"which draws the logits above {MANY_CLASSES} classes, or MonteCarlo()."
+                f"which draws the logits above {MANY_OUTPUTS} classes, or MonteCarlo()."
             )
         rows = how.rows(table)
         if head.name not in ("bernoulli", "categorical"):
@@ -164,9 +165,13 @@ class ProjectedLaw(eqx.Module):
         rows = self.full(rows)
         beside = self._beside(rows)
 
+        link, given = LINKS[self.head.name], (rows.mean, rows.covariance, beside)
+        link, given = (link, given) if link.column is None else (link.column, by_column(*given))
+
         def evaluate(y):
-            mixture, log_weights = self._components(rows, beside, jnp.broadcast_to(y, rows.mean[:, 0].shape))
-            return jnp.sum(jnp.exp(log_weights) * cdf(mixture, y), axis=0)
+            at = jnp.broadcast_to(y, beside.shape()).ravel()
+            mixture, log_weights = link.components(*given, at, self.num_nodes)
+            return jnp.reshape(jnp.sum(jnp.exp(log_weights) * cdf(mixture, at), axis=0), beside.shape())
 
         return evaluate
 
@@ -246,11 +251,11 @@ class ProbitLaw(eqx.Module):
 
 def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int) -> tuple[Law, Any]:
     how = _outlook(posterior, table, rule)
-    if how.head.name == "categorical" and how.num_outputs > MANY_CLASSES:
+    if how.num_outputs > MANY_OUTPUTS:
         return _drawn(how, key, DRAWS_A_NODE * number), table.x
     rows = how.rows(table)
-    is_regression = how.head.name in ("normal", "student_t")
-    if is_regression and rows.mean is not None and not rows.covariance[:, 1, 1].any():
+    is_regression = (how.head.column or how.head.name) in ("normal", "student_t")
+    if is_regression and rows.mean is not None and not np.diagonal(rows.covariance, axis1=1, axis2=2)[:, 1::2].any():
         number = 1  # a known scale is no integral
     return ProjectedLaw(how, number), rows
 
@@ -284,8 +289,8 @@ def _outlook(posterior: "Posterior", table: Table, rule: str) -> Outlook:
         )
     head, num_outputs, is_cut = _head(target, table)
     if head is None or head.name not in LINKS:
-        known = ", ".join(LINKS)
-        raise CredoError(f"{rule}() knows outcomes of one column that are {known}; this one is not: use MonteCarlo().")
+        known = ", ".join(name for name, link in LINKS.items() if link.column is None)
+        raise CredoError(f"{rule}() knows outcomes that are {known}; this one is not: use MonteCarlo().")
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     plan = None
     if is_cut and isinstance(kind, Gaussian):

@@ -8,9 +8,10 @@ z = c + a sinh(x): nodes then lie a apart around c, where p(y | z) bends, and as
 elsewhere. So s may be a thousand times as wide as the bend, or as narrow. MacKay's formula stands here too.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +20,25 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 
+from credo.model.heads import COLUMN_HEADS, Head, column_rows
+
 REACH = 8.5  # sds to either side that the nodes cover: 2e-17 of the mass is outside
 NUM_SCALE_NODES = 64  # of the log scale of a t distribution
 NUM_MIXING_NODES = 128  # of the log precision that makes a normal distribution a t
+RANK = 1e-12  # of the largest eigenvalue: directions below it are rounding
 PI = math.pi
 
 
 class Link(NamedTuple):
-    """``width(number, K)``: how many components ``number`` nodes a dimension give."""
+    """``width(number, K)``: how many components ``number`` nodes a dimension give.
+
+    ``column``: the link of each column alone, where outcomes have several.
+    """
 
     moments: Callable
     components: Callable
     width: Callable[[int, int], int]
+    column: "Link | None" = None
 
 
 def sinh_nodes(mean, sd, centre, width, pull, number: int) -> tuple[Array, Array]:
@@ -58,7 +66,11 @@ def normal_nodes(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def normal_points(number: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """(points (Q, dim), log weights (Q,)) of N(0, I): a grid in two dimensions, 8 · ``number`` Sobol points in more."""
+    """(points (Q, dim), log weights (Q,)) of N(0, I): a grid in one and two dimensions, 8 · ``number`` Sobol points in
+    more."""
+    if dim == 1:
+        t, log_weights = normal_nodes(number)
+        return t[:, None], log_weights
     if dim == 2:
         t, log_weights = normal_nodes(max(2, number // 3))
         return np.stack(np.meshgrid(t, t), -1).reshape(-1, 2), np.add.outer(log_weights, log_weights).ravel()
@@ -68,6 +80,12 @@ def normal_points(number: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     size = 2 ** math.ceil(math.log2(8 * number))
     points = ndtri(qmc.Sobol(dim, rng=0).random(size))  # scrambled (Owen 1998), always alike
     return points, np.full(size, -math.log(size))
+
+
+def root(covariance: Float[Array, "M K K"]) -> Float[Array, "M K K"]:
+    """R with R Rᵀ = C, which may be singular: a class without parameters of its own, a scale that all rows share."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
 
 
 def _average(log_weights, values) -> Array:
@@ -213,9 +231,7 @@ def _class_logits(mean, covariance, number):
     else:
         points, log_weights = normal_points(number, num_contrasts)
         log_weights = log_weights[:, None]
-        values, vectors = jnp.linalg.eigh(C)  # C may be singular: a class without parameters of its own
-        root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
-        z = m + jnp.einsum("mij,qj->qmi", root, points)
+        z = m + jnp.einsum("mij,qj->qmi", root(C), points)
     return jnp.concatenate([z, jnp.zeros_like(z[..., :1])], axis=-1), log_weights
 
 
@@ -241,9 +257,7 @@ def _student_width(number: int, num_outputs: int) -> int:
 
 
 def _class_width(number: int, num_outputs: int) -> int:
-    if num_outputs <= 2:
-        return number
-    return (number // 3) ** 2 if num_outputs == 3 else 2 ** math.ceil(math.log2(8 * number))
+    return number if num_outputs <= 2 else len(normal_points(number, num_outputs - 1)[1])
 
 
 LINKS: dict[str, Link] = {
@@ -255,6 +269,61 @@ LINKS: dict[str, Link] = {
     "student_t": Link(_student_moments, _student_components, _student_width),
     "categorical": Link(_categorical_moments, _categorical_components, _class_width),
 }
+
+
+# several columns, independent given z -------------------------------------------------------------------------------
+
+
+def by_column(mean, covariance, d: Distribution) -> tuple[Array, Array, Distribution]:
+    """Each column of each row as a row of its own: (M · C, k), (M · C, k, k), and what is not in z likewise."""
+    z, rows = column_rows(mean, d)
+    num_columns, size = d.shape()[-1], z.shape[-1]
+    blocks = jnp.reshape(covariance, (-1, num_columns, size, num_columns, size))
+    blocks = jnp.moveaxis(jnp.diagonal(blocks, axis1=1, axis2=3), -1, 1)
+    return z, jnp.reshape(blocks, (-1, size, size)), rows
+
+
+def _columns_moments(link: Link, mean, covariance, d, number):
+    return tuple(jnp.reshape(each, d.shape()) for each in link.moments(*by_column(mean, covariance, d), number))
+
+
+def _normal_columns(mean, covariance, d, y, number):
+    """Locations in closed form given the log scales, which stand at points of their own normal distribution."""
+    m, a, C_ma, C_aa = mean[:, ::2], mean[:, 1::2], covariance[:, ::2, 1::2], covariance[:, 1::2, 1::2]
+    points, log_weights = _column_points(number, m.shape[1])
+    values, vectors = jnp.linalg.eigh(C_aa)
+    sds = jnp.sqrt(jnp.where(values > RANK * values[:, -1:], values, jnp.inf))  # ∞: no direction of the scales
+    slopes = C_ma @ vectors / sds[:, None, :]
+    location = m + jnp.einsum("mij,qj->qmi", slopes, points)
+    scale = jnp.exp(a + jnp.einsum("mij,qj->qmi", C_aa @ vectors / sds[:, None, :], points))
+    left = covariance[:, ::2, ::2] - slopes @ jnp.swapaxes(slopes, 1, 2)
+    noise = jnp.square(scale)[..., None] * jnp.eye(m.shape[1])
+    return dist.MultivariateNormal(location, left + noise), log_weights[:, None]
+
+
+def _drawn_columns(head: Head, mean, covariance, d, y, number):
+    points, log_weights = _column_points(number, mean.shape[1])
+    z = mean + jnp.einsum("mij,qj->qmi", root(covariance), points)
+    found: Any = head.join(z, d)
+    return found if d.event_shape else found.to_event(1), log_weights[:, None]
+
+
+def _column_points(number: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    return (np.zeros((1, dim)), np.zeros(1)) if number == 1 else normal_points(number, dim)
+
+
+def _columns_link(head: Head) -> Link:
+    assert head.column is not None
+    link, is_normal = LINKS[head.column], head.column == "normal"
+
+    def width(number: int, num_outputs: int) -> int:
+        return 1 if number == 1 else _class_width(number, (num_outputs // 2 if is_normal else num_outputs) + 1)
+
+    components = _normal_columns if is_normal else functools.partial(_drawn_columns, head)
+    return Link(functools.partial(_columns_moments, link), components, width, link)
+
+
+LINKS |= {head.name: _columns_link(head) for head in COLUMN_HEADS.values()}
 
 
 # MacKay -------------------------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
 INITIAL_SD = 0.03
-HEADS = ("normal", "categorical", "bernoulli", "poisson")
+NORMAL = ("normal", "columns of normal")
+HEADS = (*NORMAL, "categorical", "bernoulli", "poisson")
 MAX_ENTRIES = 2**24  # of the factors of covariances: 128 MB, and as much again for each moment of the optimiser
 AT_ONCE = 4_096  # rows
 LAST_ONLY = (
@@ -82,7 +83,7 @@ class VBLL:
 
     The answer is a Gaussian over the last layer, everything else fixed: ``predict(x, rule=credo.Linearised())`` is in
     closed form for regression. ``info``: ``loss_path``, and ``bound``, the ELBO given the points (None for data outside
-    of memory). Outcomes: one number a row with Gaussian noise of one sd, a class, 0 or 1, or a count. CredoError for
+    of memory). Outcomes: numbers with Gaussian noise of one sd, a class, 0 or 1, or a count. CredoError for
     others, for outputs that are not linear in a last layer, and for priors of its weights that are not normal.
     """
 
@@ -115,7 +116,7 @@ class VBLL:
         )
         q: Parameters = done.parameters
         is_in_memory = target.source is None
-        if _head_of(target).name == "normal" and done.failed_at < 0 and is_in_memory:
+        if _head_of(target).name in NORMAL and done.failed_at < 0 and is_in_memory:
             q = jax.tree.map(np.asarray, _exact(q, target, target.rows()))
         bound = -float(_bound(q, target, target.rows())) if is_in_memory else None
         return Posterior(
@@ -164,10 +165,10 @@ def moments(parameters: Parameters, target: Target, last: LastLayer, x) -> tuple
 
 def expected_log_lik(name: str, mean, variance, y):
     """ℓ (M,)."""
-    if name == "normal":
-        precision = jnp.exp(-2 * mean[:, 1])
-        log_prob = -0.5 * jnp.square(y - mean[:, 0]) * precision - mean[:, 1] - 0.5 * np.log(2 * np.pi)
-        return log_prob - 0.5 * variance[:, 0] * precision
+    if name in NORMAL:  # a location and a log scale for each column
+        precision = jnp.exp(-2 * mean[:, 1::2])
+        squares = jnp.square(jnp.reshape(y, precision.shape) - mean[:, ::2]) + variance[:, ::2]
+        return jnp.sum(-0.5 * squares * precision - mean[:, 1::2] - 0.5 * np.log(2 * np.pi), axis=1)
     if name == "categorical":
         chosen = jnp.take_along_axis(mean, y[:, None], axis=1)[:, 0]
         return chosen - jax.nn.logsumexp(mean + 0.5 * variance, axis=1)
@@ -205,7 +206,7 @@ def _checked(target: Target, position, is_dense: bool) -> LastLayer:
     head = target.head
     if target.y is None or head is None or head.name not in HEADS:
         raise CredoError(
-            "VBLL() knows outcomes that are one number a row with Gaussian noise, a class, 0 or 1, or a count; these "
+            "VBLL() knows outcomes that are numbers with Gaussian noise, or a class, 0 or 1, or a count a row; these "
             "are not: use Laplace() or ADVI()."
         )
     last = find_last_layer(target, Rows(target.x, target.y, target.weights))
@@ -239,18 +240,20 @@ def _checks(target: Target, position, rows: Rows):
     def outputs(u):
         return target.outputs(target.constrain(u), rows.x)  # type: ignore[misc]
 
+    _, _, g = last.features(position, jax.tree.map(lambda leaf: leaf[0], rows.x))
+    locations = g[::2]
     middle, (below, above) = outputs(position), (outputs(position + sign * step) for sign in (-1, 1))
     scale = jnp.max(jnp.abs(above - below)) + 1e-30
     rounding = jnp.sqrt(jnp.finfo(position.dtype).eps)
     is_linear = jnp.max(jnp.abs(above + below - 2 * middle)) < rounding * (scale + jnp.max(jnp.abs(middle)))
-    if _head_of(target).name == "normal":
-        is_linear &= jnp.max(jnp.abs(above - below)[:, 1]) <= rounding * scale
+    if _head_of(target).name in NORMAL:
+        is_linear &= jnp.max(jnp.abs(above - below)[:, 1::2]) <= rounding * scale
+        is_linear &= jnp.all(locations == jnp.diag(jnp.diag(locations)))  # each of its own unit
     here, there = (_prior_precision(target, u, last) for u in (position, position + step))
     is_normal = jnp.all(jnp.abs(here - there) <= rounding * jnp.abs(here)) & jnp.all(here > 0)
     n = last.index.shape[1]
     moved = jnp.zeros_like(position).at[last.index[:, n - 1]].set(jnp.cos(jnp.arange(len(last.index))))
     by_bias = outputs(position + moved) - middle
-    _, _, g = last.features(position, jax.tree.map(lambda leaf: leaf[0], rows.x))
     expected = g @ jnp.cos(jnp.arange(len(last.index)))
     has_bias = n > last.layers.layers[last.place].index.shape[0]
     is_shared = jnp.all(jnp.abs(by_bias[0] - expected) < 10 * rounding * (1 + jnp.max(jnp.abs(middle))))
@@ -293,29 +296,30 @@ def _bound(q: Parameters, target: Target, rows: Rows):
 
 @jax.jit
 def _exact(q: Parameters, target: Target, rows: Rows) -> Parameters:
-    """The q that minimises the bound for these features and this noise, outcomes being Gaussian: linear regression."""
+    """The q that minimises the bound for these features and this noise: linear regression of each column."""
     last = find_last_layer(target, rows)
-    u, (index,) = jnp.asarray(q.position), last.index
+    u, index = jnp.asarray(q.position), last.index
 
     def one(row):
         z, a, g = last.features(u, row)
-        return z, a * g[0, 0]
+        return z, jnp.diagonal(g[::2])[:, None] * a
 
     z, A = _each(one, rows.x)
-    weights = jnp.exp(-2 * z[:, 1]) if rows.weights is None else rows.weights * jnp.exp(-2 * z[:, 1])
-    residual = rows.y - z[:, 0] + A @ u[index]
-    precision = (A * weights[:, None]).T @ A + jnp.diag(_prior_precision(target, u, last)[0])
-    mean = jnp.linalg.solve(precision, A.T @ (weights * residual) + _prior_pull(target, u, last))
-    position = u.at[index].set(mean)
-    if q.lower is None:
-        return Parameters(position, -0.5 * jnp.log(jnp.diag(precision))[None], None)
-    flipped = jnp.linalg.cholesky(precision[::-1, ::-1])  # as in linalg/dense.py
-    identity = jnp.eye(len(index), dtype=flipped.dtype)
-    root = jax.scipy.linalg.solve_triangular(flipped, identity, lower=True)[::-1, ::-1].T
-    return Parameters(position, jnp.log(jnp.diag(root))[None], root[None])
+    columns = (z[:, ::2], z[:, 1::2], jnp.reshape(rows.y, z[:, ::2].shape), A)
+    P = _prior_precision(target, u, last)
+    pull = jax.grad(target.log_prior)(u)[index] + P * u[index]  # the prior's precision times its mean
 
+    def regression(column, w, P, pull):
+        location, log_scale, y, A = column
+        weights = jnp.exp(-2 * log_scale) if rows.weights is None else rows.weights * jnp.exp(-2 * log_scale)
+        precision = (A * weights[:, None]).T @ A + jnp.diag(P)
+        mean = jnp.linalg.solve(precision, A.T @ (weights * (y - location + A @ w)) + pull)
+        if q.lower is None:
+            return mean, -0.5 * jnp.log(jnp.diag(precision)), None
+        flipped = jnp.linalg.cholesky(precision[::-1, ::-1])  # as in linalg/dense.py
+        identity = jnp.eye(len(w), dtype=flipped.dtype)
+        root = jax.scipy.linalg.solve_triangular(flipped, identity, lower=True)[::-1, ::-1].T
+        return mean, jnp.log(jnp.diag(root)), root
 
-def _prior_pull(target: Target, u, last: LastLayer):
-    """The prior's precision times its mean."""
-    index = last.index[0]
-    return jax.grad(target.log_prior)(u)[index] + _prior_precision(target, u, last)[0] * u[index]
+    mean, log_sd, root = jax.vmap(regression, in_axes=(1, 0, 0, 0))(columns, u[index], P, pull)
+    return Parameters(u.at[index].set(mean), log_sd, root)
