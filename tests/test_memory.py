@@ -81,7 +81,7 @@ def test_wide_rows_are_summed_draw_by_draw(posterior, monkeypatch):
 
 def test_logits_of_many_classes_are_drawn(posterior, monkeypatch):
     formed = posterior.predict(X, credo.Linearised())
-    monkeypatch.setattr(linearised, "MANY_CLASSES", 5)
+    monkeypatch.setattr(linearised, "MANY_OUTPUTS", 5)
     drawn = posterior.predict(X, credo.Linearised())
     error = 4 * np.sqrt(formed.epistemic / 256)  # four standard errors of 256 draws; 240 numbers
     assert np.all(np.abs(drawn.mean - formed.mean) < error + 1e-3)
