@@ -1,14 +1,19 @@
 """Families: local coordinates that say what they move, their Fisher information, and the nearest member."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
+import credo
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.families.scales import DEEP, OFFSET, SLOPE, Exp, Softplus
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -16,10 +21,12 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 MEAN = np.array([0.3, -1.0, 2.0])
 LOWER = np.array([[0.7, 0.0, 0.0], [-0.4, 1.3, 0.0], [0.2, 0.5, 0.4]])
+SCALES = {"exp": Exp(), "softplus": Softplus()}
 MEMBERS = {
     "mean_field": (MeanField(), lambda: Gaussian(jnp.asarray(MEAN), Diagonal(jnp.asarray([0.7, 1.3, 0.4])))),
     "full_rank": (FullRank(), lambda: Gaussian(jnp.asarray(MEAN), Dense(jnp.asarray(LOWER)))),
 }
+MEMBERS |= {f"{name}_softplus": (replace(f, scale=Softplus()), make) for name, (f, make) in list(MEMBERS.items())}
 
 
 @pytest.fixture(params=MEMBERS)
@@ -79,7 +86,8 @@ def test_long_steps_are_shortened(member):
     far = jax.tree.map(lambda leaf: 1e6 * leaf, tangent(family, q))
     moved = family.move(q, family.natural(far, jnp.ones(())))
     assert np.max(np.abs(q.scale.solve(moved.mean - q.mean))) < 10.0
-    assert abs(moved.scale.log_det() - q.scale.log_det()) < 3 * 0.7 + 1e-9
+    longest = -float(family.scale.log_factor(jnp.asarray(-0.7)))  # 0.7 of an exponential
+    assert abs(moved.scale.log_det() - q.scale.log_det()) < 3 * longest + 1e-9
 
 
 def test_the_nearest_mean_field_has_the_variances_of_the_precisions():
@@ -97,3 +105,63 @@ def test_saddles_and_flat_directions_still_give_a_start(family):
         q = family.around(np.zeros(3), np.diag([4.0, -1.0, 0.0]))
         assert np.all(np.isfinite(q.scale.diagonal()))
         np.testing.assert_allclose(q.scale.diagonal()[:2], [0.25, 1.0])
+
+
+# exp and softplus ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_a_scale_has_value_and_slope_one_at_rest_and_its_own_logarithm(scale):
+    """The first two make the Fisher information and all gradients at rest the same for every scale."""
+    with double():
+        np.testing.assert_allclose(scale.factor(jnp.zeros(())), 1.0, rtol=1e-15)
+        np.testing.assert_allclose(jax.grad(scale.factor)(jnp.zeros(())), 1.0, rtol=1e-14)
+        b = jnp.linspace(-12.0, 40.0, 53)
+        np.testing.assert_allclose(scale.log_factor(b), jnp.log(scale.factor(b)), rtol=1e-12, atol=1e-14)
+        slope = jax.vmap(jax.grad(lambda b: jnp.log(scale.factor(b))))(b)
+        np.testing.assert_allclose(jax.vmap(jax.grad(scale.log_factor))(b), slope, rtol=1e-12)
+
+
+def test_the_logarithm_of_a_softplus_is_finite_and_smooth_where_it_underflows():
+    with double():
+        b = jnp.asarray([-5_000.0, (DEEP - 1e-9 - OFFSET) / SLOPE, (DEEP + 1e-9 - OFFSET) / SLOPE])
+        value, slope = Softplus().log_factor(b), jax.vmap(jax.grad(Softplus().log_factor))(b)
+    np.testing.assert_allclose(value, OFFSET + SLOPE * np.asarray(b), rtol=1e-12)
+    np.testing.assert_allclose(slope, SLOPE, rtol=1e-12)
+
+
+def test_the_entropy_of_a_moved_member_changes_as_the_moved_member_says(member):
+    """Away from rest too, where exp and softplus part."""
+    family, q = member
+    xi = tangent(family, q, size=0.8)
+    wanted = jax.grad(lambda xi: family.move(q, xi).scale.log_det())(xi)
+    got = jax.grad(lambda xi: family.entropy(q, xi))(xi)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def regression(w, x):
+    return dist.Normal(x @ w["w"], 0.5)
+
+
+X = np.array([[1.0, 0.3], [1.0, -0.7], [1.0, 1.9], [0.2, 0.4]])
+Y = np.array([0.3, -0.8, 2.1, 0.1])
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+@pytest.mark.parametrize("family", [MeanField, FullRank])
+def test_both_scales_reach_the_optimum_of_a_conjugate_regression(family, scale):
+    """Precision P = I + 4 XᵀX: full-rank is N(P⁻¹ 4 Xᵀy, P⁻¹), mean-field has the variances 1/P_ii.
+
+    From the answer to a single other row, whose sds are two to four times as wide: the scale has a way to go.
+    """
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, regression)
+    elsewhere = credo.fit(model.given(np.array([[0.3, -0.4]]), np.array([2.0])), credo.Laplace(), progress=False)
+    method = credo.NaturalGradient(family=family(scale=scale), tolerance=1e-12)
+    posterior = credo.fit(model.given(X, Y), method, key=0, start=elsewhere, progress=False)
+    assert isinstance(posterior.kind, Gaussian)
+    precision = np.eye(2) + 4.0 * X.T @ X
+    covariance = np.linalg.inv(precision)
+    wanted = covariance if family is FullRank else np.diag(1 / np.diag(precision))
+    np.testing.assert_allclose(posterior.kind.mean, covariance @ (4.0 * X.T @ Y), atol=1e-6)
+    np.testing.assert_allclose(posterior.kind.scale.dense(), wanted, atol=1e-6)

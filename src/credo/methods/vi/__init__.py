@@ -13,6 +13,7 @@ from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.families.mixture import MixtureOf
 from credo.methods.vi.families.point import Point
+from credo.methods.vi.families.scales import Exp, Softplus
 from credo.methods.vi.gradients.reparameterised import Reparameterised
 from credo.methods.vi.gradients.rowwise import Flipout, LocalReparameterised
 from credo.methods.vi.gradients.score_function import ScoreFunction
@@ -38,6 +39,7 @@ __all__ = [
     "Dirichlet",
     "Divergences",
     "ELBO",
+    "Exp",
     "FisherDivergence",
     "Flipout",
     "Flow",
@@ -60,6 +62,7 @@ __all__ = [
     "Reparameterised",
     "ScoreFunction",
     "SecondOrder",
+    "Softplus",
     "StickingTheLanding",
     "divergences",
 ]

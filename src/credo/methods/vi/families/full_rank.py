@@ -1,12 +1,13 @@
 """A normal with any covariance: q(u) = N(m, L Lᵀ), L lower triangular with a positive diagonal.
 
-    T(z) = m + L z;  tangent (a, B), B lower triangular:  m ← m + L a,  L ← L (B₋ + exp(diag B))
-    where B₋ is B below its diagonal; Fisher information: 1 below the diagonal and for a, 2 on the diagonal
+    T(z) = m + L z;  tangent (a, B), B lower triangular:  m ← m + L a,  L ← L (B₋ + diag g(B_ii))
+    where B₋ is B below its diagonal and g the exponential or a softplus (scales.py)
+    Fisher information: 1 below the diagonal and for a, 2 on the diagonal
 
 These are the local coordinates of Lin, Nielsen, Khan & Schmidt (2021): the natural gradient at q needs no inverse.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from credo.methods.vi.families.mean_field import (
     positive,
     shortened,
 )
+from credo.methods.vi.families.scales import Exp, Scale
 from credo.posterior.kinds import Gaussian
 from credo.status import CredoError
 
@@ -29,8 +31,12 @@ LARGEST_GROWTH = 0.7  # spectral norm of B in one step
 
 @dataclass(frozen=True)
 class FullRank(Family):
-    """A normal with dense covariance: d (d + 3)/2 numbers. Exact on Gaussian targets."""
+    """A normal with dense covariance: d (d + 3)/2 numbers. Exact on Gaussian targets.
 
+    ``scale``: how steps move the diagonal of the factor, ``vi.Exp()`` or ``vi.Softplus()``; the optimum is the same.
+    """
+
+    scale: Scale = field(default_factory=Exp)
     has_correlations: ClassVar[bool] = True
 
     def num_samples(self, dim: int, size: int) -> int:
@@ -65,10 +71,10 @@ class FullRank(Family):
 
     def draw(self, q: Gaussian, tangent, z) -> Draw:
         a, B = tangent
-        return gaussian_draw(q, a + jnp.matmul(jnp.tril(B, -1), z) + jnp.exp(jnp.diagonal(B)) * z)
+        return gaussian_draw(q, a + jnp.matmul(jnp.tril(B, -1), z) + self.scale.factor(jnp.diagonal(B)) * z)
 
     def entropy(self, q: Gaussian, tangent):
-        return gaussian_entropy(q) + jnp.trace(tangent[1])
+        return gaussian_entropy(q) + jnp.sum(self.scale.log_factor(jnp.diagonal(tangent[1])))
 
     def natural(self, gradient, step_size):
         g, G = gradient
@@ -85,7 +91,7 @@ class FullRank(Family):
 
     def move(self, q: Gaussian, tangent) -> Gaussian:
         a, B = tangent
-        step = jnp.tril(B, -1) + jnp.diag(jnp.exp(jnp.diagonal(B)))
+        step = jnp.tril(B, -1) + jnp.diag(self.scale.factor(jnp.diagonal(B)))
         return Gaussian(q.mean + q.scale.matvec(a), Dense(jnp.tril(jnp.matmul(_root(q), step))))
 
 

@@ -1,11 +1,11 @@
 """Independent normals: q(u) = Π N(m_i, s_i²).
 
-    T(z) = m + s ∘ z;  tangent (a, b): m ← m + s ∘ a,  log s ← log s + b
+    T(z) = m + s ∘ z;  tangent (a, b): m ← m + s ∘ a,  s ← s ∘ g(b),  g(b) = eᵇ or a softplus (scales.py)
 
-The Fisher information in (a, b) at zero is diag(1, 2).
+The Fisher information in (a, b) at zero is diag(1, 2), since g(0) = g′(0) = 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 
 from credo.linalg.diagonal import Diagonal
 from credo.methods.vi.families.family import Draw, Family
+from credo.methods.vi.families.scales import Exp, Scale
 from credo.posterior.kinds import Gaussian
 
 LONGEST_STEP = 5.0  # of the mean, root mean square in standard deviations of q
@@ -23,8 +24,12 @@ FLAT = 1e-6  # precisions below this share of the median one carry no scale of t
 
 @dataclass(frozen=True)
 class MeanField(Family):
-    """A normal with diagonal covariance. On a Gaussian target its optimum has variances 1/Λ_ii: never too wide."""
+    """A normal with diagonal covariance. On a Gaussian target its optimum has variances 1/Λ_ii: never too wide.
 
+    ``scale``: how steps move standard deviations, ``vi.Exp()`` or ``vi.Softplus()``; the optimum is the same.
+    """
+
+    scale: Scale = field(default_factory=Exp)
     has_correlations: ClassVar[bool] = False
 
     def start(self, mean, sd) -> Gaussian:
@@ -45,10 +50,10 @@ class MeanField(Family):
 
     def draw(self, q: Gaussian, tangent, z) -> Draw:
         a, b = tangent
-        return gaussian_draw(q, a + jnp.exp(b) * z)
+        return gaussian_draw(q, a + self.scale.factor(b) * z)
 
     def entropy(self, q: Gaussian, tangent):
-        return gaussian_entropy(q) + jnp.sum(tangent[1])
+        return gaussian_entropy(q) + jnp.sum(self.scale.log_factor(tangent[1]))
 
     def log_probs(self, q: Gaussian, u):
         z = q.scale.solve(u - q.mean)
@@ -67,7 +72,7 @@ class MeanField(Family):
 
     def move(self, q: Gaussian, tangent) -> Gaussian:
         a, b = tangent
-        return Gaussian(q.mean + q.scale.matvec(a), Diagonal(q.scale.matvec(jnp.exp(b))))
+        return Gaussian(q.mean + q.scale.matvec(a), Diagonal(q.scale.matvec(self.scale.factor(b))))
 
 
 def gaussian_draw(q: Gaussian, v) -> Draw:
