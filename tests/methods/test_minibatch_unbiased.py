@@ -16,6 +16,7 @@ from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.minibatch import lay_anchor, on_batch
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.stochastic.ascent import Tuning, place
+from credo.model.noisy import likelihood_layers
 from credo.model.windows import shuffled, window
 from credo.precision import double
 
@@ -161,6 +162,19 @@ def test_draws_by_row_are_unbiased_and_less_noisy_on_a_batch(num_rows, num_place
             mean, error, variance = gradients(estimator, target, num, at_once)
             assert np.max(np.abs(mean - shared) / np.hypot(error, shared_error)) < 4.5
             assert num_rows == 12 or variance < 0.8 * shared_variance
+
+
+def test_an_output_is_drawn_with_the_variance_that_its_weights_give_it():
+    """Of Σ_i a_i w_ij, w_ij of independent sds: Σ_i a_i² σ_ij² (Kingma, Salimans & Welling 2015, equation 6)."""
+    with double():
+        target, random = network(), np.random.default_rng(4)
+        layer = max(likelihood_layers(target, target.rows()).layers, key=lambda layer: layer.index.size)
+        σ = jnp.asarray(random.uniform(0.1, 2.0, target.dim))
+        make, ε = LocalReparameterised().maker(layer, 1, jax.random.key(0), N, σ, jnp.zeros_like(σ))
+        a = random.normal(size=(1, layer.index.shape[0]))
+        assert np.asarray(ε).shape == (N, layer.index.shape[1])
+        expected = np.sqrt(a**2 @ np.asarray(σ)[layer.index] ** 2)
+        np.testing.assert_allclose(make(jnp.ones(layer.index.shape[1]))(a), expected, rtol=1e-12)
 
 
 def test_what_has_no_rows_or_layers_is_refused():

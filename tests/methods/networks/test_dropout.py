@@ -1,5 +1,7 @@
 """Dropout: masks of inputs are masks of weights, their moments, and the optimum that training must reach."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,10 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.methods.networks.dropout import Bernoulli, DropoutLoss
+from credo.methods.networks.dropout import Bernoulli, DropoutLoss, Normal
 from credo.model.noisy import likelihood_layers, masking, sites_of, spreading, terms
 from credo.model.windows import shuffled, window
-from credo.nn import BayesianNetwork, Categorical, Gaussian, HorseshoeLike, Isotropic
+from credo.nn import BayesianNetwork, Categorical, Gaussian, HorseshoeLike, Isotropic, LaplacePrior
 from credo.posterior.masked import Masked
 from credo.precision import double
 
@@ -115,6 +117,29 @@ def test_the_loss_is_unbiased_over_windows_and_masks():
         found, expected = jax.tree.map(np.asarray, (found, jax.value_and_grad(exact)(u)))
     for drawn, truth in zip(found, expected, strict=True):
         assert np.all(np.abs(drawn.mean(axis=0) - truth) < 5 * drawn.std(axis=0) / np.sqrt(len(drawn)))
+
+
+@pytest.mark.parametrize("prior", [Isotropic(4.0), LaplacePrior(1.5)], ids=["normal", "laplace"])
+def test_the_expected_log_prior_is_the_sum_over_masks(prior):
+    with double():
+        target, u = linear(prior).flat(), jnp.asarray([0.7, -1.2])
+        sites = [(site, RATE) for site in sites_of(likelihood_layers(target, target.rows()))]
+        found = DropoutLoss(Bernoulli, "channel", (RATE,)).expected_log_prior(u, target, sites)
+        expected = 0.0
+        for kept in itertools.product([0, 1], repeat=2):
+            probability = np.prod([1 - RATE if each else RATE for each in kept])
+            expected += probability * float(target.log_prior(u * np.array(kept) / (1 - RATE)))
+        assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_expected_log_prior_of_gaussian_noise_has_its_variance():
+    with double():
+        target, u = linear(Isotropic(4.0)).flat(), jnp.asarray([0.7, -1.2])
+        sites = [(site, RATE) for site in sites_of(likelihood_layers(target, target.rows()), "element")]
+        found = DropoutLoss(Normal, "element", (RATE,)).expected_log_prior(u, target, sites)
+        variance = RATE / (1 - RATE) * u**2
+        expected = target.log_prior(u) - 0.5 * 4.0 * jnp.sum(variance) + jnp.sum(jnp.log(jnp.abs(u)))
+        assert float(found) == pytest.approx(float(expected), rel=1e-12)
 
 
 @pytest.fixture(scope="module")
