@@ -9,6 +9,9 @@ BENCH_VENV := $(VENV)-bench
 PACKAGE := pyproject.toml src/credo/_version.py
 # One worker keeps a file's tests together: they share compiled programs.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# Most programs of the core tests run once, and compile for longer: without LLVM's costly passes. Chains' programs name
+# their own level, and the slow tests, the demo and the examples run what users run, as does `make unit ONCE=`.
+ONCE := JAX_DISABLE_MOST_OPTIMIZATIONS=1
 
 export MPLBACKEND ?= Agg
 
@@ -38,10 +41,10 @@ lint: $(VENV)/.develop
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(VENV)/.develop
-	$(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
+	$(ONCE) $(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
 
 shapes: $(VENV)/.develop
-	$(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
+	$(ONCE) $(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
 
 # pytest leaves with 5 where no test carries the marker.
 slow: $(VENV)/.oracles

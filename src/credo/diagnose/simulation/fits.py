@@ -59,7 +59,7 @@ def sbc(
     Raises CredoError where the model cannot simulate or no fit succeeds; single failures are counted and named.
 
     >>> import numpyro.distributions as dist, credo
-    >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    >>> model = credo.Model({"mean": dist.Normal(0.0, 2.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
     >>> credo.diagnose.sbc(model, credo.Exact(), 100, size=10).verdict.status
     'pass'
     """
