@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import integrate, stats
 
@@ -234,6 +235,21 @@ def test_wrong_inputs_heads_and_priors():
         network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
     with pytest.raises(credo.CredoError, match="positive number; got -1"):
         network(prior=Isotropic(-1.0))
+
+
+def test_what_people_bring_is_taken_or_named():
+    """Lists, DataFrames, and classes that a table holds as floats."""
+    params = {"w": np.zeros((2, 3))}
+    network = BayesianNetwork(lambda p, x: x @ p["w"], params, head=Categorical())
+    x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 2, 0])
+    assert network.given(x.tolist(), y.tolist()).size == 4
+    with pytest.raises(credo.CredoError, match=r"classes, which are whole numbers, and y holds floats.*astype\(int\)"):
+        network.given(x, y.astype(float))
+    with pytest.raises(credo.CredoError, match=r"dict of columns.*give x.to_numpy\(\)"):
+        network.given(pd.DataFrame(x), y)
+    posterior = credo.fit(network.given(x, y), credo.MAP(), progress=False)
+    with pytest.raises(credo.CredoError, match=r"y holds float64, and classes are whole numbers.*astype\(int\)"):
+        posterior.predict(x).log_prob(y.astype(float))
 
 
 def test_statistics_that_are_not_frozen():

@@ -99,6 +99,8 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
             f"shape is known: use jax.numpy, such as jnp.where. {seen}"
         )
     reason = str(error).strip().split("\n")[0].rstrip(".")
+    if "take_along_axis indices must be of integer type" in reason:
+        return f"{what} is of classes, which are whole numbers, and y holds floats: give y.astype(int)."
     if isinstance(data, Mapping) and data and "dict" in reason:
         return (
             f"{what} cannot be evaluated at these data: {reason}. A DataFrame reaches it as a dict of columns, as a "

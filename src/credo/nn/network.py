@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpyro.distributions import Distribution
 
-from credo.model.data import outcomes
+from credo.model.data import inputs, outcomes
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.model.visit import leaf_name
@@ -72,7 +72,7 @@ class BayesianNetwork(Model):
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
         if y is not None:
-            self._check_outputs(x, outcomes(y) if missing is None else np.asarray(y))
+            self._check_outputs(inputs(x, self.groups)[0], outcomes(y) if missing is None else np.asarray(y))
         return super().given(x, y, weights=weights, missing=missing)
 
     def _check_outputs(self, x, y: np.ndarray) -> None:
@@ -82,11 +82,13 @@ class BayesianNetwork(Model):
         except CredoError:
             raise
         except Exception as error:  # the user's code, and the errors of its library
-            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-            raise CredoError(
-                f"The network cannot be applied to inputs of shape {[np.shape(leaf) for leaf in jax.tree.leaves(x)]}: "
-                f"{reason} Give x in the shape that it was made for, rows first."
-            ) from error
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+            remedy = "Give x in the shape that it was made for, rows first."
+            if isinstance(x, dict):
+                remedy = "A DataFrame reaches a network as a dict of columns, as a dict does: give x.to_numpy()."
+            shapes = [str(np.shape(leaf)) for leaf in jax.tree.leaves(x)]
+            shown = ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "")
+            raise CredoError(f"The network cannot be applied to inputs of shape {shown}: {reason}. {remedy}") from error
         if isinstance(z, tuple | list) and any(isinstance(each, Mapping) for each in z):
             raise CredoError(
                 "The network returns a state beside its outputs, so its statistics (of batch normalisation?) are not "
