@@ -9,9 +9,11 @@ BENCH_VENV := $(VENV)-bench
 PACKAGE := pyproject.toml src/credo/_version.py
 # One worker keeps a file's tests together: they share compiled programs.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
-# Most programs of the core tests run once, and compile for longer: without LLVM's costly passes. Chains' programs name
-# their own level, and the slow tests, the demo and the examples run what users run, as does `make unit ONCE=`.
-ONCE := JAX_DISABLE_MOST_OPTIMIZATIONS=1
+# Most programs of the core tests run once and compile for longer, so XLA compiles them in its quickest way; chains'
+# programs name their own level. The slow tests, the demo and the examples compile as users do, as `make unit ONCE=`
+# does: the remedy too where a newer XLA does not know a flag.
+ONCE := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+  --xla_cpu_use_fusion_emitters=false"
 
 export MPLBACKEND ?= Agg
 
