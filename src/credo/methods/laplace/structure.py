@@ -1,5 +1,6 @@
 """How much of the curvature the Gaussian keeps: all of it, or its diagonal."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -9,10 +10,11 @@ from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.operator import ScaleOperator
 from credo.methods.laplace.curvature import Curvature, ExactHessian, Free, OuterProducts
+from credo.methods.laplace.factored import factored
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
-from credo.methods.optimise.spectrum import LEAST, Spectrum
+from credo.methods.optimise.spectrum import LEAST, MANY, Spectrum
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -24,7 +26,7 @@ class Shape(NamedTuple):
     """S with S Sᵀ = A⁻¹; the smallest eigenvalue of A and the coordinate that leads its direction.
 
     ``sentences``: what the posterior should say of it. ``log_fixed``: the log prior density of the coordinates that do
-    not vary, None where it is not known.
+    not vary, None where it is not known. ``figures``: of the verdict.
     """
 
     scale: ScaleOperator
@@ -32,6 +34,7 @@ class Shape(NamedTuple):
     coordinate: int
     sentences: tuple[str, ...] = ()
     log_fixed: float | None = 0.0
+    figures: Mapping[str, float] = {}
 
 
 @runtime_checkable
@@ -66,7 +69,12 @@ class Dense:
                 f"A dense Laplace of {dim} dimensions needs {8e-9 * dim**2:.1f} GB a matrix (the bound is {MAX_DENSE} "
                 "dimensions): use structure=Diagonal(), or a subset of the parameters."
             )
-        A = curvature.matrix(objective, target, optimum, chunk, free).astype(np.float64, copy=False)
+        A = curvature.matrix(objective, target, optimum, chunk, free)
+        if is_mode and dim > MANY and isinstance(curvature, OuterProducts):
+            found = factored(A)
+            if found is not None:
+                return Shape(found.scale, found.smallest, found.coordinate)
+        A = A.astype(np.float64, copy=False)
         spectrum = _spectrum(A, curvature, float(np.finfo(optimum.position.dtype).eps))
         smallest, coordinate = spectrum.smallest
         if not (is_mode and spectrum.is_positive):

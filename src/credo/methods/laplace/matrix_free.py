@@ -1,0 +1,256 @@
+"""Laplace without a matrix: draws, spreads and predictions by linear solves with products A v.
+
+    u = û + S z,   S Sᵀ = A⁻¹,   A = Λ + Σᵢ Jᵢᵀ Fᵢ Jᵢ
+
+S is a rational function of A in units of its diagonal, applied by conjugate gradients (linalg/matrix_free.py): every
+covariance is there, and memory is that of a few dozen vectors. What no solve gives is found by random signs z (or by
+unit vectors, and thus without error, where there are no more coordinates than those), with Ã = D A D, D² = 1 / diag A:
+
+    diag Ã⁻¹ ≈ mean of z ∘ Ã⁻¹z             (Bekas, Kokiopoulou & Saad 2007), kept within diag Ã⁻¹ ≥ 1 and Σ ≤ Λ⁻¹
+    log |Ã| ≈ mean of zᵀ log(Ã) z          by Gauss' rule from the same solves (Ubaru, Chen & Saad 2017)
+
+each with the standard error that the spread over z tells. Whether S is what it should be is looked at along a random
+direction: Sᵀ A S z = z.
+"""
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from credo.linalg.krylov import Solution, conjugate_gradients, gauss_rule
+from credo.linalg.matrix_free import MatrixFree as MatrixFreeScale
+from credo.linalg.matrix_free import inverse_root
+from credo.memory import chunk_bytes, footprint
+from credo.methods.laplace import layered
+from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, OuterProducts, SampledFisher
+from credo.methods.laplace.structure import Diagonal, Shape
+from credo.methods.optimise.objective import Objective, log_density, log_density_less_jacobian
+from credo.model import fisher
+from credo.model.curvature import Curvature
+from credo.model.data import Rows
+from credo.model.target import Target
+from credo.status import CredoError
+
+MOST_COLUMNS = 2_000  # coordinates whose diagonal is taken by a product each, where no layers give it
+MOST_AT_ONCE = 16  # solves: more are no faster
+VECTORS = 30  # of a solve: directions of up to 20 shifts, and what stands beside them
+SIGNS = 32  # of the estimate of a diagonal that only speeds solves up
+SAFE = 10.0  # how far the smallest eigenvalue may lie below the smallest that solves have met
+
+
+@dataclass(frozen=True)
+class MatrixFree:
+    """Every covariance, as in ``Dense()``, and no matrix: for networks too large for it. Memory of some 30 vectors.
+
+    Each draw, and each output of each row of a prediction, is a linear solve with the curvature over all data, by
+    conjugate gradients to a relative residual of ``tolerance`` in at most ``max_products`` products. The sds of the
+    parameters and log |A| in the evidence are estimated by ``num_probes`` solves, and exact up to so many coordinates.
+    A file holds no data, so that draws of a loaded posterior need ``credo.load(path, target)``.
+
+    Verdict: ``solver_error``, how far S Sᵀ is from A⁻¹; ``log_det_error``, the standard error of ½ log |A|.
+    """
+
+    tolerance: float = 1e-8
+    max_products: int = field(default=1_000, metadata={"at_least": 1})
+    num_probes: int = field(default=64, metadata={"at_least": 2})
+    seed: int = field(default=0, metadata={"at_least": 0})
+
+    def __post_init__(self):
+        if not 0 < self.tolerance < 1:
+            raise CredoError(f"The tolerance of MatrixFree() lies between 0 and 1; got {self.tolerance!r}.")
+
+    def shape(self, curvature, objective, target: Target, optimum, chunk, is_mode=True, free=None) -> Shape:
+        u = np.asarray(optimum.position)
+        prior = self._prior(curvature, objective, u, free)
+        dim = u.size if free is None else free.size
+        at_once = int(np.clip(chunk_bytes() // (8 * VECTORS * dim), 1, MOST_AT_ONCE))
+        rows = _rows_at_once(target, u, at_once)
+        product = Curvature(target, u, prior, free, _fisher(curvature), rows, target.size)
+        diagonal = self._diagonal(curvature, objective, target, optimum, chunk, free, product)
+        if not (is_mode and np.min(diagonal) > 0):
+            return Diagonal().shape(curvature, objective, target, optimum, chunk, False, free)
+        unit = diagonal**-0.5
+        probes = self._probe(product, unit.astype(u.dtype), at_once)
+        if probes.least <= 0:
+            fallback = Diagonal().shape(curvature, objective, target, optimum, chunk, False, free)
+            return fallback._replace(min_curvature=probes.least, coordinate=probes.coordinate)
+        below = 0.0 if prior is None else float(np.min(prior / diagonal))
+        tolerance = max(self.tolerance, 10 * float(np.finfo(u.dtype).eps))
+        shifts, weights = inverse_root(max(below, probes.lowest / SAFE), 1.1 * probes.highest, tolerance)
+        scale = MatrixFreeScale(
+            product,
+            unit.astype(u.dtype),
+            shifts.astype(u.dtype),
+            weights.astype(u.dtype),
+            (probes.variances * unit**2).astype(u.dtype),
+            np.asarray(float(np.sum(np.log(unit))) - 0.5 * probes.log_det),
+            tolerance,
+            self.max_products,
+            at_once,
+        )
+        error = max(probes.residual, self._error(scale, dim))
+        smallest = max(probes.least, 0.0 if prior is None else float(np.min(prior)))
+        figures = {"solver_error": error, "log_det_error": 0.5 * probes.log_det_error}
+        return Shape(scale, smallest, int(np.argmin(diagonal)), self._said(dim, probes), figures=figures)
+
+    def _prior(self, curvature, objective: Objective, u, free) -> np.ndarray | None:
+        """The diagonal of Λ; None where it is no diagonal, or of a curvature that does not part."""
+        found, is_diagonal = layered.prior_product(objective, jnp.asarray(u), free)
+        is_own = objective.function in (log_density, log_density_less_jacobian)  # Laplace takes no Jacobian off
+        if is_own and not (is_diagonal and isinstance(curvature, OuterProducts)):
+            return None
+        if not is_diagonal or not isinstance(curvature, OuterProducts):
+            raise CredoError(
+                "MatrixFree() after an earlier posterior needs one whose coordinates are independent, and "
+                "curvature=GaussNewton(): fit the earlier data with structure=Diagonal(), or all data at once."
+            )
+        return found
+
+    def _diagonal(self, curvature, objective, target, optimum, chunk, free, product: Curvature) -> np.ndarray:
+        """diag A, or where that would take a product a coordinate an estimate: solves need no more than the scales."""
+        u = jnp.asarray(optimum.position)
+        dim = u.size if free is None else free.size
+        has_layers = isinstance(curvature, OuterProducts) and layered.layers_or_none(target, u, free) is not None
+        if dim <= MOST_COLUMNS or has_layers:
+            return curvature.diagonal(objective, target, optimum, chunk, free).astype(np.float64)
+        signs = _signs(np.random.default_rng(self.seed), SIGNS, dim, u.dtype)
+        found = np.mean([z * np.asarray(_product(product, z)) for z in signs], axis=0, dtype=np.float64)
+        floor = np.full(dim, 1e-3 * np.mean(np.abs(found))) if product.prior is None else product.prior
+        return np.maximum(found, floor)
+
+    def _probe(self, product: Curvature, unit: np.ndarray, at_once: int) -> "Probes":
+        """Solves with Ã of random signs, or of each unit vector."""
+        dim, is_exact = unit.size, unit.size <= self.num_probes
+        number = dim if is_exact else self.num_probes
+        noise = np.random.default_rng(self.seed)
+        tolerance = max(self.tolerance, 10 * float(np.finfo(unit.dtype).eps))
+        sums, squares, logs = np.zeros(dim), np.zeros(dim), []
+        lowest, highest, residual = np.inf, 0.0, 0.0
+        for first in range(0, number, at_once):
+            some = min(at_once, number - first)
+            z = _units(first, some, dim, unit.dtype) if is_exact else _signs(noise, some, dim, unit.dtype)
+            solved = jax.tree.map(np.asarray, _solve(product, unit, z, tolerance, self.max_products))
+            if np.min(solved.bend) <= 0:
+                return _not_positive(solved, unit)
+            estimates = (z * solved.x).astype(np.float64)
+            sums, squares = sums + estimates.sum(axis=0), squares + np.square(estimates).sum(axis=0)
+            residual = max(residual, float(np.max(solved.residual)))
+            for i in range(some):
+                θ, τ2 = gauss_rule(Solution(*(leaf[i] for leaf in solved)))
+                lowest, highest = min(lowest, float(np.min(θ))), max(highest, float(np.max(θ)))
+                logs.append(float(np.sum(τ2 * np.log(np.maximum(θ, 1e-300)))))
+        if lowest <= 0:  # rounding: a direction without curvature
+            return Probes(lowest, int(np.argmax(unit)), lowest, highest, sums, sums, 0.0, 0.0, residual)
+        least = lowest * float(np.min(unit**-2.0))
+        if is_exact:
+            return Probes(least, 0, lowest, highest, sums, 0 * sums, float(np.sum(logs)), 0.0, residual)
+        mean = sums / number
+        error = np.sqrt(np.maximum(squares / number - mean**2, 0) / (number - 1))
+        prior = product.prior
+        above = np.inf if prior is None else unit**-2.0 / np.where(prior > 0, prior, np.nan)
+        return Probes(
+            least,
+            0,
+            lowest,
+            highest,
+            np.fmin(np.maximum(mean, 1.0), above),
+            error,
+            dim * float(np.mean(logs)),
+            dim * float(np.std(logs, ddof=1)) / number**0.5,
+            residual,
+        )
+
+    def _error(self, scale: MatrixFreeScale, dim: int) -> float:
+        """|Sᵀ A S z − z| / |z| of a random z: the error of S, as the root mean square over white directions."""
+        z = np.random.default_rng([self.seed, 1]).normal(size=dim).astype(scale.unit.dtype)
+        found = float(np.linalg.norm(np.asarray(_round_trip(scale, z), np.float64) - z) / np.linalg.norm(z))
+        return np.inf if np.isnan(found) else found
+
+    def _said(self, dim: int, probes: "Probes") -> tuple[str, ...]:
+        if dim <= self.num_probes:
+            return ()
+        error = 0.5 * float(np.median(probes.errors / probes.variances))
+        return (
+            f"The sds of {dim:,} parameters are estimated by {self.num_probes} solves, each to about ± {error:.1%} "
+            "(num_probes), and log |A| likewise; draws and predictions are not.",
+        )
+
+
+class Probes(NamedTuple):
+    """What solves of random signs tell of Ã, and of the smallest eigenvalue of A: at least ``least`` where positive.
+
+    ``lowest``, ``highest``: eigenvalues met. ``variances``: diag Ã⁻¹, with standard ``errors``.
+    """
+
+    least: float
+    coordinate: int
+    lowest: float
+    highest: float
+    variances: np.ndarray
+    errors: np.ndarray
+    log_det: float
+    log_det_error: float
+    residual: float
+
+
+def _fisher(curvature) -> Any:
+    """What a file can hold of it; None for the Hessian."""
+    if isinstance(curvature, SampledFisher):
+        return fisher.Sampled(curvature.num_columns, curvature.seed)
+    known = {GaussNewton: fisher.Expected(), EmpiricalFisher: fisher.Seen()}
+    return known.get(type(curvature), curvature if isinstance(curvature, OuterProducts) else None)
+
+
+def _not_positive(solved: Solution, unit: np.ndarray) -> Probes:
+    """A direction v with vᵀ A v ≤ 0: A's smallest eigenvalue is no larger than vᵀ A v / vᵀ v."""
+    worst = int(np.argmin(solved.bend))
+    p = solved.direction[worst].astype(np.float64)
+    v = unit * p
+    least = float(solved.bend[worst]) * float(p @ p) / float(v @ v)
+    nothing = np.zeros(unit.size)
+    return Probes(min(least, 0.0), int(np.argmax(np.abs(v))), 0.0, 0.0, nothing, nothing, 0.0, 0.0, np.inf)
+
+
+def _units(first: int, number: int, dim: int, dtype) -> np.ndarray:
+    return np.eye(number, dim, first, dtype=dtype)
+
+
+def _signs(noise: np.random.Generator, number: int, dim: int, dtype) -> np.ndarray:
+    return (2 * noise.integers(0, 2, size=(number, dim), dtype=np.int8) - 1).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("tolerance", "max_products"))
+def _solve(product: Curvature, unit, Z, tolerance: float, max_products: int) -> Solution:
+    """Of Ã, each row of Z."""
+    apply = product.linear()
+    return jax.vmap(lambda z: conjugate_gradients(lambda v: unit * apply(unit * v), z, tolerance, max_products))(Z)
+
+
+@jax.jit
+def _product(product: Curvature, v):
+    return product.linear()(v)
+
+
+@jax.jit
+def _round_trip(scale: MatrixFreeScale, z):
+    return scale.transpose_matvec(scale.product.linear()(scale.matvec(z)))
+
+
+def _rows_at_once(target: Target, u: np.ndarray, at_once: int) -> int:
+    """How many rows a product takes together, ``at_once`` of them at a time: by what one more row computes."""
+    if target.y is None or target.num_terms != target.size or not jax.tree.leaves(target.x):
+        return max(target.size, 1)
+
+    def takes(number: int) -> int:
+        x, y = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((number, *np.shape(leaf)[1:]), np.asarray(leaf).dtype),
+            (target.x, target.y),
+        )
+        return footprint(lambda u, x, y: target.log_likelihood(u, Rows(x, y)), u, x, y)
+
+    more = max(takes(2) - takes(1), 1)
+    return int(np.clip(chunk_bytes() // (3 * more * at_once), 1, target.size))
