@@ -113,6 +113,12 @@ METHODS: dict[str, Entry] = {
     "deep_ensemble": Entry(lambda known: credo.DeepEnsemble(), ("gaussian", "logistic"), ()),
     "snapshots": Entry(lambda known: credo.StochasticWeightSnapshots(), ("gaussian", "logistic"), ()),
     "swag": Entry(lambda known: credo.SWAG(), ("logistic",), ()),
+    "mixture_of_laplaces": Entry(
+        lambda known: credo.MixtureOfLaplaces(members=8, weights="evidence"),
+        (*GAUSSIANS, "logistic", "mixture"),
+        (*GAUSSIANS, "mixture"),
+        1e-6,
+    ),
     "multi_swag": Entry(lambda known: credo.MultiSWAG(members=2), ("logistic",), ()),
     "svgd": Entry(lambda known: credo.SVGD(), ("gaussian", "skewed", "logistic"), ()),
     "mc_dropout": Entry(lambda known: credo.MCDropout(num_steps=500), ("logistic",), ()),

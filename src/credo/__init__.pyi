@@ -6,7 +6,7 @@ from .decisions.deciding import Decision, decide
 from .fitting import fit, load, resume
 from .methods.ensemble import SWAG, DeepEnsemble, MultiSWAG, StochasticWeightSnapshots
 from .methods.exact import Exact, Grid
-from .methods.laplace import ExactHessian, GaussNewton, Laplace
+from .methods.laplace import ExactHessian, GaussNewton, Laplace, MixtureOfLaplaces
 from .methods.mcmc import (
     HMC,
     MALA,
@@ -70,6 +70,7 @@ __all__ = [
     "MLE",
     "confidence_ellipsoid",
     "Laplace",
+    "MixtureOfLaplaces",
     "ExactHessian",
     "GaussNewton",
     "ADVI",

@@ -14,7 +14,7 @@ import numpy as np
 
 from credo.model.missing import impute
 from credo.model.target import Target
-from credo.posterior.kinds import Draws, Gaussian, Kind, Point
+from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture, Point
 from credo.posterior.masked import Masked
 from credo.posterior.product import Product
 from credo.storage import by_columns, gather, is_stored, release, row_blocks, stored
@@ -159,7 +159,20 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
         mean = {n: np.tensordot(weights, v, axes=1) for n, v in values.items()}
         sd = {n: np.sqrt(np.tensordot(weights, (v - mean[n]) ** 2, axes=1)) for n, v in values.items()}
         return {n: (mean[n], sd[n]) for n in values}
+    if isinstance(kind, Mixture):
+        return _mixed_moments(kind, [_exact_moments(component, target) for component in kind.components])
     return {}
+
+
+def _mixed_moments(kind: Mixture, each: list[dict[str, tuple[np.ndarray, np.ndarray]]]):
+    """Those that are known of every component, by the law of total variance."""
+    weights = np.exp(np.asarray(kind.log_weights, np.float64) - np.max(kind.log_weights))
+    weights, found = weights / weights.sum(), {}
+    for n in (n for n in each[0] if all(n in one for one in each)):
+        means, sds = (np.stack([one[n][i] for one in each]) for i in (0, 1))
+        mean = np.tensordot(weights, means, axes=1)
+        found[n] = mean, np.sqrt(np.tensordot(weights, sds**2 + (means - mean) ** 2, axes=1))
+    return found
 
 
 def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:

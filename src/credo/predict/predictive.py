@@ -15,6 +15,7 @@ from credo.predict.information import information
 from credo.predict.inputs import Table, check_inputs
 from credo.predict.invert import invert
 from credo.predict.linearised import Linearised
+from credo.predict.mixed import MixedLaw, law_of, mixed_information
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.outcome import Outcome, over
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
@@ -45,7 +46,7 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
         raise CredoError(f"rule is one of MonteCarlo(256), Linearised(), Probit(), Quadrature(); got {rule!r}.")
     with double():
         table = check_inputs(posterior.target, x)
-        law, rows = rule.law(posterior, table, key)
+        law, rows = law_of(rule, posterior, table, key)
         return Predictive(law, rows, table.size, stream_of(key, 2), is_failed=posterior.verdict.status == "failed")
 
 
@@ -128,6 +129,9 @@ class Predictive:
         """
         key = stream_of(self._key, 2)
         with double():
+            if isinstance(self._stream.law, MixedLaw):
+                assert isinstance(self._outcomes, Outcome)  # linearised outputs are of one
+                return mixed_information(self, self._outcomes, key)
             if isinstance(self._outcomes, dict):
                 return {name: information(self, name, outcome, key) for name, outcome in self._outcomes.items()}
             return information(self, None, self._outcomes, key)

@@ -76,7 +76,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
     chunk, is_streamed = None, False
     together = NUM_TEMPORARIES * law.width * element + row_cost
-    if together - row_cost > WIDE and hasattr(law, "is_streamed"):  # draw after draw
+    if together - row_cost > WIDE and getattr(law, "is_streamed", None) is not None:  # draw after draw
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
         most = int(min(size, max(1, (STREAMED if is_streamed else MEMORY) // together)))

@@ -1,6 +1,6 @@
 """Figures of modes, Gaussians and other approximations, and of exact answers."""
 
-from credo.diagnose.rules.rule import Rule
+from credo.diagnose.rules.rule import ANY, Rule
 
 APPROXIMATIONS: dict[str, Rule] = {
     # Optimisation and Laplace
@@ -41,6 +41,16 @@ APPROXIMATIONS: dict[str, Rule] = {
         "this library",
         "The mode lies on the boundary of the support (a scale at zero, say), where no Gaussian fits. Use a prior "
         "that keeps away from the boundary, or integrate the parameter out with NUTS().",
+    ),
+    "unseen_share": Rule(
+        "share of the members of a mixture whose mode no other member found: the chance that a further start leads to "
+        "a mode not yet seen",
+        "at most",
+        0.1,
+        ANY,
+        "Good (1953); bound of this library",
+        "Of the members {value:.0%} found modes that no other member found (10 % passes): by that chance a further "
+        "start leads to a mode that is not in the mixture. Raise members=; those of a network are too many to find.",
     ),
     # Variational inference
     "elbo_error": Rule(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.algorithm import Options
-from credo.diagnose.verdict import RULES
+from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Kronecker
 from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton
@@ -83,12 +83,21 @@ class Laplace:
     tune: Evidence | bool | None = None
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
-        target = target.flat()
+        return self._fit(target.flat(), key, start, options, is_part=False)
+
+    def around(self, target: Target, position: Float[np.ndarray, " dim"], *, key, options: Options) -> Posterior:
+        """One of several: around the mode near ``position`` (dim,), to which the weights of a network are polished.
+
+        Its verdict is on the mode alone: what the whole is worth, a mixture says.
+        """
+        return self._fit(target.flat(), key, position, options, is_part=True)
+
+    def _fit(self, target: Target, key, start, options: Options, *, is_part: bool) -> Posterior:
         deadline = options.deadline()
-        is_network = self._takes_network(target)
+        is_network = self.takes_network(target)
         check_memory(self.structure or (None if is_network else Dense()), self.subset, target, options.max_memory)
         if is_network:
-            return self._fit_network(target, key, start, options)
+            return self._fit_network(target, key, start, options, is_part)
         if self.tune:
             raise CredoError(
                 "Laplace(tune=…) finds the noise and prior precisions of a network (credo.nn.BayesianNetwork) with "
@@ -124,7 +133,9 @@ class Laplace:
             )
         # all at once where memory allows: a program without a loop compiles in less than half the time
         at_once = chunk_size(target, options.max_memory, most=NUM_DRAWS)
-        figures, num_draws = proposal_figures(objective, kind, target, key, at_once, deadline)
+        figures, num_draws = {}, 0
+        if not is_part:
+            figures, num_draws = proposal_figures(objective, kind, target, key, at_once, deadline)
         verdict = diagnosis._replace(sentences=sentences).verdict(min_curvature=shape.min_curvature, **figures)
         is_mode = is_mode and is_positive and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
         evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)
@@ -133,18 +144,18 @@ class Laplace:
             info["log_evidence_increment"] = increment
         return Posterior(kind, target, verdict=of_part(verdict, shape.scale), info=info, log_evidence=evidence)
 
-    def _takes_network(self, target: Target) -> bool:
+    def takes_network(self, target: Target) -> bool:
         """Whether this is a network and its curvature one that is never negative."""
         if target.model.weights_name is None or target.y is None or isinstance(self.curvature, ExactHessian):
             return False
         return target.head is not None or self.curvature is not None
 
-    def _fit_network(self, target: Target, key, start, options: Options) -> Posterior:
+    def _fit_network(self, target: Target, key, start, options: Options, is_part: bool) -> Posterior:
         curvature = self.curvature or GaussNewton()
         curvature.check(target)
         objective = self._objective(target)
         u = starting_position(target, key, self.prior if start is None else start)
-        found = fit_network(self, objective, target, u, curvature, key, options)
+        found = fit_network(self, objective, target, u, curvature, key, options, is_begun=is_part)
         names = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)]
         info = {
             "mode": objective.mode,
@@ -171,6 +182,9 @@ class Laplace:
             "min_curvature": found.shape.min_curvature,
             "num_iterations": float(found.num_updates + found.num_gradients),
         }
+        if is_part:
+            posterior.verdict = judge(figures, found.sentences)
+            return posterior
         chunk = chunk_size(target, options.max_memory, most=NUM_DRAWS)
         posterior.verdict, num_draws = verdict_of(
             posterior, objective, figures, found.sentences, key, chunk, options.deadline()

@@ -77,11 +77,15 @@ def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Op
         return u, 0, 0
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
     wanted = num_steps or default_num_steps(target, batch)
-    before, slopes = _look_at(target, u)
-    held = tuple(int(i) for i in np.flatnonzero(np.asarray(slopes) == 0) if i < num_hyperparameters(target))
-    trained, done = ascend(target, adam(wanted, held), batch, wanted, key, u, options)
-    after, _ = _look_at(target, trained)
+    before, slopes = look_at(target, u)
+    trained, done = ascend(target, adam(wanted, held(target, slopes)), batch, wanted, key, u, options)
+    after, _ = look_at(target, trained)
     return (trained if after > before or not np.isfinite(before) else u), done, wanted
+
+
+def held(target: Target, slopes) -> tuple[int, ...]:
+    """The coordinates of hyperparameters of the prior, on which the likelihood has no slope."""
+    return tuple(int(i) for i in np.flatnonzero(np.asarray(slopes) == 0) if i < num_hyperparameters(target))
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
@@ -95,7 +99,7 @@ def adam(num_steps: int, held: tuple[int, ...]) -> optax.GradientTransformation:
 
 
 @jax.jit
-def _look_at(target: Target, u):
+def look_at(target: Target, u):
     """log p(u, D), and the slope of the likelihood."""
     likelihood, slope = jax.value_and_grad(lambda u: jnp.sum(target.log_likelihood(u)))(u)
     return target.log_prior(u) + likelihood, slope
@@ -174,12 +178,23 @@ def _white(function, args, centre, scale, is_free, z):
 
 
 def fit_network(
-    laplace: "Laplace", objective: Objective, target: Target, u: np.ndarray, curvature: Curvature, key, options: Options
+    laplace: "Laplace",
+    objective: Objective,
+    target: Target,
+    u: np.ndarray,
+    curvature: Curvature,
+    key,
+    options: Options,
+    *,
+    is_begun: bool = False,
 ) -> Fitted:
-    """A Gaussian at the mode that training finds, hyperparameters tuned on the way."""
+    """A Gaussian at the mode that training finds, hyperparameters tuned on the way.
+
+    ``is_begun``: the weights were trained elsewhere, and are polished from there.
+    """
     deadline, is_trained = options.deadline(), laplace.num_steps == 0
     num_updates = wanted = 0
-    if laplace.prior is None:
+    if laplace.prior is None and not is_begun:
         u, num_updates, wanted = train(target, u, laplace.num_steps, key, options)
     chunk = chunk_size(target, options.max_memory)
     look, sentences = _look(laplace, target, curvature, chunk, u)
