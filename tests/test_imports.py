@@ -14,7 +14,7 @@ ROOT = Path(credo.__file__).parent
 # From the ground up; a module may import its own layer and those above it in this list. The longest prefix decides.
 LAYERS = (
     ("_version", "status", "precision", "timing", "tree", "equations", "storage", "memory", "ordered",
-     "normals"),
+     "normals", "traced"),
     ("linalg",),
     ("checkpoint",),
     ("model",),
@@ -22,7 +22,7 @@ LAYERS = (
     ("algorithm", "native", "progress", "stopping"),
     ("journal", "chunk"),
     ("crew",),
-    ("run",),
+    ("run", "course"),
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.rules", "diagnose.verdict",
      "diagnose.checks", "diagnose.geometry", "diagnose.moments", "diagnose.function_space"),
     ("posterior",),

@@ -100,6 +100,7 @@ class SWAG:
             step_size=step_size,
             is_independent=True,
             keep=self.rank,
+            name="path",
         )
         paths = zip(trained.snapshots, trained.mean, trained.variance, strict=True)
         return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained

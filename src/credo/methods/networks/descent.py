@@ -9,7 +9,6 @@ finite is not taken, and ends the training there: the parameters stay as they we
 """
 
 import functools
-import time
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options, as_key, stream
+from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.model.data import Rows
 from credo.model.target import Target
@@ -27,7 +27,7 @@ from credo.model.windows import shuffled, window
 from credo.status import CredoError
 
 STEP_SIZE = 0.01
-CALLS = 20  # of the compiled loop: between them the clock is looked at
+CALLS = 20  # parts of the path, whose mean losses are told
 STREAM = 1 << 20
 
 
@@ -38,12 +38,16 @@ class Loss(Hashable, Protocol):
 
 
 class State(NamedTuple):
-    """``failed_at``: the update whose loss or gradient was not finite; −1 before. ``value``: the losses summed."""
+    """``failed_at``: the update whose loss or gradient was not finite; −1 before. ``value``: the losses summed.
+
+    ``losses`` (CALLS,): their means over the parts of the path that are behind.
+    """
 
     parameters: Any
     memory: Any
     failed_at: Int[Array, ""]
     value: Float[Array, ""]
+    losses: Float[Array, " part"]
 
 
 class Descended(NamedTuple):
@@ -74,10 +78,12 @@ def descend(
     num_steps: int,
     key,
     options: Options,
+    name: str = "training",
 ) -> Descended:
     """``num_steps`` updates, fewer at the time limit or where a loss is not finite.
 
     ``position``: where the parameters begin, for the explanation of a loss that is not finite there: a CredoError.
+    ``name``: of the course in the checkpoint.
     """
     if batch_size is None:
         target.rows()  # a sentence where they lie outside of memory
@@ -85,17 +91,28 @@ def descend(
     deadline = options.deadline()
     random = np.random.default_rng(stream(key, STREAM))
     data = jax.device_put(shuffled(target, batch_size, random))
-    state, order = _begin(optimiser, parameters), stream(key, STREAM, 1)
+    order = stream(key, STREAM, 1)
     quota = -(-num_steps // CALLS)
-    done, losses = 0, []
-    while done < num_steps and (done == 0 or time.monotonic() < deadline) and state.failed_at < 0:
-        last = min(done + quota, num_steps)
-        state = _advance(
-            data, state._replace(value=jnp.zeros_like(state.value)), order, done, last, loss, optimiser, batch_size
-        )
-        losses.append(float(state.value) / max((int(state.failed_at) if state.failed_at >= 0 else last) - done, 1))
-        done = last
-    failed_at = int(state.failed_at)
+    stops = [*range(quota, num_steps, quota), num_steps]
+
+    def advance(state: State, first: int, last: int) -> State:
+        return _advance(data, state, order, first, last, loss, optimiser, batch_size)
+
+    def at_stop(state: State, done: int) -> State:
+        part = (done - 1) // quota
+        taken = (int(state.failed_at) if state.failed_at >= 0 else done) - part * quota
+        losses = np.array(state.losses)
+        losses[part] = float(state.value) / max(taken, 1)
+        return state._replace(value=np.zeros_like(state.value), losses=losses)
+
+    course = Course(name, _begin(optimiser, parameters), options)
+    course.run(advance, stops, deadline, at_stop=at_stop, is_over=lambda state: bool(state.failed_at >= 0))
+    state: State = course.state
+    done, failed_at = course.done, int(state.failed_at)
+    losses = np.array(state.losses, np.float64)
+    losses = losses[: -(-done // quota)]
+    if done % quota and done < num_steps and failed_at < 0:  # the part that time cut off
+        losses[-1] = float(state.value) / (done % quota)
     if failed_at == 0:
         raise CredoError(explain(target, position))
     sentences = () if failed_at < 0 else (_failure(target, batch_size, key, failed_at),)
@@ -104,7 +121,7 @@ def descend(
     if not is_complete:
         sentences = (f"The time limit came after {done:,} of {num_steps:,} updates: raise time_limit.",)
     parameters = jax.tree.map(np.asarray, state.parameters)
-    return Descended(parameters, done, failed_at, is_complete, np.asarray(losses), sentences)
+    return Descended(parameters, done, failed_at, is_complete, losses, sentences)
 
 
 def place_of(target: Target, batch_size: int, order, i):
@@ -133,7 +150,7 @@ def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
 @functools.partial(jax.jit, static_argnames="optimiser")
 def _begin(optimiser, parameters) -> State:
     value = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype)
-    return State(parameters, optimiser.init(parameters), jnp.int32(-1), value)
+    return State(parameters, optimiser.init(parameters), jnp.int32(-1), value, jnp.full(CALLS, jnp.nan, value.dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "optimiser", "batch_size"))
@@ -153,7 +170,7 @@ def _advance(target: Target, state: State, order, first, last, loss: Loss, optim
         new = optax.apply_updates(state.parameters, change)
         checked = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((value, gradient, new))])
         is_fine = (state.failed_at < 0) & jnp.all(checked)
-        taken = State(new, memory, state.failed_at, state.value + value * target.size)
+        taken = State(new, memory, state.failed_at, state.value + value * target.size, state.losses)
         left = state._replace(failed_at=jnp.where(state.failed_at < 0, jnp.int32(i), state.failed_at))
         return jax.tree.map(lambda a, b: jnp.where(is_fine, a, b), taken, left)
 

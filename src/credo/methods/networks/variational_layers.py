@@ -96,6 +96,7 @@ class VariationalLayers:
                 num_steps=num_warm,
                 key=stream(key, 0),
                 options=options.until(deadline),
+                name="warming",
             )
             parts, begun = [warm], warm.parameters
         if all(part.failed_at < 0 for part in parts):

@@ -11,7 +11,6 @@ A member whose loss or gradient is not finite stays where it was from then on, a
 """
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.memory import Need, budget, require
 from credo.methods.optimise.starts import fresh_positions
@@ -31,7 +31,6 @@ from credo.model.target import Target
 from credo.model.windows import shuffled, window
 from credo.status import CredoError
 
-CALLS = 20  # of the compiled loop, where nobody asks for snapshots: between them the clock is looked at
 COPIES = 8  # of a member's weights that training holds: gradients, an optimiser's memory, a step back
 MEMORY = 2**30  # bytes of members trained together
 ENDS = 4  # and of each position and snapshot that is kept: itself, its place in a result, and what is made of it
@@ -51,7 +50,7 @@ class Trained(NamedTuple):
     """``positions`` (member, dim) at the end; ``snapshots`` (member, snapshot, dim) at the times asked for.
 
     ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member. ``mean``, ``variance``: of all
-    snapshots, (member, dim), also where no more than the last of them are kept.
+    snapshots, (member, dim), also where no more than the last of them are kept; (member, 0) without any.
     """
 
     positions: np.ndarray
@@ -84,7 +83,7 @@ def train_members(
     """Each from its own initialisation, by the settings of ``DeepEnsemble``."""
     batch = batch_of(target, batch_size)
     num_steps = num_steps or default_num_steps(target, batch)
-    positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float))
+    positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float), copy=False)
     return train(target, optimiser or adam(num_steps), batch, positions, stream(key, 1), options, num_steps=num_steps)
 
 
@@ -107,12 +106,14 @@ def train(
     step_size: float = 1.0,
     is_independent: bool = False,
     keep: int | None = None,
+    name: str = "training",
 ) -> Trained:
     """``num_steps`` updates from each of ``positions``, with snapshots after so many updates, in rising order.
 
     Members train together where memory allows, else one group after another; the answer is the same.
     ``step_size``: a factor of the optimiser's updates, an argument of the compiled program. ``is_independent``: batches
     are independent of each other, and not passes through the data. ``keep``: the last so many snapshots; None for all.
+    ``name``: of the course in the checkpoint.
     CredoError where no member has a finite first gradient.
     """
     num, dim = positions.shape
@@ -139,9 +140,9 @@ def train(
     parts = []
     for first in range(0, num, together):
         rows = slice(first, first + together)
-        parts.append(
-            _train(advance, optimiser, positions[rows], orders[rows], num_steps, snapshots, deadline, step_size, keep)
-        )
+        begun = _begun(optimiser, positions[rows], bool(snapshots))
+        course = Course(name if together == num else f"{name}-of-{first}", begun, options)
+        parts.append(_train(course, advance, orders[rows], num_steps, snapshots, deadline, step_size, keep))
     joined = parts[0]
     if len(parts) > 1:  # joined by copies
         columns: list[Any] = [num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)]
@@ -151,35 +152,57 @@ def train(
     if any(part.num_updates < num_steps for part in parts):
         raise CredoError(
             f"The time limit of {options.time_limit:g} s came after {min(p.num_updates for p in parts)} of "
-            f"{num_steps:,} updates: raise time_limit, or lower num_steps."
+            f"{num_steps:,} updates: raise time_limit"
+            + (" (credo.resume continues it)." if options.checkpoint else ", or lower num_steps.")
         )
     return joined
 
 
-def _train(advance, optimiser, positions, orders, num_steps, snapshots, deadline, step_size, keep) -> Trained:
-    members, factor = _begin(optimiser, positions), np.asarray(step_size, positions.dtype)
-    quota = -(-num_steps // CALLS)
-    stops = sorted({*snapshots, *range(quota, num_steps, quota), num_steps})
+class Path(NamedTuple):
+    """Members on their way, and of the snapshots behind them ``mean`` and ``squares``, Σ (x − mean)²."""
+
+    members: Member
+    mean: Float[np.ndarray, "member dim"]
+    squares: Float[np.ndarray, "member dim"]
+
+
+def _train(course: Course, advance, orders, num_steps, snapshots, deadline, step_size, keep) -> Trained:
+    members = course.state.members
+    num, dim = members.position.shape
+    factor = np.asarray(step_size, members.position.dtype)
+    counts = {stop: i for i, stop in enumerate(snapshots)}
     num_kept = min(keep or len(snapshots), len(snapshots))
-    shots = np.empty((len(positions), num_kept, positions.shape[1]), positions.dtype)
-    done, count = 0, 0
-    mean, squares = np.zeros_like(positions), np.zeros_like(positions)
-    for stop in stops:
-        if time.monotonic() > deadline and done:
-            break
-        members = advance(members, orders, factor, done, stop)
-        done = stop
-        if stop in snapshots:
-            at = np.asarray(members.position)
-            if (place := count - len(snapshots) + num_kept) >= 0:
-                shots[:, place] = at
-            count += 1
-            off = at - mean
-            mean += off / count
-            off *= at - mean
-            squares += off  # Welford (1962)
-    squares /= max(count, 1)
-    return Trained(np.asarray(members.position), shots, np.asarray(members.failed_at), done, mean, squares)
+    shots = np.empty((num, num_kept, dim), members.position.dtype)
+    first = len(snapshots) - num_kept
+    for stop in snapshots[first:]:
+        if stop <= course.done:
+            shots[:, counts[stop] - first] = course.kept(stop)
+
+    def ahead(path: Path, begin: int, end: int) -> Path:
+        return path._replace(members=advance(path.members, orders, factor, begin, end))
+
+    def at_stop(path: Path, stop: int) -> Path:
+        at, count = np.asarray(path.members.position), counts[stop] + 1 if stop in counts else 0
+        if count > first:
+            shots[:, count - 1 - first] = at
+            course.keep(stop, at)
+        if not count:
+            return path
+        off = at - path.mean
+        np.add(path.mean, off / count, out=path.mean)  # in place, Welford (1962)
+        off *= at - path.mean
+        np.add(path.squares, off, out=path.squares)
+        return path
+
+    course.run(ahead, sorted({*snapshots, num_steps}), deadline, at_stop=at_stop)
+    path: Path = course.state
+    position, failed_at = np.asarray(path.members.position), np.asarray(path.members.failed_at)
+    return Trained(position, shots, failed_at, course.done, path.mean, path.squares / max(len(snapshots), 1))
+
+
+def _begun(optimiser, positions, has_snapshots: bool) -> Path:
+    blank = positions if has_snapshots else positions[:, :0]
+    return Path(_begin(optimiser, positions), np.zeros_like(blank), np.zeros_like(blank))
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")

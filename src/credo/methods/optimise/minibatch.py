@@ -5,7 +5,6 @@ One compiled program takes any number of updates. Step i's batch is a slice of t
 """
 
 import functools
-import time
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,12 @@ import optax
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options
+from credo.course import Course
 from credo.model.target import Target
 from credo.status import CredoError
 
 NUM_EPOCHS, LEAST_STEPS = 30, 1_000
 STEP_SIZE = 0.05  # in unconstrained coordinates, which are of order one
-NUM_CALLS = 20  # of the compiled loop: between them the position is looked at
-PATIENCE = 0.25  # seconds that a call aims at under a time limit, which is looked at between calls
 
 
 def default_num_steps(target: Target, batch_size: int | None) -> int:
@@ -49,20 +47,19 @@ def ascend(
         if batch_size == target.size:
             batch_size = None
     deadline = options.deadline()
-    state = initial(optimiser, jnp.asarray(position), target.size)
-    done, quota = 0, -(-num_steps // NUM_CALLS) if deadline == np.inf else 1
-    while done < num_steps and (done == 0 or time.monotonic() < deadline):
-        begun, last = time.monotonic(), min(done + quota, num_steps)
-        state = _advance(optimiser, batch_size, target, key, state, done, last)
+    course = Course("training", initial(optimiser, jnp.asarray(position), target.size), options)
+
+    def advance(state, first: int, last: int):
+        state = _advance(optimiser, batch_size, target, key, state, first, last)
         if not np.all(np.isfinite(state[0])):
             raise CredoError(
                 f"The position is no longer finite after {last} steps: lower the optimiser's step size, or add "
                 "optax.clip_by_global_norm before it."
             )
-        done = last
-        if deadline < np.inf and time.monotonic() - begun < PATIENCE / 2:
-            quota *= 2
-    return np.asarray(state[0]), done
+        return state
+
+    course.run(advance, [num_steps], deadline)
+    return np.asarray(course.state[0]), course.done
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "size"))

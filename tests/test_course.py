@@ -1,0 +1,87 @@
+"""Training that is interrupted goes on from its checkpoint, bit for bit, whatever the method."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo import course
+from credo.nn import BayesianNetwork, Gaussian, Isotropic
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(48, 2))
+Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=48)
+
+
+def target(noise: float = 0.2):
+    params = {"a": np.ones((2, 3)), "c": np.array([0.5, -0.5, 0.1])}
+
+    def apply(params, x):
+        return jnp.tanh(x @ params["a"]) @ params["c"]
+
+    return BayesianNetwork(apply, params, head=Gaussian(noise), prior=Isotropic(1.0)).given(X, Y)
+
+
+def layers():
+    return credo.nn.VBNetwork([credo.nn.VBLinear(2, 1)], head=Gaussian(0.2)).given(X, Y)
+
+
+METHODS = {
+    "ensemble": (target, credo.DeepEnsemble(3, batch_size=16, num_steps=60)),
+    "snapshots": (target, credo.StochasticWeightSnapshots(cycles=3, batch_size=16, num_steps=20)),
+    "multiswag": (target, credo.MultiSWAG(2, swag=credo.SWAG(batch_size=16, num_steps=40, num_snapshots=6, rank=3))),
+    "dropout": (target, credo.MCDropout(batch_size=16, num_steps=60)),
+    "vbll": (target, credo.VBLL(batch_size=16, num_steps=60)),
+    "layers": (layers, credo.VariationalLayers(batch_size=16, num_steps=60)),
+    "map": (target, credo.MAP(batch_size=16, num_steps=60)),
+    "laplace": (target, credo.Laplace(num_steps=60)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_interrupted_training_goes_on(name, tmp_path, monkeypatch):
+    make, method = METHODS[name]
+    whole = credo.fit(make(), method, key=3, progress=False)
+    parts = []
+
+    class Impatient(course.Stopping):
+        """Ctrl-C is heard while a part runs: the sixth, and in what follows the training the tenth."""
+
+        def check(self):
+            parts.append(None)
+            self.heard = 2 if len(parts) == 6 else self.heard
+            super().check()
+
+    monkeypatch.setattr(course, "Stopping", Impatient)
+    monkeypatch.setattr(course, "SAVED", 0.0)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        credo.fit(make(), method, key=3, checkpoint=tmp_path / "run", progress=False)
+    assert any("credo.resume continues it" in note for note in stopped.value.__notes__)
+    with pytest.raises(credo.CredoError, match="holds a run already"):
+        credo.fit(make(), method, key=3, checkpoint=tmp_path / "run", progress=False)
+    resumed = credo.resume(tmp_path / "run", make(), progress=False)
+    assert len(parts) > 6
+    jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
+
+
+def test_a_finished_training_is_not_done_again(tmp_path, monkeypatch):
+    method = credo.DeepEnsemble(2, batch_size=16, num_steps=30)
+    first = credo.fit(target(), method, checkpoint=tmp_path / "run", progress=False)
+
+    def nothing(*_, **__):
+        raise AssertionError("an update of a training that was done")
+
+    monkeypatch.setattr("credo.methods.optimise.members._advance", nothing)
+    again = credo.resume(tmp_path / "run", target(), progress=False)
+    np.testing.assert_array_equal(first.sample(1, 2)["weights"]["a"], again.sample(1, 2)["weights"]["a"])
+    with pytest.raises(credo.CredoError, match="The model has changed"):
+        credo.resume(tmp_path / "run", target(0.5), progress=False)
+
+
+def test_a_time_limit_leaves_what_resume_continues(tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "PART", 0.0)  # parts of one update
+    method = credo.DeepEnsemble(2, batch_size=16, num_steps=100_000)
+    with pytest.raises(credo.CredoError, match=r"raise time_limit \(credo.resume continues it\)"):
+        credo.fit(target(), method, checkpoint=tmp_path / "run", time_limit=1.0, progress=False)
+    assert (tmp_path / "run" / "training.safetensors").exists()
