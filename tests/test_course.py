@@ -31,6 +31,8 @@ METHODS = {
     "ensemble": (target, credo.DeepEnsemble(3, batch_size=16, num_steps=60)),
     "snapshots": (target, credo.StochasticWeightSnapshots(cycles=3, batch_size=16, num_steps=20)),
     "multiswag": (target, credo.MultiSWAG(2, swag=credo.SWAG(batch_size=16, num_steps=40, num_snapshots=6, rank=3))),
+    "mixture": (target, credo.MixtureOfLaplaces(2, batch_size=16, num_steps=60)),
+    "svgd": (target, credo.SVGD(num_particles=6, num_steps=60)),
     "dropout": (target, credo.MCDropout(batch_size=16, num_steps=60)),
     "vbll": (target, credo.VBLL(batch_size=16, num_steps=60)),
     "layers": (layers, credo.VariationalLayers(batch_size=16, num_steps=60)),

@@ -10,7 +10,6 @@ Stein's identity tells: at the target E[−(u − ū)ᵀ ∇ log p(u)] = d, and 
 """
 
 import functools
-import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -21,6 +20,7 @@ import optax
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.memory import Need, at_once, footprint, require
@@ -33,7 +33,6 @@ from credo.status import CredoError
 
 STREAM = (1 << 20) + 7
 WIDTH, NEAR = 1.0, 0.1  # of the first particles: round the origin, and round a start that was given
-CALLS = 20  # of the compiled loop: between them the clock is looked at
 COPIES = 8  # of the particles that a step holds: gradients, the optimiser's moments, a step back
 NO_SAMPLE = (
     "The particles of SVGD are placed and not drawn: nothing bounds their error, and where there are more dimensions "
@@ -83,12 +82,13 @@ class SVGD:
         together = at_once(needed, self.num_particles, options.max_memory)
         if not np.all(np.isfinite(_scores(target, u, together))):
             raise CredoError(explain(target, u[0].astype(float)))
-        state, done, quota = _begin(optimiser, u), 0, -(-self.num_steps // CALLS)
-        while done < self.num_steps and (done == 0 or time.monotonic() < deadline):
-            last = min(done + quota, self.num_steps)
-            state = _advance(data, state, stream(key, STREAM, 1), done, last, optimiser, batch_size, together)
-            done = last
-        u = np.asarray(state[0])
+
+        def advance(state, first: int, last: int):
+            return _advance(data, state, stream(key, STREAM, 1), first, last, optimiser, batch_size, together)
+
+        course = Course("particles", _begin(optimiser, u), options)
+        course.run(advance, [self.num_steps], deadline)
+        u, done = np.asarray(course.state[0]), course.done
         scores = np.asarray(_scores(target, u, together))
         if not (np.all(np.isfinite(u)) and np.all(np.isfinite(scores))):
             raise CredoError(
