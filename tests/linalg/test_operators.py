@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from credo.linalg import lowrank
 from credo.linalg.blocks import BlockDiagonal, join, take
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
@@ -94,6 +95,14 @@ def test_operator_is_a_square_root(name, traced):
     np.testing.assert_allclose(answer["round trip"], np.eye(DIM), atol=1e-8)
     np.testing.assert_allclose(answer["solve"].T @ S, np.eye(DIM), atol=1e-8)
     np.testing.assert_allclose(answer["log_det"], 0.5 * np.linalg.slogdet(covariance)[1], atol=1e-8)
+
+
+def test_variances_of_low_rank_are_found_in_blocks_on_the_host(monkeypatch):
+    monkeypatch.setattr(lowrank, "AT_ONCE", 2)
+    with double():
+        found = LowRank.from_whitened(SCALE, FACTOR / SCALE[:, None]).diagonal()
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, SCALE**2 + np.sum(FACTOR**2, axis=1), rtol=1e-12)
 
 
 def test_precision_is_not_squared():

@@ -21,6 +21,8 @@ from credo.linalg.diagonal import check_positive
 from credo.linalg.operator import ScaleOperator, Stored, is_known
 from credo.status import CredoError
 
+AT_ONCE = 2**18  # coordinates of a block
+
 
 class LowRank(ScaleOperator):
     """Built by ``from_factor`` or ``from_eigen``; the fields are δ, B, K, C and log det (I + B K Bᵀ)."""
@@ -34,11 +36,17 @@ class LowRank(ScaleOperator):
     @classmethod
     def from_factor(cls, scale: Float[Stored, " dim"], factor: Float[Stored, "dim rank"]) -> "LowRank":
         """Σ = diag(scale²) + factor factorᵀ. CredoError where a scale is not positive."""
-        check_positive("standard deviation", scale)
         _check_shapes(scale, factor)
         B = jnp.divide(factor, scale[:, None])
+        return cls.from_whitened(scale, B)
+
+    @classmethod
+    def from_whitened(cls, scale: Float[Stored, " dim"], B: Float[Stored, "dim rank"]) -> "LowRank":
+        """Σ = diag(scale) (I + B Bᵀ) diag(scale): ``from_factor`` of B times the scale, without a copy of B."""
+        check_positive("standard deviation", scale)
+        _check_shapes(scale, B)
         identity = jnp.eye(B.shape[1], dtype=B.dtype)
-        L = jnp.linalg.cholesky(identity + B.T @ B)
+        L = jnp.linalg.cholesky(identity + _gram(B))
         K = jax.scipy.linalg.solve_triangular(identity + L, identity, lower=True)
         C = K.T @ jax.scipy.linalg.solve_triangular(L, identity, lower=True)
         return cls(scale, B, K, C, jnp.sum(jnp.log(jnp.diagonal(L))))
@@ -80,9 +88,15 @@ class LowRank(ScaleOperator):
     def log_det(self) -> Float[Array, ""]:
         return jnp.sum(jnp.log(self.scale)) + self.log_det_root
 
-    def diagonal(self) -> Float[Array, " dim"]:
-        excess = jnp.sum(jnp.matmul(self.factor, self.excess()) * self.factor, axis=1)
-        return jnp.square(self.scale) * (1 + excess)
+    def diagonal(self) -> Float[Stored, " dim"]:
+        M = self.excess()
+        if is_known(self.factor) and is_known(self.scale):  # in blocks: of B there is no second copy
+            M, B, found = np.asarray(M), np.asarray(self.factor), np.square(np.asarray(self.scale))
+            for first in range(0, self.dim, AT_ONCE):
+                rows = slice(first, first + AT_ONCE)
+                found[rows] *= 1 + np.sum(B[rows] @ M * B[rows], axis=1)
+            return found
+        return jnp.square(self.scale) * (1 + jnp.sum(jnp.matmul(self.factor, M) * self.factor, axis=1))
 
     def dense(self) -> Float[Array, "dim dim"]:
         half = jnp.multiply(self.scale[:, None], self.factor)
@@ -94,8 +108,13 @@ class LowRank(ScaleOperator):
 
     def excess(self) -> Float[Array, "rank rank"]:
         """M in Σ = diag(δ) (I + B M Bᵀ) diag(δ): K + Kᵀ + K Bᵀ B Kᵀ."""
-        half = jnp.matmul(self.root, self.factor.T)
-        return jnp.add(self.root, self.root.T) + jnp.matmul(half, half.T)
+        K = jnp.asarray(self.root)
+        return K + K.T + K @ _gram(self.factor) @ K.T
+
+
+def _gram(B):
+    """Bᵀ B; on the host where B is known there."""
+    return B.T @ B if is_known(B) else jnp.matmul(B.T, B)
 
 
 def _check_shapes(scale, columns) -> None:

@@ -72,7 +72,10 @@ def _sample_positions(kind: Kind, key, n: int):
 def _each(function: Callable, rows, kind: Kind | None = None):
     """``function`` of each row: at once where that is small (half the program to compile), else in batches."""
     size = rows.size if kind is None else rows.shape[0] * max(leaf.size for leaf in jax.tree.leaves(kind))
-    return jax.vmap(function)(rows) if size <= AT_ONCE else jax.lax.map(function, rows, batch_size=256)
+    if size <= AT_ONCE:
+        return jax.vmap(function)(rows)
+    batch = max(1, min(256, AT_ONCE * rows.shape[0] // size))
+    return jax.lax.map(function, rows, batch_size=batch)
 
 
 def moments(kind: Kind, target: Target, drawn: Callable[[], Report]) -> tuple[Report, Report]:
@@ -155,10 +158,12 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
     if isinstance(kind, Gaussian):
         nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
         weights = weights / weights.sum()
-        values = _along_sd(kind, target, nodes)
-        mean = {n: np.tensordot(weights, v, axes=1) for n, v in values.items()}
-        sd = {n: np.sqrt(np.tensordot(weights, (v - mean[n]) ** 2, axes=1)) for n, v in values.items()}
-        return {n: (mean[n], sd[n]) for n in values}
+        sds, found = _sd_of(kind), {}
+        for n, v in _along_sd(kind, target, sds, nodes).items():
+            mean = np.tensordot(weights, v, axes=1)
+            found[n] = mean, np.sqrt(np.tensordot(weights, (v - mean) ** 2, axes=1))
+        centre, sd = (target.structure.unravel(np.asarray(each)) for each in (kind.mean, sds))
+        return found | {n: (centre[n], sd[n]) for n in _untransformed(target)}
     if isinstance(kind, Mixture):
         return _mixed_moments(kind, [_exact_moments(component, target) for component in kind.components])
     return {}
@@ -180,19 +185,41 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         at = {n: np.asarray(v)[0] for n, v in report_positions(target, kind.position[None]).items()}
         return {n: np.broadcast_to(v, (*p.shape, *v.shape)).copy() for n, v in at.items()}
     if isinstance(kind, Gaussian):
-        z = np.asarray(jax.scipy.special.ndtri(p.ravel()))
+        z, sds = np.asarray(jax.scipy.special.ndtri(p.ravel())), _sd_of(kind)
         # an elementwise bijection is monotone: ascending order is right whether it rises or falls
-        values = _along_sd(kind, target, np.concatenate([z, -z, [-1.0, 1.0]]))
-        return {
+        values = _along_sd(kind, target, sds, np.concatenate([z, -z, [-1.0, 1.0]]))
+        found = {
             n: np.where(v[-1] >= v[-2], v[: p.size], v[p.size : 2 * p.size]).reshape(p.shape + v.shape[1:])
             for n, v in values.items()
         }
+        centre, sd = (target.structure.unravel(np.asarray(each)) for each in (kind.mean, sds))
+        return found | {n: centre[n] + np.multiply.outer(z.reshape(p.shape), sd[n]) for n in _untransformed(target)}
     return {}
 
 
-def _along_sd(kind: Gaussian, target: Target, z: np.ndarray) -> Report:
-    """The elementwise parameters at mean + z·sd, every coordinate moved at once: each depends on its own only."""
-    sd = jnp.sqrt(kind.scale.diagonal())
-    values = report_positions(target, kind.mean + jnp.asarray(z)[:, None] * sd)
-    names = {leaf.name for leaf in target.structure.leaves if leaf.is_elementwise}
-    return {n: np.asarray(v) for n, v in values.items() if n in names}
+def _sd_of(kind: Gaussian) -> np.ndarray:
+    return np.sqrt(np.asarray(kind.scale.diagonal()))
+
+
+def _untransformed(target: Target) -> list[str]:
+    """Parameters that are their own coordinates."""
+    leaves = target.structure.leaves
+    return [leaf.name for leaf in leaves if leaf.is_elementwise and leaf.support == "real"]
+
+
+def _along_sd(kind: Gaussian, target: Target, sd: np.ndarray, z: np.ndarray) -> Report:
+    """The other elementwise parameters at mean + z·sd, all coordinates moved at once: each depends on its own only."""
+    names = {leaf.name for leaf in target.structure.leaves if leaf.is_elementwise} - set(_untransformed(target))
+    found = _moved(target, kind.mean, sd, z, tuple(sorted(names))) if names else {}
+    return {n: np.asarray(v) for n, v in found.items()}
+
+
+@functools.partial(jax.jit, static_argnames="names")
+def _moved(target: Target, mean, sd, z, names: tuple[str, ...]) -> Report:
+    def at(z):
+        values = target.model.report(target.constrain(mean + z * sd))
+        return {n: values[n] for n in names}
+
+    if z.size * mean.size <= AT_ONCE:
+        return jax.vmap(at)(z)
+    return jax.lax.map(at, z)  # the others are as many numbers as there are weights

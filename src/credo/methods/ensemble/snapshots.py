@@ -52,7 +52,7 @@ class StochasticWeightSnapshots:
             target,
             cycling_adam(self.step_size, length, self.cycles),
             batch,
-            position.astype(jnp.result_type(float)),
+            position.astype(jnp.result_type(float), copy=False),
             stream(key, 1),
             options,
             num_steps=times[-1],

@@ -170,9 +170,10 @@ def _widest_step(target, batch_size: int, key, u):
 def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " dim"], variance) -> Gaussian:
     """From the mean and variance (dim,) of a path and the ``last`` of its snapshots."""
     sd = np.sqrt(0.5 * np.maximum(variance, LEAST_SD**2 * max(float(variance.max()), 1e-30)))
-    factor = (last - mean).T
-    factor *= (2.0 * (len(last) - 1)) ** -0.5
-    return Gaussian(mean, LowRank.from_factor(sd, factor))
+    B = np.empty(last.shape[::-1], last.dtype)  # the one array of this size beside the snapshots
+    np.subtract(last.T, mean[:, None], out=B)
+    B /= (sd * np.sqrt(2.0 * (len(last) - 1)))[:, None]
+    return Gaussian(mean, LowRank.from_whitened(sd, B))
 
 
 def _posterior(kind, target, trained: Trained) -> Posterior:

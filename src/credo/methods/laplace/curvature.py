@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from credo.linalg.products import linear_ggn, second_order
+from credo.linalg.products import second_order
 from credo.methods.laplace import layered
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
@@ -28,6 +28,7 @@ from credo.model.heads import Head
 from credo.model.target import Target
 from credo.status import CredoError
 
+EXPENSIVE, COLUMNS = 1e10, 32  # multiplications: a second; above it so many columns a row stand for its outputs
 FEW = 100  # coordinates: a program of columns is compiled sooner than one of layers
 
 Free = Int[np.ndarray, " free"] | None  # coordinates, ascending; None for all
@@ -83,6 +84,15 @@ class OuterProducts:
         """Lᵢ of each row, weights included."""
         raise NotImplementedError
 
+    def width(self, num_outputs: int) -> int:
+        """How many columns Lᵢ has: backward passes of the network a row."""
+        return num_outputs
+
+    def times(self, target: Target, u, rows: Rows) -> Callable:
+        """v (M, K) ↦ Lᵢ Lᵢᵀ vᵢ of each row."""
+        L = self.roots(target, u, rows)
+        return lambda v: jnp.einsum("mkc,mc->mk", L, jnp.einsum("mkc,mk->mc", L, v))
+
     def check(self, target: Target) -> None:
         if target.y is None or target.model.likelihood is None:
             raise CredoError(
@@ -92,8 +102,8 @@ class OuterProducts:
         if target.head is None:
             raise CredoError(
                 f"{_NAMES.get(type(self).__name__, type(self).__name__)} needs the natural outputs of the likelihood, "
-                "and they are not known for this one: use curvature=ExactHessian(), or one scalar Normal, StudentT, "
-                "Bernoulli, Binomial, Categorical, Poisson or Exponential outcome a row."
+                "and they are not known for this one: use curvature=ExactHessian(), or Normal, StudentT, Bernoulli, "
+                "Binomial, Poisson or Exponential outcomes, one or several a row, or a Categorical one."
             )
 
     def matrix(self, objective, target, optimum, chunk, free=None):
@@ -128,16 +138,23 @@ class GaussNewton(OuterProducts):
 
     It leaves out the curvature of the outputs as functions of the parameters. For canonical heads it is the outer
     product approximation of Bishop (2006, section 5.4.2) and the Fisher information.
-    Needs a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson,
-    Exponential, one scalar or class a row.
+    Needs a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Poisson, Exponential,
+    one scalar or several columns a row, or Categorical, one class a row.
     """
 
     def roots(self, target, u, rows):
         assert target.head is not None  # checked
         if target.head.name == "categorical":
             return _softmax_roots(target, u, rows)
-        values, vectors = jnp.linalg.eigh(_fisher(target, u, rows))
-        return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
+        return jnp.sqrt(_fisher(target, u, rows))  # diagonal, but for classes
+
+    def times(self, target, u, rows):
+        assert target.head is not None  # checked
+        if target.head.name != "categorical":
+            return OuterProducts.times(self, target, u, rows)
+        head, distribution, weights = _observed(target, u, rows)
+        p = jax.nn.softmax(head.split(distribution))  # no matrix of all pairs of classes
+        return lambda v: weights[:, None] * p * (v - jnp.sum(p * v, axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,9 @@ class EmpiricalFisher(OuterProducts):
         slope = jax.grad(lambda z: jnp.sum(head.join(z, distribution).log_prob(rows.y)))(z)
         return (jnp.sqrt(weights)[:, None] * slope)[:, :, None]
 
+    def width(self, num_outputs):
+        return 1
+
 
 @dataclass(frozen=True)
 class SampledFisher(OuterProducts):
@@ -169,14 +189,36 @@ class SampledFisher(OuterProducts):
     seed: int = field(default=0, metadata={"at_least": 0})
 
     def roots(self, target, u, rows):
-        root = GaussNewton().roots(target, u, rows)
+        head, distribution, weights = _observed(target, u, rows)
+        z = head.split(distribution)
         # of the row itself, so that chunks of rows, whatever their size, have independent signs
         key = jax.random.key(self.seed)
-        seeds = jax.lax.bitcast_convert_type(_numbers(rows, len(root)), jnp.uint32)
-        signs = jax.vmap(
-            lambda s: jax.random.rademacher(jax.random.fold_in(key, s), (root.shape[2], self.num_columns), root.dtype)
-        )(seeds)
-        return jnp.einsum("mkl,mlc->mkc", root, signs) / np.sqrt(self.num_columns).astype(root.dtype)
+        seeds = jax.lax.bitcast_convert_type(_numbers(rows, len(z)), jnp.uint32)
+        shape = (z.shape[1], self.num_columns)
+        E = jax.vmap(lambda s: jax.random.rademacher(jax.random.fold_in(key, s), shape, z.dtype))(seeds)
+        E = E / np.sqrt(self.num_columns).astype(z.dtype)
+        if head.name != "categorical":
+            return jnp.einsum("mkl,mlc->mkc", GaussNewton().roots(target, u, rows), E)
+        p = jax.nn.softmax(z)  # of many classes: no matrix of all pairs
+        r = jnp.sqrt(p)
+        along = jnp.einsum("mk,mkc->mc", r, E)
+        return jnp.sqrt(weights)[:, None, None] * (r[:, :, None] * E - p[:, :, None] * along[:, None, :])
+
+    def width(self, num_outputs):
+        return self.num_columns
+
+
+def affordable(target: Target) -> OuterProducts:
+    """Gauss-Newton, or where a backward pass for each output of each row is dear, by a few random columns a row."""
+    head = target.head
+    assert head is not None  # checked
+    u = jax.ShapeDtypeStruct((target.dim,), np.dtype(float))
+    row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
+    z = jax.eval_shape(lambda u: head.split(target.likelihood_distribution(target.constrain(u), row)), u)
+    num_outputs = z.shape[-1]
+    if num_outputs <= 2 * COLUMNS or target.size * num_outputs * (target.dim + num_outputs**2) <= EXPENSIVE:
+        return GaussNewton()
+    return SampledFisher(COLUMNS)
 
 
 @functools.partial(jax.jit, static_argnames=("function", "form", "chunk"))
@@ -200,12 +242,11 @@ def likelihood_product(curvature: OuterProducts, target: Target, u, free) -> Cal
     def outputs(v) -> Float[Array, "M K"]:
         return head.split(target.likelihood_distribution(target.constrain(_moved(u, free, v)), target.x))
 
-    def squares(z):
-        weights = jnp.ones(z.shape[:1], z.dtype) if target.weights is None else jnp.asarray(target.weights)
-        L = curvature.roots(target, u, Rows(target.x, target.y, weights))
-        return L @ jnp.swapaxes(L, 1, 2)
-
-    return linear_ggn(outputs, squares, _part(u, free))
+    z, forward = jax.linearize(outputs, _part(u, free))
+    back = jax.linear_transpose(forward, _part(u, free))
+    weights = jnp.ones(z.shape[:1], z.dtype) if target.weights is None else jnp.asarray(target.weights)
+    times = curvature.times(target, u, Rows(target.x, target.y, weights))
+    return lambda v: back(times(forward(v)))[0]
 
 
 def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> Float[np.ndarray, " free"]:

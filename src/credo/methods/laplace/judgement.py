@@ -18,11 +18,13 @@ from credo.methods.optimise.objective import Objective
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
-from credo.predict.linearised import Linearised, Probit
+from credo.predict.linearised import Linearised, Probit, Quadrature
 from credo.status import CredoError, Verdict
 
 WEIGHED = 100  # coordinates up to which draws are weighed
-NUM_ROWS, NUM_REPLICATES = 1_000, 8
+NUM_ROWS, FEWEST_ROWS, NUM_REPLICATES = 1_000, 100, 8
+WORK = 1e8  # rows times coordinates, of rows above the fewest
+NUM_DRAWS = 64  # of the outputs of many classes
 CERTAIN = 3.0  # standard errors
 
 LINEARISED = (
@@ -63,7 +65,8 @@ def verdict_of(
 
 def surprise(posterior: Posterior, target: Target, key) -> float | None:
     """What is certain of it; None where the outcome has no linearised predictive."""
-    rows = np.unique(np.linspace(0, target.size - 1, min(NUM_ROWS, target.size)).astype(int))
+    number = min(target.size, int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
+    rows = np.unique(np.linspace(0, target.size - 1, number).astype(int))
     data = target.rows(rows)
     try:
         seen, expected = _scores(posterior, data.x, data.y, key)
@@ -75,19 +78,27 @@ def surprise(posterior: Posterior, target: Target, key) -> float | None:
 
 
 def _scores(posterior: Posterior, x, y, key) -> tuple[np.ndarray, np.ndarray]:
-    """log p(yᵢ | xᵢ, D), and its expectation: of classes by MacKay's formula and a sum over them, without an integral;
-    of normal outcomes that of a normal distribution of their variance; of others by draws."""
+    """log p(yᵢ | xᵢ, D), and its expectation: of classes a sum over them; of normal outcomes that of a normal
+    distribution of their variance; of others by draws."""
+    head = posterior.target.head
+    if head is not None and head.name in ("bernoulli", "categorical"):
+        probs = _probs(posterior, x)
+        probs = np.stack([1 - probs, probs], axis=1) if probs.ndim == 1 else probs
+        logs = np.log(np.maximum(probs, np.finfo(probs.dtype).tiny))
+        return logs[np.arange(len(logs)), np.asarray(y).astype(int)], np.sum(probs * logs, axis=1)
+    predictive = posterior.predict(x, Linearised())
+    seen = predictive.log_prob(y)
+    if predictive._outcomes.family == "Normal":
+        return seen, -0.5 * np.log(2 * np.pi * np.e * np.asarray(predictive.variance)).reshape(len(seen), -1).sum(
+            axis=1
+        )
+    replicates = predictive.sample(int(key[0]), NUM_REPLICATES)
+    return seen, np.mean([predictive.log_prob(each) for each in replicates], axis=0)
+
+
+def _probs(posterior: Posterior, x) -> np.ndarray:
+    """By MacKay's formula, without an integral; of more classes than it takes, by draws of their logits."""
     try:
-        probs = np.asarray(posterior.predict(x, Probit()).probs)
+        return np.asarray(posterior.predict(x, Probit()).probs)
     except CredoError:
-        predictive = posterior.predict(x, Linearised())
-        seen = predictive.log_prob(y)
-        if predictive._outcomes.family == "Normal":
-            return seen, -0.5 * np.log(2 * np.pi * np.e * np.asarray(predictive.variance)).reshape(len(seen), -1).sum(
-                axis=1
-            )
-        replicates = predictive.sample(int(key[0]), NUM_REPLICATES)
-        return seen, np.mean([predictive.log_prob(each) for each in replicates], axis=0)
-    probs = np.stack([1 - probs, probs], axis=1) if probs.ndim == 1 else probs
-    logs = np.log(np.maximum(probs, np.finfo(probs.dtype).tiny))
-    return logs[np.arange(len(logs)), np.asarray(y).astype(int)], np.sum(probs * logs, axis=1)
+        return np.asarray(posterior.predict(x, Quadrature(NUM_DRAWS)).probs)

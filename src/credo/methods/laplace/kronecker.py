@@ -131,12 +131,13 @@ def gather(
     target: Target, u, layers: Layers, shared: str, curvature: OuterProducts | None = None
 ) -> tuple[Factors, list[int]]:
     """Factors summed over the rows, as many at once as memory holds, and the places of each layer."""
-    num_outputs, by_use = layered.places(target, u, layers)
-    numbers = num_outputs * layers.rest.size + 1
+    curvature = curvature or GaussNewton()
+    num_columns, by_use = layered.places(curvature, target, u, layers)
+    numbers = num_columns * layers.rest.size + 1
     for layer, each in zip(layers.layers, by_use, strict=True):
-        numbers += sum(each) * (layer.index.shape[0] + num_outputs * layer.index.shape[1])
+        numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])
     frozen = layered.Frozen(layers)
-    total = layered.summed(_gather, target, u, numbers, curvature or GaussNewton(), frozen, shared)
+    total = layered.summed(_gather, target, u, numbers, curvature, frozen, shared)
     return total, [1 if shared == "reduce" else sum(each) for each in by_use]
 
 

@@ -17,7 +17,7 @@ from credo.algorithm import Options
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Kronecker
-from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton
+from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, affordable
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import verdict_of
 from credo.methods.laplace.needs import check_memory
@@ -62,10 +62,12 @@ class Laplace:
 
     Of a network (``credo.nn.BayesianNetwork``) it starts at the given weights, trains them by Adam on minibatches
     (``num_steps`` updates, 60 epochs if left out; 0 for weights that are trained) and polishes them on all data.
-    ``structure`` and ``curvature`` left out: Gauss-Newton, dense up to 1,000 coordinates and Kronecker above, as
-    ``info`` says. ``tune``: noise and prior precisions that are unknown to the model are found by the evidence, in
-    turns with the weights (``Evidence(…)`` has the settings; False leaves them parameters like the others; without
-    any it does nothing). ``predict(x)`` is then ``Linearised()``, since draws of the weights underfit.
+    ``structure`` and ``curvature`` left out: Gauss-Newton, dense up to 1,000 coordinates (3,000 of a subset) and
+    Kronecker above, as ``info`` says; where a row has more than 64 outputs and a backward pass for each would be dear,
+    by 32 random columns a row, ``SampledFisher(32)``. ``tune``: noise and prior precisions that are unknown to the
+    model are found by the evidence, in turns with the weights (``Evidence(…)`` has the settings; False leaves them
+    parameters like the others; without any it does nothing). ``predict(x)`` is then ``Linearised()``, since draws of
+    the weights underfit.
 
     Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for
     A, sds of 5 at most on logs and logits, so that its draws are numbers, and no evidence), and ``pareto_k``
@@ -151,8 +153,8 @@ class Laplace:
         return target.head is not None or self.curvature is not None
 
     def _fit_network(self, target: Target, key, start, options: Options, is_part: bool) -> Posterior:
-        curvature = self.curvature or GaussNewton()
-        curvature.check(target)
+        (self.curvature or GaussNewton()).check(target)
+        curvature = self.curvature or affordable(target)
         objective = self._objective(target)
         u = starting_position(target, key, self.prior if start is None else start)
         found = fit_network(self, objective, target, u, curvature, key, options, is_begun=is_part)

@@ -39,6 +39,10 @@ class Rooted(Protocol):
         """L (M, K, columns) of each row, weights included."""
         ...
 
+    def width(self, num_outputs: int) -> int:
+        """How many columns L has."""
+        ...
+
 
 def layers_of(target: Target, u, who: str, instead: str) -> Layers:
     """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone.
@@ -84,11 +88,11 @@ def outputs_of_row(target: Target, u, row):
     return head.split(target.likelihood_distribution(target.constrain(u), one))[0]
 
 
-def places(target: Target, u, layers: Layers) -> tuple[int, list[list[int]]]:
-    """The number of outputs of a row, and at how many places it is in each use of each layer."""
+def places(curvature: Rooted, target: Target, u, layers: Layers) -> tuple[int, list[list[int]]]:
+    """The number of columns of a row, and at how many places it is in each use of each layer."""
     row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], target.x))
     z, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], u, row)
-    return z.size, [[a.shape[0] for a in each] for each in inputs]
+    return curvature.width(z.size), [[a.shape[0] for a in each] for each in inputs]
 
 
 def summed(function, target: Target, u, numbers: int, *static):
@@ -113,14 +117,14 @@ def summed(function, target: Target, u, numbers: int, *static):
 
 def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
     """Σ Jᵀ F J over the coordinates ``free``, those of ``layers``: (free, free) in the precision of u."""
-    num_outputs, by_use = places(target, u, layers)
+    num_columns, by_use = places(curvature, target, u, layers)
     shapes = [layer.index.shape for layer in layers.layers]
     is_single = [len(each) == 1 and each[0] == 1 for each in by_use]
-    pairs = separable(shapes, is_single, num_outputs)
-    numbers = num_outputs * free.size if len(pairs) < len(shapes) * (len(shapes) + 1) // 2 or layers.rest.size else 0
+    pairs = separable(shapes, is_single, num_columns)
+    numbers = num_columns * free.size if len(pairs) < len(shapes) * (len(shapes) + 1) // 2 or layers.rest.size else 0
     numbers += sum(shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs)
-    numbers += sum(num_outputs * s[0] * s[1] for s, single in zip(shapes, is_single, strict=True) if not single)
-    numbers += num_outputs * sum(sum(each) * s[1] for each, s in zip(by_use, shapes, strict=True))
+    numbers += sum(num_columns * s[0] * s[1] for s, single in zip(shapes, is_single, strict=True) if not single)
+    numbers += num_columns * sum(sum(each) * s[1] for each, s in zip(by_use, shapes, strict=True))
     blocks = summed(_blocks, target, u, numbers + 1, curvature, Frozen(layers), pairs)
     groups = [np.searchsorted(free, layer.index.ravel()) for layer in layers.layers]
     groups += [np.searchsorted(free, layers.rest)] if layers.rest.size else []
@@ -210,11 +214,11 @@ def _jacobian(a_uses, g_uses):
 
 def diagonal(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
     """The diagonal of ``matrix`` (free,)."""
-    num_outputs, by_use = places(target, u, layers)
-    numbers = num_outputs * layers.rest.size + 1
+    num_columns, by_use = places(curvature, target, u, layers)
+    numbers = num_columns * layers.rest.size + 1
     for layer, each in zip(layers.layers, by_use, strict=True):
-        numbers += sum(each) * (layer.index.shape[0] + num_outputs * layer.index.shape[1])
-        numbers += num_outputs * layer.index.size if sum(each) > 1 else 0
+        numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])
+        numbers += num_columns * layer.index.size if sum(each) > 1 else 0
     parts = summed(_squares, target, u, numbers, curvature, Frozen(layers))
     found = np.empty(free.size, u.dtype)
     for layer, part in zip(layers.layers, parts, strict=False):

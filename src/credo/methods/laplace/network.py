@@ -18,12 +18,12 @@ import optax
 from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
 from credo.linalg.operator import ScaleOperator
-from credo.methods.laplace.curvature import Curvature, GaussNewton
+from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum
 from credo.methods.laplace.kronecker import Kronecker
-from credo.methods.laplace.layered import layers_of
+from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
-from credo.methods.laplace.subset import All, Subset, shape_of
+from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from credo.methods.laplace.laplace import Laplace
 
 UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
+UP_TO_DENSE_PART = 3_000  # of a subset: twenty seconds
 BATCH_SIZE, STEP_SIZE = 128, 0.01
 WORK, FEWEST, MOST = 2e8, 100, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
+PAIRS, FEW_PAIRS, HISTORY = 30, 4, 2**28  # of L-BFGS, and the bytes that they may take above the fewest
+LARGE, LEAST = 2e10, 30  # and no more where a gradient takes a second
 NEAR = 1e-9  # its end: a gradient in white coordinates
 PATIENT, ENOUGH = 100, 0.05  # after so many gradients a mode this near, in posterior sds, is taken
 
@@ -115,8 +118,10 @@ def polish(
     from scipy.optimize import minimize
 
     white = _White(objective, u, scale, num_fixed, deadline)
-    number = int(np.clip(WORK / (max(num_rows, 1) * len(u)), FEWEST, MOST))
-    options = {"maxfun": number, "maxiter": number, "gtol": NEAR, "ftol": 1e-15, "maxcor": 30}
+    size = max(num_rows, 1) * len(u)
+    number = int(min(np.clip(WORK / size, FEWEST, MOST), max(LARGE / size, LEAST)))
+    pairs = int(np.clip(HISTORY // (16 * len(u)), FEW_PAIRS, PAIRS))
+    options = {"maxfun": number, "maxiter": number, "gtol": NEAR, "ftol": 1e-15, "maxcor": pairs}
     with contextlib.suppress(_EnoughError):
         minimize(white, np.zeros(len(u)), jac=True, method="L-BFGS-B", options=options)
     if white.best is None:
@@ -234,6 +239,12 @@ def fit_network(
     )
 
 
+def at_rest(u: np.ndarray) -> Optimum:
+    """``u`` for what asks where the density has its mode."""
+    nothing = np.zeros_like(u)
+    return Optimum(u, 0.0, nothing, np.inf, None, nothing, nothing, Status.MAX_STEPS, 0, 0, 0)
+
+
 class Look(NamedTuple):
     """The Gaussian's shape at a position, whatever the prior."""
 
@@ -244,9 +255,9 @@ class Look(NamedTuple):
     chunk: int
 
     def __call__(self, objective: Objective, u: np.ndarray) -> Shape:
-        nothing = np.zeros_like(u)
-        at = Optimum(u, 0.0, nothing, np.inf, None, nothing, nothing, Status.MAX_STEPS, 0, 0, 0)
-        return shape_of(self.structure, self.subset, self.curvature, objective, self.target, at, self.chunk, True)
+        return shape_of(
+            self.structure, self.subset, self.curvature, objective, self.target, at_rest(u), self.chunk, True
+        )
 
     @property
     def is_tunable(self) -> bool:
@@ -263,17 +274,30 @@ class Look(NamedTuple):
 def _look(laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, u) -> tuple[Look, tuple[str, ...]]:
     """The structure asked for, else the fullest that is cheap and possible; and a sentence where that was the least."""
     look = Look(laplace.structure or Dense(), laplace.subset, curvature, target, chunk)
-    if laplace.structure is not None or target.dim <= UP_TO_DENSE or not isinstance(laplace.subset, All):
-        return look, ()
-    if isinstance(curvature, GaussNewton):
-        try:
-            layers = layers_of(target, jnp.asarray(u), "Kronecker()", "structure=Diagonal()")
-        except CredoError:
-            layers = None
-        if layers is not None and layers.layers:
-            return look._replace(structure=Kronecker()), ()
+    said = _said_of(curvature) if laplace.curvature is None else ()
+    if laplace.structure is not None or target.dim <= UP_TO_DENSE or isinstance(laplace.subset, LargestVariance):
+        return look, said
+    free = None
+    if not isinstance(laplace.subset, All):
+        unit = Objective(unit_density, unit_density, None, "")
+        free = laplace.subset.coordinates(target, curvature, unit, at_rest(u), chunk)
+        if free is None or free.size <= UP_TO_DENSE_PART:
+            return look, said
+    is_factored = isinstance(curvature, GaussNewton | SampledFisher)
+    if is_factored and layers_or_none(target, jnp.asarray(u), free) is not None:
+        return look._replace(structure=Kronecker()), said
     sentence = "The weights are taken for independent: no layers with Kronecker factors were found in the network."
-    return look._replace(structure=Diagonal()), (sentence,)
+    return look._replace(structure=Diagonal()), (*said, sentence)
+
+
+def _said_of(curvature: Curvature) -> tuple[str, ...]:
+    """Of a curvature that was chosen by its cost."""
+    if not isinstance(curvature, SampledFisher):
+        return ()
+    return (
+        f"The curvature of the many outputs of a row is that of {curvature.num_columns} random columns: unbiased, and "
+        "curvature=GaussNewton() takes them all.",
+    )
 
 
 def _approach(objective: Objective, look: Look, u, is_trained: bool, deadline: float):

@@ -26,15 +26,17 @@ def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Flo
         return np.stack([_given(target, init, as_key(stream(key, STREAM, i)), start) for i in range(num)])
     random = np.random.default_rng(stream(key, STREAM))
     if start is None:
-        return SPREAD * random.normal(size=(num, target.dim))
+        return random.normal(scale=SPREAD, size=(num, target.dim))
     center = np.asarray(target.unconstrain(start))
     spread, first = np.zeros(target.dim), 0
     for leaf in target.structure.leaves:
         rows = slice(first, first + leaf.size)
         spread[rows] = np.std(center[rows]) if leaf.size > 1 else 0.0
         first += leaf.size
-    mean = np.where(spread > 0, 0.0, center)
-    return mean + spread * random.normal(size=(num, target.dim))
+    z = random.normal(size=(num, target.dim))
+    z *= spread
+    z += np.where(spread > 0, 0.0, center)
+    return z
 
 
 def _given(target: Target, init: Callable, key, start) -> np.ndarray:

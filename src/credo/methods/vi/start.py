@@ -61,8 +61,10 @@ def find_start(target: Target, family: Family, key, start, options: Options, *, 
     if isinstance(family, MixtureOf) and family.num_starts > 1:
         return _find_modes(target, family, key, start, options, solver)
     if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
-        covariance = np.asarray(start.kind.scale.dense())
-        return Start(family.around(np.asarray(start.kind.mean), np.linalg.inv(covariance)), 0)
+        scale, mean = start.kind.scale, np.asarray(start.kind.mean)
+        if target.dim > MAX_CURVATURE:
+            return Start(family.around(mean, 1 / np.asarray(scale.diagonal())), 0)
+        return Start(family.around(mean, np.linalg.inv(np.asarray(scale.dense()))), 0)
     position = starting_position(target, key, start)
     if solver is None:
         solver = Dense(chunk_size(target, options.max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()

@@ -1,0 +1,60 @@
+"""Moments and quantiles of Gaussians: what is its own coordinate is read off, the rest is integrated at any size."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.linalg.diagonal import Diagonal
+from credo.linalg.lowrank import LowRank
+from credo.posterior import marginals
+from credo.posterior.kinds import Gaussian
+from credo.posterior.posterior import Posterior
+from credo.precision import double
+from credo.status import Verdict
+
+MEAN, SD = np.array([0.3, -1.2, 2.0]), np.array([0.5, 1.5, 0.2])
+
+
+def posterior_of(scale):
+    model = credo.Model(
+        {"tau": dist.HalfNormal(1.0), "w": dist.Normal(0.0, 1.0).expand([2])}, lambda params, x: dist.Normal(0.0, 1.0)
+    )
+    return Posterior(Gaussian(MEAN, scale), model.given(y=np.zeros(2)).flat(), verdict=Verdict("pass"))
+
+
+@pytest.mark.parametrize("at_once", [10_000_000, 1], ids=["together", "one after another"])
+def test_transformed_parameters_are_integrated_and_the_others_are_their_coordinates(at_once, monkeypatch):
+    monkeypatch.setattr(marginals, "AT_ONCE", at_once)
+    marginals._moved.clear_cache()  # type: ignore[attr-defined]
+    posterior = posterior_of(Diagonal(SD))
+    tau = stats.lognorm(SD[0], scale=np.exp(MEAN[0]))
+    assert posterior.mean()["tau"] == pytest.approx(tau.mean(), rel=1e-10)
+    assert posterior.sd()["tau"] == pytest.approx(tau.std(), rel=1e-10)
+    np.testing.assert_array_equal(posterior.mean()["w"], MEAN[1:])
+    np.testing.assert_allclose(posterior.sd()["w"], SD[1:], rtol=1e-15)
+    found = posterior.quantile([0.1, 0.5, 0.9])
+    np.testing.assert_allclose(found["tau"], tau.ppf([0.1, 0.5, 0.9]), rtol=1e-8)
+    expected = stats.norm(MEAN[1:], SD[1:]).ppf(np.array([0.1, 0.5, 0.9])[:, None])
+    np.testing.assert_allclose(found["w"], expected, rtol=1e-8)
+
+
+def test_no_weight_is_evaluated_at_nodes(monkeypatch):
+    """Sixty-four positions of ten million weights would be 5 GB."""
+    monkeypatch.setattr(marginals, "_moved", None)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda params, x: dist.Normal(0.0, 1.0))
+    factor = np.arange(6.0).reshape(3, 2)
+    with double():
+        kind = Gaussian(MEAN, LowRank.from_factor(SD, factor))
+    posterior = Posterior(kind, model.given(y=np.zeros(2)).flat(), verdict=Verdict("pass"))
+    np.testing.assert_allclose(posterior.sd()["w"], np.sqrt(SD**2 + np.sum(factor**2, axis=1)), rtol=1e-12)
+    np.testing.assert_allclose(posterior.quantile(0.5)["w"], MEAN)
+
+
+def test_draws_of_long_positions_are_few_at_a_time(monkeypatch):
+    together = posterior_of(Diagonal(SD)).sample(0, 5)
+    monkeypatch.setattr(marginals, "AT_ONCE", 1)
+    marginals._sample_positions.clear_cache()  # type: ignore[attr-defined]
+    apart = posterior_of(Diagonal(SD)).sample(0, 5)
+    np.testing.assert_array_equal(together["w"], apart["w"])
