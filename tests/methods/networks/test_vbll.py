@@ -36,9 +36,9 @@ def classifier(prior=None) -> credo.Target:
     return BayesianNetwork(apply, weights(3), head=Categorical(), prior=prior).given(X, CLASSES)
 
 
-def linear() -> credo.Target:
+def linear(scale: float = 1.0) -> credo.Target:
     def line(params, x):
-        return x @ params["w"] + params["b"]
+        return scale * (x @ params["w"]) + params["b"]
 
     return BayesianNetwork(line, {"w": np.zeros((2, 1)), "b": np.zeros(1)}, head=Gaussian(NOISE)).given(X, Y)
 
@@ -124,10 +124,11 @@ def test_the_bound_of_a_gaussian_is_the_elbo():
 # the fit ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("covariance", ["dense", "diagonal"])
-def test_linear_regression_is_exact(covariance):
-    posterior = credo.fit(linear(), credo.VBLL(covariance=covariance, num_steps=20), progress=False)
-    A = np.column_stack([X, np.ones(N)])
+@pytest.mark.parametrize(("covariance", "scale"), [("dense", 1.0), ("diagonal", 1.0), ("dense", 0.3)])
+def test_linear_regression_is_exact(covariance, scale):
+    """Also where products are scaled before the bias is added."""
+    posterior = credo.fit(linear(scale), credo.VBLL(covariance=covariance, num_steps=20), progress=False)
+    A = np.column_stack([scale * X, np.ones(N)])
     precision = A.T @ A / NOISE**2 + np.eye(3)
     mean = np.linalg.solve(precision, A.T @ Y / NOISE**2)
     found = posterior.mean()["weights"]

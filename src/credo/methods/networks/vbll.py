@@ -57,18 +57,24 @@ class Parameters(NamedTuple):
 
 
 class LastLayer(NamedTuple):
-    """``index`` (out, n): the coordinates of each output's weights, its bias last. ``place``: among the ``layers``."""
+    """``index`` (out, n): the coordinates of each output's weights, its bias last.
+
+    ``place``, ``bias``: of the products and of the biases among the ``layers``.
+    """
 
     index: np.ndarray
     place: int
+    bias: int | None
     layers: Layers
 
     def features(self, u, row) -> tuple[Any, Any, Any]:
         """(outputs z (K,), what multiplies the weights (n,), ∂z/∂(the layer's outputs) (K, out)) of one row."""
         z, inputs, back = self.layers.linearised(u, row)
-        a = inputs[self.place][0][0]
-        a = jnp.concatenate([a, jnp.ones(self.index.shape[1] - a.shape[0], a.dtype)])
-        g = jax.vmap(lambda cotangent: back(cotangent)[self.place][0][0])(jnp.eye(z.shape[0], dtype=z.dtype))
+        a, found = inputs[self.place][0][0], jax.vmap(back)(jnp.eye(z.shape[0], dtype=z.dtype))
+        g = found[self.place][0][:, 0]
+        if self.bias is not None:  # the products may be scaled before it is added
+            scaled = jnp.sum(found[self.bias][0][:, 0] * g) / jnp.maximum(jnp.sum(g * g), jnp.finfo(g.dtype).tiny)
+            a = jnp.concatenate([a, scaled[None]])
         return z, a, g
 
 
@@ -198,7 +204,8 @@ def find_last_layer(target: Target, rows: Rows) -> LastLayer:
         )
     index = np.concatenate([products[0].index, *(bias.index for bias in biases)], axis=0).T
     place = next(i for i, layer in enumerate(layers.layers) if layer is products[0])
-    return LastLayer(np.ascontiguousarray(index), place, layers)
+    bias = next((i for i, layer in enumerate(layers.layers) if any(layer is each for each in biases)), None)
+    return LastLayer(np.ascontiguousarray(index), place, bias, layers)
 
 
 def _checked(target: Target, position, is_dense: bool) -> LastLayer:
@@ -240,7 +247,7 @@ def _checks(target: Target, position, rows: Rows):
     def outputs(u):
         return target.outputs(target.constrain(u), rows.x)  # type: ignore[misc]
 
-    _, _, g = last.features(position, jax.tree.map(lambda leaf: leaf[0], rows.x))
+    _, a, g = last.features(position, jax.tree.map(lambda leaf: leaf[0], rows.x))
     locations = g[::2]
     middle, (below, above) = outputs(position), (outputs(position + sign * step) for sign in (-1, 1))
     scale = jnp.max(jnp.abs(above - below)) + 1e-30
@@ -254,10 +261,9 @@ def _checks(target: Target, position, rows: Rows):
     n = last.index.shape[1]
     moved = jnp.zeros_like(position).at[last.index[:, n - 1]].set(jnp.cos(jnp.arange(len(last.index))))
     by_bias = outputs(position + moved) - middle
-    expected = g @ jnp.cos(jnp.arange(len(last.index)))
-    has_bias = n > last.layers.layers[last.place].index.shape[0]
+    expected = g @ jnp.cos(jnp.arange(len(last.index))) * a[-1]
     is_shared = jnp.all(jnp.abs(by_bias[0] - expected) < 10 * rounding * (1 + jnp.max(jnp.abs(middle))))
-    return is_linear, is_normal, is_shared if has_bias else True
+    return is_linear, is_normal, is_shared if last.bias is not None else True
 
 
 def _prior_precision(target: Target, u, last: LastLayer):
