@@ -17,6 +17,7 @@ from credo import CredoError, Model
 from credo.methods.settings import check_settings
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior, as_key
+from interrupted import obeying_ctrl_c
 
 X = np.random.default_rng(0).normal(size=(20, 2))
 
@@ -197,14 +198,10 @@ def stopped_before_it_began(start, folder, monkeypatch) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever runs the tests
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr("credo.methods.mcmc.chains.start_chains", interrupt)
-            with pytest.raises(KeyboardInterrupt) as caught:
-                credo.fit(TARGET, SHORT, start=start, checkpoint=folder, progress=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with obeying_ctrl_c(), monkeypatch.context() as patch:
+        patch.setattr("credo.methods.mcmc.chains.start_chains", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            credo.fit(TARGET, SHORT, start=start, checkpoint=folder, progress=False)
     return caught.value.__notes__[0]
 
 

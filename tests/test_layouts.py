@@ -11,10 +11,10 @@ import pytest
 import credo
 from credo import crew
 from credo.algorithm import Algorithm, Options, Phase, Stages
-from credo.journal import Journal
 from credo.precision import double
 from credo.progress import _describe
 from credo.run import run
+from interrupted import at_chunk
 from targets import TARGETS
 
 NUM_CHAINS = 8
@@ -114,21 +114,9 @@ def test_chunks_change_nothing(reference, monkeypatch, length):
 @pytest.mark.parametrize("num_chunks", [1, 2, 4, 6])
 @pytest.mark.parametrize("before_state", [False, True])
 def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, num_chunks, before_state):
-    add, seen = Journal.add, []
-
-    def stop(self, phase, chains, first, last, states, rows):
-        seen.append(last)
-        if len(seen) >= num_chunks:
-            if before_state:
-                self.write_draws(phase, chains, first, last, rows)
-            raise KeyboardInterrupt
-        add(self, phase, chains, first, last, states, rows)
-
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, at_chunk(num_chunks, before_state=before_state):
         patch.setattr(crew, "MAX_CHUNK", 32)
-        patch.setattr(Journal, "add", stop)
-        with pytest.raises(KeyboardInterrupt):
-            wander(checkpoint=tmp_path)
+        wander(checkpoint=tmp_path)
     same(reference, wander(checkpoint=tmp_path, resume=True))
 
 

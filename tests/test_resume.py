@@ -1,14 +1,11 @@
 """``credo.resume`` where something went wrong since: each has its sentence, and what was drawn is kept."""
 
-import errno
-import os
-
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo import crew
+from interrupted import on_a_full_disk
 
 METHOD = credo.NUTS(num_warmup=60, num_draws=120)
 
@@ -32,23 +29,11 @@ def target():
 
 
 @pytest.fixture(params=["threads", "vectorized"])
-def begun(request, target, tmp_path, monkeypatch):
+def begun(request, target, tmp_path):
     """A folder whose run a full disk stopped in the middle of sampling."""
-    folder, fsync, layout = tmp_path / "run", os.fsync, request.param
-
-    def full(descriptor):
-        if len(list(folder.glob("draws-3-*"))) >= 5:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(crew, "FIRST_CHUNK", 16)
-        patch.setattr(crew, "MAX_CHUNK", 16)
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(
-            credo.CredoError, match=r"cannot be written \(No space left on device\): free space or choose"
-        ):
-            credo.fit(target, METHOD, key=1, checkpoint=folder, layout=layout, progress=False)
+    folder, layout = tmp_path / "run", request.param
+    with on_a_full_disk(folder, 5, phase=3):
+        credo.fit(target, METHOD, key=1, checkpoint=folder, layout=layout, progress=False)
     assert not list(folder.glob(".*")), "nothing half written is left"
     return folder, layout, whole(target, layout)
 

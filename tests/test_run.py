@@ -24,6 +24,7 @@ from credo.run import run
 from credo.status import CredoError
 from credo.stopping import Stopping
 from credo.storage import is_stored
+from interrupted import at_chunk
 
 
 class State(NamedTuple):
@@ -172,11 +173,9 @@ def test_a_phase_ends_where_it_is_enough(number, max_memory):
 
 
 @pytest.mark.parametrize("num_chunks", [5, 9, 11, 14, 17])
-def test_resumed_within_a_pause(tmp_path, monkeypatch, num_chunks):
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, num_chunks)
-        with pytest.raises(KeyboardInterrupt):
-            walk(Options(checkpoint=tmp_path), phases=stopping_after(200, []))
+def test_resumed_within_a_pause(tmp_path, num_chunks):
+    with at_chunk(num_chunks):
+        walk(Options(checkpoint=tmp_path), phases=stopping_after(200, []))
     resumed = walk(Options(checkpoint=tmp_path, resume=True), phases=stopping_after(200, []))
     same(walk(phases=stopping_after(200, [])), resumed)
 
@@ -242,21 +241,6 @@ def test_progress_moves_within_a_long_phase(monkeypatch, layout):
 # checkpoints ----------------------------------------------------------------------------------------------------------
 
 
-def interrupt_after(monkeypatch, num_chunks, error=KeyboardInterrupt, before_state=False):
-    """The process ends as chunk ``num_chunks`` is written, perhaps before the state that vouches for its draws."""
-    add, seen = Journal.add, []
-
-    def stop(self, phase, chains, first, last, states, rows):
-        seen.append(last)
-        if len(seen) >= num_chunks:
-            if before_state:
-                self.write_draws(phase, chains, first, last, rows)
-            raise error
-        add(self, phase, chains, first, last, states, rows)
-
-    monkeypatch.setattr(Journal, "add", stop)
-
-
 def test_checkpoint_changes_nothing(reference, tmp_path):
     same(reference, walk(Options(checkpoint=tmp_path)))
     # and a run that is finished gives its draws again
@@ -266,21 +250,17 @@ def test_checkpoint_changes_nothing(reference, tmp_path):
 @pytest.mark.parametrize("before_state", [False, True])
 @pytest.mark.parametrize("num_chunks", [1, 3, 6, 8, 10])
 def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, num_chunks, before_state):
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, num_chunks, before_state=before_state)
-        with pytest.raises(KeyboardInterrupt) as caught:
-            walk(Options(checkpoint=tmp_path))
+    with at_chunk(num_chunks, before_state=before_state) as caught:
+        walk(Options(checkpoint=tmp_path))
     assert "credo.resume continues it" in caught.value.__notes__[0]
     monkeypatch.setattr(crew, "FIRST_CHUNK", 5)
     same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
 
 
-def test_interrupted_twice(reference, tmp_path, monkeypatch):
+def test_interrupted_twice(reference, tmp_path):
     for num_chunks in (5, 6):
-        with monkeypatch.context() as patch:
-            interrupt_after(patch, num_chunks)
-            with pytest.raises(KeyboardInterrupt):
-                walk(Options(checkpoint=tmp_path, resume=num_chunks == 6))
+        with at_chunk(num_chunks):
+            walk(Options(checkpoint=tmp_path, resume=num_chunks == 6))
     same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
 
 
@@ -340,11 +320,10 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         walk(Options(checkpoint=tmp_path / "file" / "run"))
 
 
-def test_a_full_disk_is_a_sentence_and_what_was_written_stays(reference, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, 6, error=CredoError("disk full"))
-        with pytest.raises(CredoError, match="disk full"):
-            walk(Options(checkpoint=tmp_path))
+def test_a_full_disk_is_a_sentence_and_what_was_written_stays(reference, tmp_path):
+    with at_chunk(6, CredoError("disk full")) as caught:
+        walk(Options(checkpoint=tmp_path))
+    assert "disk full" in str(caught.value)
     same(reference, walk(Options(checkpoint=tmp_path, resume=True)))
 
 

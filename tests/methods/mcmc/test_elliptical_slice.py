@@ -9,11 +9,11 @@ from numpyro.distributions import constraints
 
 import credo
 from credo.equations import equations
-from credo.journal import Journal
 from credo.methods.mcmc.elliptical_slice import State, elliptical_slice
 from credo.methods.mcmc.gaussian_prior import gaussian_prior
 from credo.native import suits
 from credo.precision import double
+from interrupted import at_chunk
 from targets import TARGETS
 
 COVARIANCE = np.array([[2.0, 0.9], [0.9, 1.0]])
@@ -146,21 +146,11 @@ def test_single_precision():
     assert posterior.verdict.figures["max_r_hat"] < 1.05
 
 
-def test_resume_gives_the_draws_of_an_uninterrupted_fit(tmp_path, monkeypatch):
+def test_resume_gives_the_draws_of_an_uninterrupted_fit(tmp_path):
     target = MODEL.given(GRID, np.arange(12))
     method = credo.EllipticalSlice(num_warmup=30, num_draws=40)
     whole = credo.fit(target, method, key=1, progress=False)
-    with monkeypatch.context() as patch:
-        add, seen = Journal.add, []
-
-        def stop(self, *args):
-            seen.append(args)
-            if len(seen) == 7:
-                raise KeyboardInterrupt
-            add(self, *args)
-
-        patch.setattr(Journal, "add", stop)
-        with pytest.raises(KeyboardInterrupt):
-            credo.fit(target, method, key=1, checkpoint=tmp_path, progress=False)
+    with at_chunk(7):
+        credo.fit(target, method, key=1, checkpoint=tmp_path, progress=False)
     resumed = credo.resume(tmp_path, target, progress=False)
     np.testing.assert_array_equal(resumed.kind.positions, whole.kind.positions)

@@ -10,7 +10,7 @@ import pytest
 import credo
 from credo import crew
 from credo.diagnose.convergence import convergence, mcse_mean
-from credo.journal import Journal
+from interrupted import at_chunk
 from targets import TARGETS
 
 RULE = credo.StoppingRule(mcse=0.04, max_draws=3_000)
@@ -57,19 +57,9 @@ def test_blocks_are_one_long_run(target, monkeypatch, layout):
 
 @pytest.mark.parametrize("num_chunks", [12, 30, 45])
 def test_resumes_within_a_block(target, posterior, tmp_path, monkeypatch, num_chunks):
-    with monkeypatch.context() as patch:
-        add, seen = Journal.add, []
-
-        def stop(self, *args):
-            seen.append(args)
-            if len(seen) == num_chunks:
-                raise KeyboardInterrupt
-            add(self, *args)
-
+    with monkeypatch.context() as patch, at_chunk(num_chunks):
         patch.setattr(crew, "MAX_CHUNK", 32)
-        patch.setattr(Journal, "add", stop)
-        with pytest.raises(KeyboardInterrupt):
-            credo.fit(target, BLOCKS, key=3, checkpoint=tmp_path, progress=False)
+        credo.fit(target, BLOCKS, key=3, checkpoint=tmp_path, progress=False)
     resumed = credo.resume(tmp_path, target, progress=False)
     np.testing.assert_array_equal(resumed.kind.positions, posterior.kind.positions)
     assert resumed.verdict == posterior.verdict

@@ -10,8 +10,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
-from credo.journal import Journal
 from credo.methods.mcmc import AutomaticMetric, DenseMetric, DiagonalMetric
+from interrupted import at_chunk
 from targets import TARGETS
 
 SHORT = credo.NUTS(num_warmup=60, num_draws=80)
@@ -241,19 +241,9 @@ def test_starts_where_a_recursion_explodes_are_drawn_again():
 
 
 @pytest.mark.parametrize("num_chunks", [3, 6, 9, 13])
-def test_resume_gives_the_draws_of_an_uninterrupted_fit(target, posterior, tmp_path, monkeypatch, num_chunks):
-    with monkeypatch.context() as patch:
-        add, seen = Journal.add, []
-
-        def stop(self, *args):
-            seen.append(args)
-            if len(seen) == num_chunks:
-                raise KeyboardInterrupt
-            add(self, *args)
-
-        patch.setattr(Journal, "add", stop)
-        with pytest.raises(KeyboardInterrupt):
-            credo.fit(target, SHORT, key=1, checkpoint=tmp_path, progress=False)
+def test_resume_gives_the_draws_of_an_uninterrupted_fit(target, posterior, tmp_path, num_chunks):
+    with at_chunk(num_chunks):
+        credo.fit(target, SHORT, key=1, checkpoint=tmp_path, progress=False)
     resumed = credo.resume(tmp_path, target, progress=False)
     np.testing.assert_array_equal(resumed.kind.positions, posterior.kind.positions)
     assert resumed.info["num_gradients"] == posterior.info["num_gradients"]

@@ -20,6 +20,7 @@ from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
+from interrupted import obeying_ctrl_c
 
 NUM_KEYS = 40
 GRID = np.linspace(-40.0, 40.0, 400_001)
@@ -292,14 +293,11 @@ def test_an_interrupt_is_obeyed_between_moves(monkeypatch):
 
     monkeypatch.setattr(smc, "mutate", interrupted)
     monkeypatch.setattr(smc, "num_cores", lambda: 1)
-    found = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where pytest runs in the background
-    try:
+    with obeying_ctrl_c():
         with pytest.raises(KeyboardInterrupt):
             fit(linear(), SMALL, progress=False)
         assert len(calls) < 40, "it went on for a while"
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, found)
 
 
 def test_mistakes_have_their_sentences(tmp_path):

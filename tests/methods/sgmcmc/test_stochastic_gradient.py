@@ -1,8 +1,6 @@
 """Stochastic-gradient samplers: unbiased gradients, stationary laws in closed form, schedules, resuming."""
 
 import dataclasses
-import errno
-import os
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,6 @@ import pytest
 from scipy import linalg
 
 import credo
-from credo import crew
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.nose_hoover import nose_hoover
@@ -21,6 +18,7 @@ from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
 from credo.model.windows import shuffled
 from credo.precision import double
+from interrupted import on_a_full_disk
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 2)) @ np.array([[1.0, 0.0], [0.8, 0.6]])
@@ -230,22 +228,12 @@ def test_a_cold_posterior_is_called_one():
 
 
 @pytest.mark.parametrize("method", [credo.SGLD, credo.SGHMC, credo.SGNHT])
-def test_a_run_that_a_full_disk_stopped_is_resumed_bit_for_bit(method, tmp_path, monkeypatch):
+def test_a_run_that_a_full_disk_stopped_is_resumed_bit_for_bit(method, tmp_path):
     target, settings = LINEAR.given(X, Y), {"chains": 2, "num_warmup": 20, "num_draws": 100, "batch_size": 10}
     whole = credo.fit(target, method(**settings), key=6, progress=False)
-    folder, fsync = tmp_path / "run", os.fsync
-
-    def full(descriptor):
-        if len(list(folder.glob("draws-1-*"))) >= 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(crew, "FIRST_CHUNK", 16)
-        patch.setattr(crew, "MAX_CHUNK", 16)
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(credo.CredoError, match="cannot be written"):
-            credo.fit(target, method(**settings), key=6, checkpoint=folder, progress=False)
+    folder = tmp_path / "run"
+    with on_a_full_disk(folder, 3, phase=1):
+        credo.fit(target, method(**settings), key=6, checkpoint=folder, progress=False)
     again = credo.resume(folder, target, progress=False)
     np.testing.assert_array_equal(whole.kind.positions, again.kind.positions)  # type: ignore[attr-defined]
 

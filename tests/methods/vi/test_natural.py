@@ -1,8 +1,6 @@
 """NaturalGradient: Newton's method on Gaussians, unbiased curvature from either estimate, and memory linear in dim."""
 
-import errno
 import math
-import os
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,6 @@ from numpyro.distributions import constraints
 
 import credo
 import targets
-from credo import crew
 from credo.equations import equations
 from credo.fitting import fit
 from credo.linalg.dense import Dense
@@ -33,6 +30,7 @@ from credo.model.model import Model
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 from credo.status import CredoError
+from interrupted import on_a_full_disk
 
 MEAN = np.array([0.3, -0.2, 0.5])
 MEMBERS = {
@@ -191,21 +189,11 @@ def test_a_hundred_thousand_dimensions_by_gradients():
     assert np.sqrt(np.mean((posterior.mean()["w"] / sd) ** 2)) < 0.05
 
 
-def test_a_run_that_a_full_disk_stopped_resumes_bit_for_bit(tmp_path, monkeypatch):
-    target, method, folder, fsync = targets.skewed().target, NaturalGradient(tolerance=1e-4), tmp_path / "run", os.fsync
+def test_a_run_that_a_full_disk_stopped_resumes_bit_for_bit(tmp_path):
+    target, method, folder = targets.skewed().target, NaturalGradient(tolerance=1e-4), tmp_path / "run"
     whole = fit(target, method, key=3, progress=False)
-
-    def full(descriptor):
-        if len(list(folder.glob("draws-0-*"))) >= 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(crew, "FIRST_CHUNK", 8)
-        patch.setattr(crew, "MAX_CHUNK", 8)
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(CredoError, match="No space left"):
-            fit(target, method, key=3, checkpoint=folder, progress=False)
+    with on_a_full_disk(folder, 2, phase=0, chunk=8):
+        fit(target, method, key=3, checkpoint=folder, progress=False)
     resumed = credo.resume(folder, target, progress=False)
     assert resumed.info["num_steps"] == whole.info["num_steps"] > 16
     np.testing.assert_array_equal(resumed.kind.mean, whole.kind.mean)
