@@ -198,6 +198,7 @@ def test_members_are_those_of_a_deep_ensemble():
     np.testing.assert_allclose(sorted(np.linalg.norm(part.mean) for part in components(again)), starts)
 
 
+@pytest.mark.slow
 def test_what_the_model_leaves_unknown_is_tuned_for_each_member():
     posterior = credo.fit(
         regression(Gaussian()), credo.MixtureOfLaplaces(members=2, num_steps=500), key=6, progress=False

@@ -60,7 +60,7 @@ class MixtureOfLaplaces:
     modes found have as many of them.
     ``init``, ``optimiser``, ``batch_size``, ``num_steps``: of the training, as for ``DeepEnsemble``; ``init`` should
     spread as far as modes may lie apart. ``start=`` of the fit: a posterior by ``DeepEnsemble``, or positions
-    (members, dim), takes the place of the training.
+    (members, dim), takes the place of the training. A checkpoint holds the training.
 
     Predictions of a network are linearised around each mode and mixed. ``log_evidence`` sums that of the modes found.
     ``info``: ``weights`` and ``log_evidences`` by mode, ``mode_of`` by member. Verdict: the worst figures of the
