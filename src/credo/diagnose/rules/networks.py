@@ -5,7 +5,8 @@ from credo.diagnose.rules.rule import ANY, Rule
 NETWORKS: dict[str, Rule] = {
     "mode_distance": Rule(
         "distance to the mode of a network's weights in posterior sds, by the gradient there and the curvature of the "
-        "approximation: no linearised output is further off, in its own epistemic sds",
+        "approximation (MAP and MLE: of Gauss-Newton and the prior): no linearised output is further off, in its own "
+        "epistemic sds, and half its square is what the log density would still gain",
         "at most",
         0.1,
         10.0,

@@ -18,11 +18,15 @@ from credo.methods.optimise.spectrum import Spectrum
 from credo.model.structure import scalar_names
 from credo.model.target import Target
 from credo.posterior.marginals import report_positions
-from credo.status import Verdict
+from credo.status import Verdict, VerdictStatus
 
 FAR = 30.0  # of a log or logit: a number of 1e-13 beside 1
 FADED = 1e-3  # relative length of a last Newton step that is no rounding error
 CLASSES = ("bernoulli", "binomial", "categorical")
+STALLED = (
+    "Second derivatives were used by products only, and rounding ended the ascent before the gradient did: the "
+    "parameters may differ too much in scale."
+)
 
 
 class Diagnosis(NamedTuple):
@@ -31,12 +35,13 @@ class Diagnosis(NamedTuple):
     figures: dict[str, float | None]
     sentences: tuple[str, ...]
     spectrum: Spectrum | None
+    at_best: VerdictStatus = "pass"
 
     def verdict(self, **more: float | None) -> Verdict:
         """``more``: figures of the method's own."""
         figures = self.figures | more
         if not (figures["mode_at_infinity"] or figures["mode_on_boundary"]):
-            return judge(figures, self.sentences)
+            return judge(figures, self.sentences, at_best=self.at_best)
         consequences = ("gradient_norm", "min_curvature", "pareto_k")  # true, but no news
         judged = judge({name: value for name, value in figures.items() if name not in consequences}, self.sentences)
         known = {name: np.nan if value is None else float(value) for name, value in figures.items()}
@@ -83,10 +88,7 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
             shape = "rises" if smallest < 0 else "is flat"
             sentences.append(f"The density {shape} to both sides along a direction led by {name}.")
     elif optimum.status is Status.STALLED:
-        sentences.append(
-            "Second derivatives were used by products only, and rounding ended the ascent before the gradient did: the "
-            "parameters may differ too much in scale."
-        )
+        sentences.append(STALLED)
     if is_cut:
         sentences.append("The time limit ended the ascent before the mode was found.")
     return Diagnosis(figures, tuple(sentences), spectrum)

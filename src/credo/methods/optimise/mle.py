@@ -21,6 +21,7 @@ from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
 from credo.methods.optimise.objective import find_mode, of_likelihood, solver_for, starting_position
+from credo.methods.optimise.remaining import of_network
 from credo.model.prior import leaf_name
 from credo.model.target import Target
 from credo.posterior.kinds import Point
@@ -66,10 +67,12 @@ class MLE:
             max_steps=self.num_steps,
             time_limit=options.time_limit,
         )
-        diagnosis = diagnose(target, objective, optimum, solver)
+        diagnosis, num_products = of_network(diagnose(target, objective, optimum, solver), objective, target, optimum)
+        optimum = optimum._replace(num_products=optimum.num_products + num_products)
         verdict = diagnosis.verdict()
         covariance = np.full((len(target.structure.scalar_names()),) * 2, np.nan)
-        if verdict.status != "failed" and diagnosis.spectrum is not None and optimum.curvature is not None:
+        is_known = diagnosis.spectrum is not None and diagnosis.spectrum.is_positive
+        if verdict.status != "failed" and is_known and optimum.curvature is not None:
             G = np.asarray(_sensitivity(target, optimum.position), np.float64)
             covariance = G @ scipy.linalg.cho_solve(scipy.linalg.cho_factor(optimum.curvature), G.T)
             covariance = 0.5 * (covariance + covariance.T)

@@ -1,0 +1,267 @@
+"""How far trained weights are from their mode: the Newton decrement in the metric of Gauss-Newton and the prior.
+
+    A = Σᵢ Jᵢᵀ Fᵢ Jᵢ − ∇² log p(u),   d = (gᵀ A⁻¹ g)^½,   g = ∇ log p(u, D)
+
+d is the distance to the mode in posterior standard deviations, and ½ d² the log density still to be gained, where the
+outputs are linear in the weights: the length of the gradient in coordinates in which Laplace's Gaussian is white. By
+conjugate gradients from zero, in coordinates in which the prior's precision is one, so that no eigenvalue of A is less:
+after k steps, with step lengths α_j and residuals r_j, β_k = |r_k|² / |r_{k−1}|²,
+
+    Σ_{j<k} α_j |r_j|² ≤ d² ≤ Σ_{j<k} α_j |r_j|² + γ_k |r_k|²
+    γ_0 = 1,  γ_k = (γ_{k−1} − α_{k−1}) / (γ_{k−1} − α_{k−1} + β_k)
+
+(Hestenes & Stiefel 1952; the rule of Gauss-Radau: Meurant & Tichý 2013, section 3). They end where the two bounds agree
+or pass. A saddle has d = 0 too: where d is small, the most negative vᵀHv / vᵀAv, H the exact curvature, is sought by
+locally optimal conjugate gradients (Knyazev 2001).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+
+from credo.diagnose.rules import RULES
+from credo.linalg.products import second_order
+from credo.methods.optimise.diagnosis import STALLED, Diagnosis
+from credo.methods.optimise.newton import Optimum
+from credo.methods.optimise.objective import Objective
+from credo.model.data import Rows
+from credo.model.distributions import Scaled
+from credo.model.target import Target
+
+MOST = 250  # products with A
+CLOSE = 1.1  # between the bounds of d, where they count as one
+SOLVED = 1e-3  # residual where no bound from above is known
+SEARCHES = 30  # products with H
+SADDLE = -0.1  # of vᵀHv / vᵀAv: one sd along it gains 0.05 nats
+ON_SADDLE = (
+    "The density of the weights rises to both sides of this point along some direction: a saddle. Train further, or "
+    "start from other weights (start=)."
+)
+UNBOUNDED = (
+    "Without a normal prior of known precision the data may leave directions of the weights free, so that there is no "
+    "one mode, and no covariance: give credo.nn.Isotropic(precision) and fit MAP()."
+)
+
+
+class Remaining(NamedTuple):
+    """``distance``: d; NaN where its bounds did not settle. ``is_bounded``: the prior gives a bound from above.
+
+    ``saddle``: the curvature along a direction to both sides of which the density rises; None where none was found.
+    """
+
+    distance: float
+    is_bounded: bool
+    saddle: float | None
+    num_products: int
+
+
+def of_network(diagnosis: Diagnosis, objective: Objective, target: Target, optimum: Optimum) -> tuple[Diagnosis, int]:
+    """``diagnosis`` by the rule for networks, where these are weights of one; and products with a curvature it took.
+
+    In the place of the Newton decrement to full precision, which training does not reach, and of the exact curvature,
+    which is not positive on the way.
+    """
+    figures = dict(diagnosis.figures)
+    if not has_outputs(target) or figures["mode_at_infinity"] or figures["mode_on_boundary"]:
+        return diagnosis, 0
+    smallest = figures.pop("min_curvature", None)
+    is_positive = smallest is not None and smallest > 0
+    found = remaining(objective, target, optimum.position, is_positive=is_positive)
+    if found is None:
+        return diagnosis, 0
+    del figures["gradient_norm"]
+    figures["mode_distance"] = distance = found.distance
+    sentences = [sentence for sentence in diagnosis.sentences if "direction led by" not in sentence]
+    if distance > RULES["mode_distance"].passes:
+        sentences.append(f"About {0.5 * distance**2:.2g} nats of log density are left to gain, were it quadratic.")
+    else:
+        sentences = [sentence for sentence in sentences if sentence != STALLED]
+    if is_positive:
+        figures["min_curvature"] = smallest
+    elif found.saddle is not None:
+        figures["min_curvature"] = found.saddle
+        sentences.append(ON_SADDLE)
+    elif not found.is_bounded:
+        sentences.append(UNBOUNDED)
+    at_best = "pass" if is_positive or found.is_bounded else "doubtful"
+    return diagnosis._replace(figures=figures, sentences=tuple(sentences), at_best=at_best), found.num_products
+
+
+def has_outputs(target: Target) -> bool:
+    """Whether this is a network whose natural outputs are known."""
+    is_network = target.model.weights_name is not None
+    return is_network and target.y is not None and target.model.likelihood is not None and target.head is not None
+
+
+def remaining(
+    objective: Objective, target: Target, u: Float[np.ndarray, " dim"], *, is_positive: bool = False
+) -> Remaining | None:
+    """At ``u`` (dim,) of the flat ``target``; None where A is not positive, or the gradient no number.
+
+    ``is_positive``: the exact curvature is known to be, so that this is no saddle.
+    """
+    rule = RULES["mode_distance"]
+    gradient, precision, is_apart = _look(objective.function, objective.log_prior, objective.args, u)
+    precision, gradient = np.asarray(precision), np.asarray(gradient)
+    if not np.all(np.isfinite(gradient)):
+        return None
+    is_bounded = bool(is_apart) and bool(np.all(precision > 0))
+    D = np.sqrt(precision) if is_bounded else np.ones_like(u)
+    bound = np.asarray(rule.passes**2, u.dtype)
+    found = _decrement(objective.log_prior, MOST, objective.args, target, u, gradient, D, is_bounded, bound)
+    lower, upper, is_convex, count = (each.item() for each in found)
+    if not is_convex:
+        return None
+    least, distance = float(np.sqrt(lower)), float(np.sqrt(upper))
+    if distance > CLOSE * least and least > rule.doubtful:
+        distance = least
+    elif distance > CLOSE * least and rule.status(least) != rule.status(distance):
+        distance = np.nan
+    saddle, more = None, 0
+    if distance <= rule.passes and not is_positive:
+        saddle, more = _saddle(objective, target, u, D)
+    return Remaining(distance, is_bounded, saddle, count + more)
+
+
+@functools.partial(jax.jit, static_argnames=("function", "log_prior"))
+def _look(function: Callable, log_prior: Callable, args, u):
+    """∇ log p(u, D); the diagonal of −∇² log p(u), right where coordinates are independent; whether they are."""
+    *_, product = second_order(lambda v: log_prior(args, v), u)
+    signs = jnp.where(jnp.cos(1.0 + jnp.arange(u.size)) > 0, 1.0, -1.0).astype(u.dtype)
+    diagonal, other = -product(jnp.ones_like(u)), -product(signs) * signs
+    is_apart = jnp.all(jnp.abs(diagonal - other) <= jnp.sqrt(jnp.finfo(u.dtype).eps) * (1 + jnp.abs(diagonal)))
+    return jax.grad(lambda v: function(args, v))(u), diagonal, is_apart
+
+
+@functools.partial(jax.jit, static_argnames=("log_prior", "most"))
+def _decrement(log_prior: Callable, most: int, args, target: Target, u, g, D, is_bounded, bound):
+    """Bounds of d², whether A was found positive, the number of products."""
+    A = metric(log_prior, args, target, u)
+    b = g / D
+    size = jnp.dot(b, b)
+
+    def upper_of(lower, γ, rr):
+        solved = jnp.where(rr <= SOLVED**2 * size, lower, jnp.inf)
+        return jnp.where(is_bounded, lower + γ * rr, solved)
+
+    def is_open(state):
+        *_, rr, lower, γ, is_positive, count = state
+        upper = upper_of(lower, γ, rr)
+        is_settled = (upper <= bound) | (upper <= CLOSE**2 * lower)
+        return is_positive & ~is_settled & (count < most)
+
+    def body(state):
+        r, p, rr, lower, γ, _, count = state
+        Ap = A(p / D) / D
+        bend = jnp.dot(p, Ap)
+        α = rr / bend
+        r = r - α * Ap
+        new = jnp.dot(r, r)
+        β = new / rr
+        left = jnp.maximum(γ - α, 0.0)
+        return r, r + β * p, new, lower + α * rr, left / (left + β), bend > 0, count + 1
+
+    one = jnp.ones((), u.dtype)
+    start = b, b, size, 0 * one, one, jnp.ones((), bool), jnp.zeros((), jnp.int32)
+    *_, rr, lower, γ, is_positive, count = jax.lax.while_loop(is_open, body, start)
+    return lower, upper_of(lower, γ, rr), is_positive, count
+
+
+def metric(log_prior: Callable, args, target: Target, u) -> Callable:
+    """v ↦ A v; of rows that memory does not hold together a block after the other."""
+    *_, of_prior = second_order(lambda v: log_prior(args, v), u)
+    width = target.rows_at_once
+    if target.source is None and (width is None or width >= target.size):
+        of_likelihood = gauss_newton(target, u, Rows(target.x, target.y, target.weights))
+    else:
+        assert width is not None
+
+        def of_likelihood(v):
+            def add(total, start):
+                index = start + jnp.arange(width)
+                rows = target.rows(jnp.minimum(index, target.size - 1))
+                counts = (index < target.size).astype(u.dtype)  # the last row stands again, and counts nothing
+                weights = counts if rows.weights is None else counts * rows.weights
+                return total + gauss_newton(target, u, rows._replace(weights=weights))(v), None
+
+            return jax.lax.scan(add, jnp.zeros_like(v), width * jnp.arange(-(-target.size // width)))[0]
+
+    return lambda v: of_likelihood(v) - of_prior(v)
+
+
+def gauss_newton(target: Target, u, rows: Rows) -> Callable:
+    """v ↦ Σ Jᵀ F J v over ``rows``, the work at u done once."""
+    head, likelihood = target.head, target.model.likelihood
+    assert head is not None
+    assert likelihood is not None
+
+    def distribution(u) -> Any:
+        return likelihood(target.constrain(u), rows.x)
+
+    d = distribution(u)
+    is_scaled = isinstance(d, Scaled)
+
+    def outputs(u):
+        d = distribution(u)
+        return head.split(d.base_dist if is_scaled else d)
+
+    z, forward = jax.linearize(outputs, u)
+    back = jax.linear_transpose(forward, u)
+    weights = jnp.ones(z.shape[:1], z.dtype) if rows.weights is None else jnp.asarray(rows.weights)
+    d, weights = (d.base_dist, weights * d.scale) if is_scaled else (d, weights)
+    if head.name == "categorical":  # no matrix of all pairs of classes
+        p = jax.nn.softmax(z)
+        return lambda v: back(_weigh(weights, p, forward(v)))[0]
+    F = weights[:, None, None] * head.fisher(z, d)
+    return lambda v: back(jnp.einsum("mkl,ml->mk", F, forward(v)))[0]
+
+
+def _weigh(weights, p, moved):
+    return weights[:, None] * p * (moved - jnp.sum(p * moved, axis=1, keepdims=True))
+
+
+# saddles -------------------------------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames=("function", "log_prior"))
+def _both(function: Callable, log_prior: Callable, args, target: Target, u, v):
+    """H v and A v."""
+    *_, product = second_order(lambda w: function(args, w), u)
+    return -product(v), metric(log_prior, args, target, u)(v)
+
+
+def _saddle(objective: Objective, target: Target, u, D) -> tuple[float | None, int]:
+    """vᵀHv / |v|² of a direction with vᵀHv < ``SADDLE`` vᵀAv, None where none was found; the number of products."""
+
+    def image(v):
+        H, A = _both(objective.function, objective.log_prior, objective.args, target, u, (v / D).astype(u.dtype))
+        return np.stack([v, np.asarray(H, np.float64) / D, np.asarray(A, np.float64) / D])
+
+    start = image(np.random.default_rng(0).normal(size=u.size))
+    basis, count = [start / np.linalg.norm(start[0])], 1  # each direction, H times it and A times it
+    while True:
+        vectors, H, A = np.stack(basis, axis=1)
+        try:
+            values, coefficients = scipy.linalg.eigh(_even(vectors @ H.T), _even(vectors @ A.T))
+        except np.linalg.LinAlgError:  # the directions have become one
+            return None, count
+        best = np.tensordot(coefficients[:, 0], np.stack(basis), axes=1)
+        if values[0] < SADDLE:
+            return float(best[0] @ best[1]) / float(np.sum((best[0] / D) ** 2)), count
+        slope = best[1] - values[0] * best[2]
+        if count >= SEARCHES or np.linalg.norm(slope) <= SOLVED * np.linalg.norm(best[1]):
+            return None, count
+        step = best - basis[0] * coefficients[0, 0]  # what the last directions added
+        kept = [best, step] if len(basis) > 1 else [best]
+        basis = [each / np.linalg.norm(each[0]) for each in (*kept, image(slope / np.linalg.norm(slope)))]
+        count += 1
+
+
+def _even(matrix):
+    return 0.5 * (matrix + matrix.T)

@@ -1,0 +1,184 @@
+"""The distance of trained weights from their mode: dense matrices, Laplace's own figure, and what must not pass."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+
+import credo
+from credo.methods.optimise import remaining as page
+from credo.methods.optimise.objective import in_users_space, of_likelihood
+from credo.methods.optimise.remaining import CLOSE, remaining
+from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
+from credo.precision import double
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(50, 2))
+Y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * RNG.normal(size=50)
+WEIGHTS = {"in": RNG.normal(size=(2, 5)), "out": RNG.normal(size=(5, 3))}
+ROWS = RNG.uniform(0.5, 2.0, size=50)
+
+
+def network(p, x):
+    return jnp.tanh(x @ p["in"]) @ p["out"]
+
+
+def first_output(p, x):
+    return network(p, x)[:, 0]
+
+
+@functools.cache
+def target(name: str) -> credo.Target:
+    start = {"in": WEIGHTS["in"], "out": WEIGHTS["out"][:, :1]}
+    if name == "known noise":
+        return BayesianNetwork(first_output, start, head=Gaussian(0.3)).given(X, Y)
+    if name == "weights of rows":
+        return BayesianNetwork(first_output, start, head=Gaussian(0.3), prior=Isotropic(4.0)).given(X, Y, weights=ROWS)
+    if name == "unknown noise":
+        return BayesianNetwork(first_output, start, head=Gaussian()).given(X, Y)
+    return BayesianNetwork(network, WEIGHTS, head=Categorical()).given(X, (Y > 0).astype(int) + (Y > 1))
+
+
+NAMES = ["known noise", "weights of rows", "unknown noise", "classes"]
+
+
+def exact(flat: credo.Target, u, log_density=None) -> float:
+    """By Jacobians and matrices."""
+    head: object = flat.head
+
+    def outputs(u):
+        return head.split(flat.likelihood_distribution(flat.constrain(u), flat.x))  # type: ignore[attr-defined]
+
+    J, d = jax.jacrev(outputs)(u), flat.likelihood_distribution(flat.constrain(u), flat.x)
+    F = head.fisher(outputs(u), d)  # type: ignore[attr-defined]
+    F = F if flat.weights is None else flat.weights[:, None, None] * F
+    prior = jax.hessian(lambda u: flat.log_prior(u) - flat.log_jacobian(u))(u)
+    A = jnp.einsum("mki,mkl,mlj->ij", J, F, J) - prior
+    g = jax.grad(lambda u: flat.log_density(u) - flat.log_jacobian(u))(u)
+    return float(jnp.sqrt(g @ jnp.linalg.solve(A, g)))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+@pytest.mark.parametrize("name", NAMES)
+def test_distance_is_that_of_the_matrix(name, scale):
+    flat = target(name).flat()
+    u = scale * RNG.normal(size=flat.dim)
+    with double():
+        found, expected = remaining(in_users_space(flat), flat, u), exact(flat, jnp.asarray(u))
+    assert found is not None
+    assert found.is_bounded
+    assert expected * (1 - 1e-9) <= found.distance <= CLOSE * expected
+
+
+@pytest.mark.parametrize("name", ["weights of rows", "classes"])
+def test_rows_in_blocks_change_nothing(name):
+    flat = target(name).flat()
+    u = RNG.normal(size=flat.dim)
+    with double():
+        whole = remaining(in_users_space(flat), flat, u)
+        blocks = dataclasses.replace(flat, rows_at_once=7)
+        parts = remaining(in_users_space(blocks), blocks, u)
+    assert whole is not None
+    assert parts is not None
+    assert parts.distance == pytest.approx(whole.distance, rel=1e-8)
+
+
+def test_rows_on_disk_change_nothing():
+    model = target("known noise").model
+    pairs = ((X[i : i + 16], Y[i : i + 16]) for i in range(0, 50, 16))
+    there = model.given(credo.Loader(pairs, size=50, in_memory=False)).flat()
+    assert there.source is not None
+    there = dataclasses.replace(there, rows_at_once=7)
+    here = target("known noise").flat()
+    u = RNG.normal(size=here.dim)
+    with double():
+        found, expected = (remaining(in_users_space(each), each, u) for each in (there, here))
+    assert found is not None
+    assert expected is not None
+    assert found.distance == pytest.approx(expected.distance, rel=1e-8)
+
+
+def test_bounds_that_do_not_settle_pass_nothing(monkeypatch):
+    """One product: what is not certain is unknown, and what is certain is told."""
+    flat = target("classes").flat()
+    trained = credo.fit(target("classes"), credo.MAP(), key=0, progress=False)
+    near = np.asarray(trained.kind.position) + 0.02 * RNG.normal(size=flat.dim)  # type: ignore[attr-defined]
+    with double():
+        known = remaining(in_users_space(flat), flat, near)
+        monkeypatch.setattr(page, "MOST", 1)
+        unknown = remaining(in_users_space(flat), flat, near)
+    assert known is not None
+    assert unknown is not None
+    assert 0.1 < known.distance < 10
+    assert np.isnan(unknown.distance) or unknown.distance >= known.distance / CLOSE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trained_network_passes(name):
+    posterior = credo.fit(target(name), credo.MAP(), key=0, progress=False)
+    assert posterior.verdict.figures["mode_distance"] < 1e-3
+    assert posterior.verdict.status == "pass"
+
+
+def test_training_by_minibatches_is_judged_as_laplace_judges_it():
+    """Near the mode doubtful, with the figure and the remedy; with more steps nearer."""
+    short, long = (
+        credo.fit(target("known noise"), credo.MAP(batch_size=16, num_steps=n), key=0, progress=False)
+        for n in (1_000, 20_000)
+    )
+    assert short.verdict.status == "doubtful"
+    assert any("Raise num_steps" in sentence for sentence in short.verdict.sentences)
+    assert any("nats of log density are left" in sentence for sentence in short.verdict.sentences)
+    figure = short.verdict.figures["mode_distance"]
+    assert long.verdict.figures["mode_distance"] < 0.5 * figure
+    laplace = credo.fit(target("known noise"), credo.Laplace(num_steps=0), start=short, progress=False)
+    assert laplace.verdict.figures["mode_distance"] <= figure * (1 + 1e-6)
+    assert figure <= CLOSE * laplace.verdict.figures["mode_distance"]
+
+
+@pytest.mark.parametrize("method", [credo.MAP(batch_size=16, num_steps=10), credo.MAP(num_steps=2)])
+def test_training_that_has_hardly_begun_fails(method):
+    posterior = credo.fit(target("known noise"), method, key=0, progress=False)
+    assert posterior.verdict.figures["mode_distance"] > 10
+    assert posterior.verdict.status == "failed"
+
+
+@pytest.mark.parametrize("name", ["known noise", "classes"])
+def test_a_saddle_does_not_pass(name):
+    """All weights zero: the gradient is zero, and no update leads away."""
+    start = jax.tree.map(np.zeros_like, target(name).model.start)
+    method = credo.MAP(optimiser=optax.sgd(1e-3), num_steps=20)
+    posterior = credo.fit(target(name), method, start=start, progress=False)
+    assert posterior.verdict.figures["mode_distance"] < 0.1
+    assert posterior.verdict.figures["min_curvature"] < 0
+    assert posterior.verdict.status == "failed"
+    assert any("a saddle" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_without_a_prior_there_is_no_bound_and_no_pass():
+    posterior = credo.fit(target("known noise"), credo.MLE(), key=0, progress=False)
+    assert posterior.verdict.status != "pass" or posterior.verdict.figures["min_curvature"] > 0
+    flat = target("known noise").flat()
+    with double():
+        found = remaining(of_likelihood(flat), flat, RNG.normal(size=flat.dim))
+    assert found is not None
+    assert not found.is_bounded
+
+
+def test_a_metric_that_is_not_positive_is_said_to_be_none():
+    """Weights and their prior's precision: log p(w | τ) is no concave function of both."""
+    network = BayesianNetwork(
+        first_output,
+        target("known noise").model.start["weights"],
+        head=Gaussian(0.3),
+        prior=Isotropic(dist.LogNormal(0.0, 9.0)),
+    )
+    flat = network.given(X, Y).flat()
+    u = np.concatenate([[6.0], 3.0 * RNG.normal(size=flat.dim - 1)])
+    with double():
+        assert remaining(in_users_space(flat), flat, u) is None
