@@ -14,6 +14,7 @@ import pytest
 
 import credo
 from credo.posterior.kinds import Draws, Point
+from credo.posterior.marginals import NUM_DRAWS
 from credo.posterior.masked import Masked
 from credo.posterior.posterior import Posterior
 from targets import GAUSSIAN_COV, Known
@@ -26,13 +27,21 @@ class Entry(NamedTuple):
     """A method and its claims.
 
     ``fits``: targets on which it must answer and obey the protocol. ``accurate``: those on which its means and sds
-    are right, to ``sd_error`` sds beyond Monte Carlo error. ``make(known)`` gives the method.
+    are right, to ``sd_error`` sds beyond Monte Carlo error, and the log evidence to ``evidence_error`` nats, if that is
+    claimed. ``make(known)`` gives the method. ``is_slow``: programs that take half a minute to compile.
     """
 
     make: Callable[[Known], object]
     fits: tuple[str, ...]
     accurate: tuple[str, ...]
     sd_error: float = 0.0
+    evidence_error: float | None = None
+    is_slow: bool = False
+
+
+# Five standard errors: a false alarm once in 1.7 million scalars, had the draws' errors been Gaussian.
+NUM_ERRORS = 5.0
+BY_DRAWS = NUM_ERRORS / math.sqrt(NUM_DRAWS)  # of moments that no formula gives
 
 
 def importance(known: Known):
@@ -74,9 +83,24 @@ def cavi(known: Known):
     return credo.vi.cavi.CAVI({"w": update}, elbo, start)
 
 
+def gaussian_blocks(known: Known):
+    """Correlations within groups of parameters, and none between them."""
+    return credo.ADVI(family=credo.vi.Blocks({"weights": credo.FullRank(), ("scale", "share"): credo.vi.LowRank(1)}))
+
+
+def factors(known: Known):
+    """The families of the constrained target's own distributions: a gamma, a Dirichlet, and a uniform's beta."""
+    return credo.ADVI(
+        family=credo.vi.Blocks({"scale": credo.vi.Gamma(), "weights": credo.vi.Dirichlet(), "share": credo.vi.Beta()})
+    )
+
+
 METHODS: dict[str, Entry] = {
     "map": Entry(lambda known: credo.MAP(), (*GAUSSIANS, "logistic"), ()),
     "laplace": Entry(lambda known: credo.Laplace(), SMOOTH, GAUSSIANS, 1e-8),
+    "laplace_matrix_free": Entry(
+        lambda known: credo.Laplace(structure=credo.laplace.MatrixFree()), ("gaussian", "logistic"), ("gaussian",), 1e-6
+    ),
     "advi_mean_field": Entry(
         lambda known: credo.ADVI(family=credo.MeanField()), ("gaussian", "skewed", "logistic"), ()
     ),
@@ -89,6 +113,8 @@ METHODS: dict[str, Entry] = {
     "advi_flow": Entry(
         lambda known: credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline())), ("skewed",), ("skewed",), 0.05
     ),
+    "advi_blocks": Entry(gaussian_blocks, ("constrained",), ()),
+    "advi_factors": Entry(factors, ("constrained",), ("constrained",), BY_DRAWS, evidence_error=1e-6, is_slow=True),
     "dadvi": Entry(lambda known: credo.DADVI(), SMOOTH, GAUSSIANS, 1e-6),
     "dadvi_full_rank": Entry(lambda known: credo.DADVI(family=credo.FullRank()), SMOOTH, GAUSSIANS, 1e-6),
     "batch_and_match": Entry(lambda known: credo.BatchAndMatch(), SMOOTH, GAUSSIANS, 1e-6),
@@ -147,9 +173,6 @@ METHODS: dict[str, Entry] = {
     "nuts": Entry(lambda known: credo.NUTS(), (*SMOOTH, "funnel", "mixture"), SMOOTH),
 }
 
-# Five standard errors: a false alarm once in 1.7 million scalars, had the draws' errors been Gaussian.
-NUM_ERRORS = 5.0
-
 
 def check_protocol(posterior: Posterior, known: Known) -> None:
     """What every posterior answers, whatever its kind."""
@@ -194,8 +217,12 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
     assert not jax.config.jax_enable_x64
 
 
-def check_accuracy(posterior: Posterior, known: Known, sd_error: float) -> None:
-    """Means and sds against the truth: Monte Carlo error, and what the entry grants beyond."""
+def check_accuracy(posterior: Posterior, known: Known, sd_error: float, evidence_error: float | None = None) -> None:
+    """Means and sds against the truth: Monte Carlo error, and what the entry grants beyond; and the evidence."""
+    if evidence_error is not None:
+        assert posterior.log_evidence is not None
+        assert known.log_evidence is not None
+        assert abs(posterior.log_evidence.value - known.log_evidence) < evidence_error
     num_effective = effective_draws(posterior)
     mean, sd = posterior.mean(), posterior.sd()
     for name, true_sd in known.sd.items():
