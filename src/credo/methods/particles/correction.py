@@ -55,7 +55,7 @@ def correct(
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
     after ``deadline``, by ``time.monotonic()``, but the first round.
     """
-    rounds, steep = [draw(0)], None
+    rounds, steep, promised = [draw(0)], None, np.inf
     size, dim = rounds[0][0].shape
     most = max(size, min(most_rounds * size, MOST_NUMBERS // dim))
     while True:
@@ -80,7 +80,9 @@ def correct(
         bounds = (RULES[name].passes for name in MOST)
         needed = max(draws_needed(shift, bound, num_draws) for shift, bound in zip(moved, bounds, strict=True))
         can_be_steep = dim <= LARGEST and num_draws >= DRAWS_A_DIMENSION * dim
-        if steep is None and can_be_steep and needed > FEW_ROUNDS * num_draws:
+        # there are that many draws and it is not certain: some shift is larger than the least that it may be
+        is_misjudged, promised = num_draws >= promised, min(promised, needed)
+        if steep is None and can_be_steep and (is_misjudged or needed > FEW_ROUNDS * num_draws):
             steep = np.zeros((0, dim))
             continue
         allowed = most if steep is None else max(min(most, STEEP_ROUNDS * size), num_draws)
