@@ -1,4 +1,4 @@
-"""A loop that trains, in parts: between them the clock is looked at, signals are heard, and the checkpoint is written.
+"""A loop that trains, in parts: between them the clock is looked at, signals are heard, the checkpoint is written.
 
 ``NAME.safetensors`` in the folder of the checkpoint: the state after so many steps, replaced in one step.
 ``NAME-000016.safetensors``: what the loop keeps of step 16 for good. A part is short enough that an interrupt is obeyed
@@ -7,7 +7,7 @@ soon; where the loop is cut changes no number.
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from credo.algorithm import Options
 from credo.checkpoint import read_arrays, read_tree, write_arrays, write_tree
 from credo.journal import Journal, versions
 from credo.precision import to_numpy
+from credo.progress import Progress
 from credo.status import CredoError
 from credo.stopping import Stopping
 
@@ -59,7 +60,7 @@ class Course:
     def run(
         self,
         advance: Callable[[Any, int, int], Any],
-        stops: Iterable[int],
+        stops: Sequence[int],
         deadline: float,
         *,
         at_stop: Callable[[Any, int], Any] = lambda state, stop: state,
@@ -70,7 +71,7 @@ class Course:
         At each of the stops, rising numbers of steps, the state becomes ``at_stop(state, stop)``.
         """
         quota = 1
-        with Stopping() as signals:
+        with Stopping() as signals, Progress([stops[-1]], 1, self.options.progress) as bar:
             if self.journal:
                 signals.kept = self.journal.kept
             for stop in stops:
@@ -83,6 +84,7 @@ class Course:
                     self.done = last
                     if self.done == stop or is_over(self.state):
                         self.state = at_stop(self.state, self.done)
+                    bar.update(0, self.name, [self.done], None)
                     now = time.monotonic()
                     if now - begun < PART / 2:
                         quota *= 2
