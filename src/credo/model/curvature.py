@@ -6,7 +6,6 @@ of rows at a time.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -18,16 +17,9 @@ from credo.linalg.matrix_free import Product
 from credo.linalg.operator import Stored
 from credo.linalg.products import second_order
 from credo.model.data import Rows
+from credo.model.fisher import Fisher
 from credo.model.target import Target
 from credo.status import CredoError
-
-
-class Fisher(Protocol):
-    """The curvature of a row's log likelihood in its outputs. Frozen: compiled programs are keyed on it."""
-
-    def times(self, target: Target, u: Any, rows: Rows) -> Callable[[Any], Any]:
-        """v (M, K) ↦ Fᵢ vᵢ of each row, weights included."""
-        ...
 
 
 class Curvature(Product):
@@ -74,16 +66,20 @@ class Curvature(Product):
     def _of_rows(self, target: Target) -> Callable[[Vector], Vector]:
         """v ↦ Σᵢ Jᵢᵀ Fᵢ Jᵢ v."""
         size = target.size
-        weights = jnp.ones(size, self._start.dtype) if target.weights is None else target.weights
-        everything = Rows(target.x, target.y, jnp.asarray(weights))
-        if self.chunk >= size:
-            return self._of(target, everything)
+        if self.chunk >= size and target.source is None:
+            return self._of(target, self._weighted(Rows(target.x, target.y, target.weights), size))
         number = -(-size // self.chunk)
         width = -(-size // number)
 
         def of_chunk(v, first):
             place = first + jnp.arange(width)
-            rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[jnp.minimum(place, size - 1)], everything)
+            index = jnp.minimum(place, size - 1)
+            if target.source is None:
+                everything = Rows(target.x, target.y, target.weights)
+                rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], everything)
+            else:
+                rows = target.rows(index)
+            rows = self._weighted(rows, width)
             is_new = place < size  # what fills up the last chunk does not count
             return self._of(target, rows._replace(weights=jnp.where(is_new, rows.weights, 0)))(v)
 
@@ -94,6 +90,9 @@ class Curvature(Product):
             return jax.lax.scan(add, jnp.zeros_like(v), width * jnp.arange(number))[0]
 
         return product
+
+    def _weighted(self, rows: Rows, number: int) -> Rows:
+        return rows if rows.weights is not None else rows._replace(weights=jnp.ones(number, self._start.dtype))
 
     def _of(self, target: Target, rows: Rows) -> Callable[[Vector], Vector]:
         head = target.head

@@ -5,7 +5,7 @@ Lᵢ E Eᵀ Lᵢᵀ / m with random signs E. All are positive semi-definite and 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -19,11 +19,23 @@ from credo.model.heads import Head
 from credo.model.target import Target
 
 
+@runtime_checkable
+class Fisher(Protocol):
+    """Fᵢ of each row, weights included. Hashable: compiled programs are keyed on it."""
+
+    def roots(self, target: Target, u: Any, rows: Rows) -> Float[Array, "M K columns"]:
+        """Lᵢ of each row."""
+        ...
+
+    def times(self, target: Target, u: Any, rows: Rows) -> Callable[[Any], Any]:
+        """v (M, K) ↦ Fᵢ vᵢ of each row."""
+        ...
+
+
 class Expected(eqx.Module):
     """The Fisher information of the outcome."""
 
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
-        """Lᵢ of each row."""
         head, distribution, weights = observed(target, u, rows)
         z = head.split(distribution)
         if head.name == "categorical":
@@ -31,7 +43,6 @@ class Expected(eqx.Module):
         return jnp.sqrt(weights[:, None, None] * head.fisher(z, distribution))  # diagonal, but for classes
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
-        """v (M, K) ↦ Fᵢ vᵢ of each row."""
         head, distribution, weights = observed(target, u, rows)
         if head.name != "categorical":
             return _squared(self.roots(target, u, rows))

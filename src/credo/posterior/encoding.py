@@ -22,7 +22,11 @@ from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.grouped import Grouped
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
+from credo.linalg.matrix_free import MatrixFree
+from credo.model.curvature import Curvature
+from credo.model.fisher import Expected, Sampled, Seen
 from credo.model.structure import Structure
+from credo.model.target import Target
 from credo.posterior.factored import Factored
 from credo.posterior.factors import LogGamma, Sticks
 from credo.posterior.flow.affine import AffineCoupling
@@ -34,7 +38,8 @@ from credo.status import CredoError
 
 KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks, Masked
 OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block, Grouped, Embedded
-MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, AffineCoupling, SplineCoupling)}
+PRODUCTS = MatrixFree, Curvature, Expected, Seen, Sampled
+MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, *PRODUCTS, AffineCoupling, SplineCoupling)}
 DISTRIBUTIONS = {
     c.__name__: c
     for c in (
@@ -86,6 +91,8 @@ class Writer:
             return {"dict": [[str(key), self.encode(item)] for key, item in value.items()]}
         if isinstance(value, Structure):
             return {"structure": True}
+        if isinstance(value, Target):
+            return {"target": True}
         if isinstance(value, list | tuple):
             return {"list" if isinstance(value, list) else "tuple": [self.encode(item) for item in value]}
         if isinstance(value, Distribution):
@@ -123,10 +130,12 @@ class Writer:
 
 
 class Reader:
-    """``decode`` what a ``Writer`` made; ``structure`` stands where a structure stood."""
+    """``decode`` what a ``Writer`` made; ``structure`` and ``target`` stand where such stood."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], structure: Structure | None = None):
-        self.arrays, self.structure = arrays, structure
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray], structure: Structure | None = None, target: Target | None = None
+    ):
+        self.arrays, self.structure, self.target = arrays, structure, target
 
     def decode(self, code) -> Any:
         """The value of ``code``. KeyError, TypeError or ValueError where it is no code."""
@@ -140,6 +149,8 @@ class Reader:
             return {key: self.decode(item) for key, item in code["dict"]}
         if "structure" in code:
             return self.structure
+        if "target" in code:
+            return self.target
         if "list" in code or "tuple" in code:
             items = [self.decode(item) for item in code["list" if "list" in code else "tuple"]]
             return items if "list" in code else tuple(items)

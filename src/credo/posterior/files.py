@@ -57,8 +57,9 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
 
     ``model``: the target that was fitted, checked in full; or its model, whose data are then not checked; or None, and
     everything but ``predict`` and ``check`` works, with parameters in a dict by name, and with derived quantities
-    where draws were stored (of another kind, the file has no means to derive them). CredoError where the file is
-    missing, damaged, no posterior of Credo's, of a newer version, or of another model.
+    where draws were stored (of another kind, the file has no means to derive them). Draws of ``Laplace`` with
+    ``MatrixFree()`` are solves with the data, and need the target. CredoError where the file is missing, damaged, no
+    posterior of Credo's, of a newer version, or of another model.
     """
     from credo.posterior.posterior import Posterior
 
@@ -67,7 +68,7 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
         recorded = {"fingerprint": header["fingerprint"], "precision": header["precision"], "inputs": header["inputs"]}
         derived = Reader(arrays).decode(header["derived"]) or {}
         target = _target(recorded, model, derived)
-        reader = Reader(arrays, target.structure)
+        reader = Reader(arrays, target.structure, None if model is None else target.flat())
         with double(header["precision"] != "float32"):
             kind = to_numpy(reader.decode(header["approximation"]))
         verdict = reader.decode(header["verdict"])

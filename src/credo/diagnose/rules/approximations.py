@@ -24,6 +24,17 @@ APPROXIMATIONS: dict[str, Rule] = {
         "stands. Give the parameter that the data leave free a proper prior, or use NUTS().",
         "look for second derivatives that are not finite",
     ),
+    "solver_error": Rule(
+        "relative error of linear solves with the curvature: the largest residual left, and Sᵀ A S z against z along a "
+        "random direction, S the root of the covariance that draws are made with",
+        "at most",
+        1e-3,
+        0.1,
+        "this library",
+        "Linear solves with the curvature leave a relative error of {value:.1e} (1e-3 passes): draws and spreads are "
+        "off by about as much. Raise max_products of MatrixFree(), or bring the inputs to like scales.",
+        "raise max_products of MatrixFree(), or use structure=Diagonal()",
+    ),
     "mode_at_infinity": Rule(
         "1 where the density rises towards infinity",
         "at most",

@@ -8,6 +8,9 @@ INFORMATION: dict[str, Rule] = {
     "condition_number": Rule("largest over smallest eigenvalue of the curvature or metric", "information"),
     "elbo": Rule("evidence lower bound, nats", "information"),
     "elbo_spread": Rule("best less worst bound of the starts, nats", "information"),
+    "log_det_error": Rule(
+        "Monte Carlo standard error that the determinant of the curvature gives the log evidence, nats", "information"
+    ),
     "num_chains": Rule("chains run", "information"),
     "num_divergences": Rule("transitions after warm-up whose energy error diverged", "information"),
     "num_draws": Rule("draws taken, over all chains", "information"),

@@ -5,6 +5,7 @@ from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.laplace.lowrank import LowRank
+from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.mixture import MixtureOfLaplaces
 from credo.methods.laplace.structure import Dense, Diagonal
 from credo.methods.laplace.subset import All, LargestVariance, LastLayer, Named
@@ -22,6 +23,7 @@ __all__ = [
     "LargestVariance",
     "LastLayer",
     "LowRank",
+    "MatrixFree",
     "MixtureOfLaplaces",
     "Named",
     "SampledFisher",

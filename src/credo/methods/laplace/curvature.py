@@ -10,7 +10,7 @@ Lᵢ E Eᵀ Lᵢᵀ / m with Lᵢ Lᵢᵀ = Fᵢ and random signs E. The prior's
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,7 @@ from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.subproblem import columns, diagonal
 from credo.model.data import Rows
-from credo.model.distributions import Scaled
-from credo.model.heads import Head
+from credo.model.fisher import Expected, Fisher, Sampled, Seen
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -80,9 +79,14 @@ class OuterProducts:
     Exponential, one scalar or class a row.
     """
 
+    @property
+    def fisher(self) -> Fisher:
+        """Lᵢ Lᵢᵀ of each row."""
+        raise NotImplementedError
+
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
         """Lᵢ of each row, weights included."""
-        raise NotImplementedError
+        return self.fisher.roots(target, u, rows)
 
     def width(self, num_outputs: int) -> int:
         """How many columns Lᵢ has: backward passes of the network a row."""
@@ -90,8 +94,7 @@ class OuterProducts:
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
         """v (M, K) ↦ Lᵢ Lᵢᵀ vᵢ of each row."""
-        L = self.roots(target, u, rows)
-        return lambda v: jnp.einsum("mkc,mc->mk", L, jnp.einsum("mkc,mk->mc", L, v))
+        return self.fisher.times(target, u, rows)
 
     def check(self, target: Target) -> None:
         if target.y is None or target.model.likelihood is None:
@@ -142,19 +145,9 @@ class GaussNewton(OuterProducts):
     one scalar or several columns a row, or Categorical, one class a row.
     """
 
-    def roots(self, target, u, rows):
-        assert target.head is not None  # checked
-        if target.head.name == "categorical":
-            return _softmax_roots(target, u, rows)
-        return jnp.sqrt(_fisher(target, u, rows))  # diagonal, but for classes
-
-    def times(self, target, u, rows):
-        assert target.head is not None  # checked
-        if target.head.name != "categorical":
-            return OuterProducts.times(self, target, u, rows)
-        head, distribution, weights = _observed(target, u, rows)
-        p = jax.nn.softmax(head.split(distribution))  # no matrix of all pairs of classes
-        return lambda v: weights[:, None] * p * (v - jnp.sum(p * v, axis=1, keepdims=True))
+    @property
+    def fisher(self):
+        return Expected()
 
 
 @dataclass(frozen=True)
@@ -167,11 +160,9 @@ class EmpiricalFisher(OuterProducts):
     (Kunstner, Balles & Hennig 2019).
     """
 
-    def roots(self, target, u, rows):
-        head, distribution, weights = _observed(target, u, rows)
-        z = head.split(distribution)
-        slope = jax.grad(lambda z: jnp.sum(head.join(z, distribution).log_prob(rows.y)))(z)
-        return (jnp.sqrt(weights)[:, None] * slope)[:, :, None]
+    @property
+    def fisher(self):
+        return Seen()
 
     def width(self, num_outputs):
         return 1
@@ -188,21 +179,9 @@ class SampledFisher(OuterProducts):
     num_columns: int = field(default=1, metadata={"at_least": 1})
     seed: int = field(default=0, metadata={"at_least": 0})
 
-    def roots(self, target, u, rows):
-        head, distribution, weights = _observed(target, u, rows)
-        z = head.split(distribution)
-        # of the row itself, so that chunks of rows, whatever their size, have independent signs
-        key = jax.random.key(self.seed)
-        seeds = jax.lax.bitcast_convert_type(_numbers(rows, len(z)), jnp.uint32)
-        shape = (z.shape[1], self.num_columns)
-        E = jax.vmap(lambda s: jax.random.rademacher(jax.random.fold_in(key, s), shape, z.dtype))(seeds)
-        E = E / np.sqrt(self.num_columns).astype(z.dtype)
-        if head.name != "categorical":
-            return jnp.einsum("mkl,mlc->mkc", GaussNewton().roots(target, u, rows), E)
-        p = jax.nn.softmax(z)  # of many classes: no matrix of all pairs
-        r = jnp.sqrt(p)
-        along = jnp.einsum("mk,mkc->mc", r, E)
-        return jnp.sqrt(weights)[:, None, None] * (r[:, :, None] * E - p[:, :, None] * along[:, None, :])
+    @property
+    def fisher(self):
+        return Sampled(self.num_columns, self.seed)
 
     def width(self, num_outputs):
         return self.num_columns
@@ -267,38 +246,3 @@ def _part(u, free):
 
 def _moved(u, free, v):
     return v if free is None else u.at[free].set(v)
-
-
-def _observed(target: Target, u, rows: Rows) -> tuple[Head, Any, Float[Array, " M"]]:
-    """The head, the distribution of the outcomes, and the weights of the rows, a power of the likelihood included."""
-    head, likelihood = target.head, target.model.likelihood
-    assert head is not None
-    assert likelihood is not None
-    distribution: Any = likelihood(target.constrain(u), rows.x)
-    weights: Any = rows.weights
-    if isinstance(distribution, Scaled):
-        weights, distribution = weights * distribution.scale, distribution.base_dist
-    return head, distribution, weights
-
-
-def _fisher(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
-    """The Fisher information of each row's outputs, weighted."""
-    head, distribution, weights = _observed(target, u, rows)
-    return weights[:, None, None] * head.fisher(head.split(distribution), distribution)
-
-
-def _softmax_roots(target: Target, u, rows: Rows) -> Float[Array, "M K K"]:
-    """diag(√p) − p √pᵀ, whose square is diag(p) − p pᵀ, times the root of the weight: no eigenvectors of each row."""
-    head, distribution, weights = _observed(target, u, rows)
-    p = jax.nn.softmax(head.split(distribution))
-    r = jnp.sqrt(p)
-    return jnp.sqrt(weights)[:, None, None] * (jax.vmap(jnp.diag)(r) - p[:, :, None] * r[:, None, :])
-
-
-def _numbers(rows: Rows, size: int) -> Float[Array, " M"]:
-    """A number of each row, by which its random signs are drawn: whatever the chunk, the same."""
-    total = jnp.zeros(size, jnp.float32)
-    for leaf in jax.tree.leaves((rows.x, rows.y)):
-        flat = jnp.asarray(leaf, jnp.float32).reshape(size, -1)
-        total = total + flat @ jnp.cos(jnp.arange(1, flat.shape[1] + 1, dtype=jnp.float32))
-    return total

@@ -17,6 +17,7 @@ from credo.algorithm import Options
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Kronecker
+from credo.linalg.matrix_free import MatrixFree
 from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, affordable
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import verdict_of
@@ -51,11 +52,12 @@ FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exp
 class Laplace:
     """A Gaussian at the mode in unconstrained space.
 
-    ``structure``: of ``credo.laplace``: ``Dense()`` (every covariance), ``Diagonal()``, or ``Kronecker()`` for the
-    weights of networks. ``curvature``: ``ExactHessian()``, or ``GaussNewton()``, which is never negative for the
-    likelihood's part. ``subset``: which parameters vary, ``All()``, ``LastLayer()``, ``Named(…)`` or
-    ``LargestVariance(k)``; the others stay at the mode, known, and the evidence is that given them. ``num_steps``: at
-    most this many evaluations on the way to the mode; 0 takes the curvature where it starts.
+    ``structure``: of ``credo.laplace``: ``Dense()`` (every covariance), ``MatrixFree()`` (likewise, by linear solves),
+    ``Diagonal()``, ``LowRank(rank)``, or ``Kronecker()`` for weights of networks. ``curvature``: ``ExactHessian()``, or
+    ``GaussNewton()``, which is never negative for the likelihood's part. ``subset``: which parameters vary, ``All()``,
+    ``LastLayer()``, ``Named(…)`` or ``LargestVariance(k)``; the others stay at the mode, known, and the evidence is
+    that given them. ``num_steps``: at most this many evaluations on the way to the mode; 0 takes the curvature where it
+    starts.
     ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
@@ -138,7 +140,9 @@ class Laplace:
         figures, num_draws = {}, 0
         if not is_part:
             figures, num_draws = proposal_figures(objective, kind, target, key, at_once, deadline)
-        verdict = diagnosis._replace(sentences=sentences).verdict(min_curvature=shape.min_curvature, **figures)
+        verdict = diagnosis._replace(sentences=sentences).verdict(
+            min_curvature=shape.min_curvature, **shape.figures, **figures
+        )
         is_mode = is_mode and is_positive and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
         evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)
         info = fit_info(objective, optimum) | {"num_densities": num_draws}
@@ -183,6 +187,7 @@ class Laplace:
             "mode_distance": found.mode_distance,
             "min_curvature": found.shape.min_curvature,
             "num_iterations": float(found.num_updates + found.num_gradients),
+            **found.shape.figures,
         }
         if is_part:
             posterior.verdict = judge(figures, found.sentences)
@@ -213,6 +218,11 @@ class Laplace:
                 "The posterior given as prior is of some parameters, the others known: it has no density over all of "
                 "them. Fit it with subset=All()."
             )
+        if any(isinstance(each, MatrixFree) for each in jax.tree.leaves(scale, is_leaf=_is_matrix_free)):
+            raise CredoError(
+                "The posterior given as prior has a covariance without a matrix, and its density takes linear solves "
+                "with the earlier data: fit those with another structure, or all data at once."
+            )
         if isinstance(scale, Kronecker) and not isinstance(self.structure, Dense | Diagonal):
             raise CredoError(
                 "A posterior of Kronecker form as the prior of another has no such form: say structure=Dense() or "
@@ -230,6 +240,10 @@ class Laplace:
             return (Estimate(increment, np.nan, "laplace") if has_evidence(target) else None), increment
         earlier = self.prior.log_evidence
         return (None if earlier is None else Estimate(earlier.value + increment, np.nan, "laplace")), increment
+
+
+def _is_matrix_free(node) -> bool:
+    return isinstance(node, MatrixFree)
 
 
 def within_range(target: Target, position: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:

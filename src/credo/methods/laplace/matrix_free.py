@@ -15,7 +15,7 @@ direction: Sᵀ A S z = z.
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,9 @@ from credo.linalg.matrix_free import MatrixFree as MatrixFreeScale
 from credo.linalg.matrix_free import inverse_root
 from credo.memory import chunk_bytes, footprint
 from credo.methods.laplace import layered
-from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, OuterProducts, SampledFisher
+from credo.methods.laplace.curvature import OuterProducts
 from credo.methods.laplace.structure import Diagonal, Shape
 from credo.methods.optimise.objective import Objective, log_density, log_density_less_jacobian
-from credo.model import fisher
 from credo.model.curvature import Curvature
 from credo.model.data import Rows
 from credo.model.target import Target
@@ -69,7 +68,8 @@ class MatrixFree:
         dim = u.size if free is None else free.size
         at_once = int(np.clip(chunk_bytes() // (8 * VECTORS * dim), 1, MOST_AT_ONCE))
         rows = _rows_at_once(target, u, at_once)
-        product = Curvature(target, u, prior, free, _fisher(curvature), rows, target.size)
+        fisher = curvature.fisher if isinstance(curvature, OuterProducts) else None
+        product = Curvature(target, u, prior, free, fisher, rows, target.size)
         diagonal = self._diagonal(curvature, objective, target, optimum, chunk, free, product)
         if not (is_mode and np.min(diagonal) > 0):
             return Diagonal().shape(curvature, objective, target, optimum, chunk, False, free)
@@ -195,14 +195,6 @@ class Probes(NamedTuple):
     log_det: float
     log_det_error: float
     residual: float
-
-
-def _fisher(curvature) -> Any:
-    """What a file can hold of it; None for the Hessian."""
-    if isinstance(curvature, SampledFisher):
-        return fisher.Sampled(curvature.num_columns, curvature.seed)
-    known = {GaussNewton: fisher.Expected(), EmpiricalFisher: fisher.Seen()}
-    return known.get(type(curvature), curvature if isinstance(curvature, OuterProducts) else None)
 
 
 def _not_positive(solved: Solution, unit: np.ndarray) -> Probes:

@@ -7,6 +7,8 @@ import numpy as np
 from credo.memory import Need, require
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.lowrank import LowRank
+from credo.methods.laplace.matrix_free import VECTORS as OF_A_SOLVE
+from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.structure import Dense, Diagonal
 from credo.methods.laplace.subset import All
 from credo.model.target import Target
@@ -38,6 +40,8 @@ def num_bytes(structure: Any, target: Target) -> float | None:
         return of_positions
     if isinstance(structure, LowRank):
         return of_positions + 3 * NUMBER * structure.rank * dim
+    if isinstance(structure, MatrixFree):
+        return of_positions + NUMBER * OF_A_SOLVE * dim
     if isinstance(structure, Kronecker):
         sides = [
             (int(np.prod(leaf.free_shape[:-1])), leaf.free_shape[-1])

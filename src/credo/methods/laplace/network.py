@@ -17,11 +17,14 @@ import optax
 
 from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
+from credo.linalg.blocks import BlockDiagonal
+from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.operator import ScaleOperator
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.layered import layers_or_none
+from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise.minibatch import ascend
@@ -221,7 +224,11 @@ def fit_network(
         shape = Shape(linear.pieces.scale(found.c, found.P, found.covariance), float(np.min(found.P)), num_fixed)
         evidence = found.value + 0.5 * num_fixed * float(np.log(2 * np.pi))
         evidence += 0.5 * float(np.linalg.slogdet(found.covariance)[1])
-        if not look.is_tunable:
+        if isinstance(look.structure, MatrixFree) and isinstance(look.subset, All):
+            shape, evidence = _beside(found.covariance, look, objective, u), None
+            tuned_by = type(look.tunable().structure).__name__
+            sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {tuned_by}().")
+        elif not look.is_tunable:
             shape, evidence = look(objective, u), None
     white = _White(objective, u, shape.scale, num_fixed, deadline)
     return Fitted(
@@ -264,11 +271,32 @@ class Look(NamedTuple):
         """Whether the evidence of hyperparameters is that of this structure itself."""
         return isinstance(self.subset, All) and isinstance(self.structure, Dense | Diagonal | Kronecker)
 
+    def metric(self) -> "Look":
+        """One whose products cost no solve: polishing takes two at each step."""
+        if not isinstance(self.structure, MatrixFree):
+            return self
+        return self._replace(structure=Dense() if self.target.dim <= UP_TO_DENSE else Diagonal())
+
     def tunable(self) -> "Look":
         """One by which hyperparameters can be tuned."""
         if self.is_tunable:
             return self
-        return self._replace(structure=Dense() if self.target.dim <= UP_TO_DENSE else Diagonal(), subset=All())
+        if self.target.dim <= UP_TO_DENSE:
+            return self._replace(structure=Dense(), subset=All())
+        is_matrix_free = isinstance(self.structure, MatrixFree)
+        if is_matrix_free and layers_or_none(self.target, jnp.zeros(self.target.dim), None) is not None:
+            return self._replace(structure=Kronecker(), subset=All())
+        return self._replace(structure=Diagonal(), subset=All())
+
+
+def _beside(covariance: np.ndarray, look: Look, objective: Objective, u: np.ndarray) -> Shape:
+    """The weights given the hyperparameters, which have ``covariance`` and are independent of them."""
+    k = len(covariance)
+    weights = np.arange(k, u.size)
+    shape = look.structure.shape(look.curvature, objective, look.target, at_rest(u), look.chunk, True, weights)
+    blocks = DenseScale(np.linalg.cholesky(covariance)), shape.scale
+    scale = BlockDiagonal(blocks, (((0, k),), ((k, u.size),)))
+    return shape._replace(scale=scale, coordinate=k + shape.coordinate)
 
 
 def _look(laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, u) -> tuple[Look, tuple[str, ...]]:
@@ -302,13 +330,14 @@ def _said_of(curvature: Curvature) -> tuple[str, ...]:
 
 def _approach(objective: Objective, look: Look, u, is_trained: bool, deadline: float):
     """Two turns at most: the metric that was found away from the mode is found again there."""
-    shape, count = look(objective, u), 0
+    metric, count = look.metric(), 0
+    shape = look(objective, u) if is_trained else metric(objective, u)
     for _ in range(0 if is_trained else 2):
         u, distance, more = polish(objective, u, shape.scale, 0, look.target.size, deadline)
-        shape, count = look(objective, u), count + more
+        shape, count = metric(objective, u), count + more
         if distance <= RULES["mode_distance"].passes or time.monotonic() > deadline:
             break
-    return u, shape, count
+    return u, shape if is_trained or metric is look else look(objective, u), count
 
 
 def _turns(

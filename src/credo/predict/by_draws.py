@@ -1,0 +1,68 @@
+"""J Σ Jᵀ of outputs where each product with S is a linear solve (linalg/matrix_free.py): by draws of the parameters.
+
+    J Σ Jᵀ ≈ (1/n) Σ_s (J S z_s)(J S z_s)ᵀ,   z_s ~ N(0, I)
+
+n solves for any number of rows, whose means stay exact. Unbiased; the standard error of a variance is √(2/n) of it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from credo.linalg.matrix_free import MatrixFree
+from credo.linalg.operator import ScaleOperator
+from credo.memory import footprint
+from credo.model.heads import Head
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian
+from credo.predict.monte_carlo import likelihood_at
+from credo.predict.stream import MEMORY
+
+NUM_SOLVES, FEWEST_DRAWS = 128, 16  # of outputs of rows, or of draws in their place
+MAX_DEVIATIONS = 2**25  # numbers: 256 MB
+
+
+def takes_solves(scale: ScaleOperator) -> bool:
+    """Whether S z is found by linear solves."""
+    parts = jax.tree.leaves(scale, is_leaf=lambda node: isinstance(node, MatrixFree))
+    return any(isinstance(part, MatrixFree) for part in parts)
+
+
+def deviations(kind: Gaussian, key: np.ndarray) -> Float[np.ndarray, "draw dim"]:
+    """S z of as many z as memory holds, 128 at most. ``key``: key data."""
+    dim = kind.mean.size
+    number = int(np.clip(MAX_DEVIATIONS // dim, FEWEST_DRAWS, NUM_SOLVES))
+    z = np.random.default_rng(key.tolist()).normal(size=(number, dim)).astype(kind.mean.dtype)
+    return np.asarray(_moved(kind.scale, z))
+
+
+@jax.jit
+def _moved(scale: ScaleOperator, z):
+    return jax.vmap(scale.matvec)(z)
+
+
+@functools.partial(jax.jit, static_argnames=("head",))
+def outputs(target: Target, centre, steps, x, head: Head) -> tuple[Float[Array, "M K"], Float[Array, "M K K"]]:
+    """Mean and covariance of the outputs at rows ``x``, by the ``deviations`` of the parameters."""
+    mean, forward = jax.linearize(lambda u: head.split(likelihood_at(target, target.constrain(u), x)), centre)
+
+    def add(total, step):
+        moved = forward(step)
+        return total + moved[:, :, None] * moved[:, None, :], None
+
+    start = jnp.zeros((*mean.shape, mean.shape[-1]), mean.dtype)
+    return mean, jax.lax.scan(add, start, steps)[0] / len(steps)
+
+
+def rows_at_once(target: Target, head: Head, x) -> int:
+    """By what one more row computes."""
+
+    def takes(number: int) -> int:
+        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), x)
+        u = jax.ShapeDtypeStruct((target.dim,), np.dtype(np.float64))
+        return footprint(lambda u, x: head.split(likelihood_at(target, target.constrain(u), x)), u, rows)
+
+    return max(1, MEMORY // (3 * max(takes(2) - takes(1), 1)))

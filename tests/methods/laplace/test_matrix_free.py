@@ -1,0 +1,246 @@
+"""Laplace without a matrix: what ``Dense()`` says, by linear solves; estimates within their errors; and no D × D."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.linalg.blocks import BlockDiagonal
+from credo.linalg.matrix_free import MatrixFree as Scale
+from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher
+from credo.methods.laplace.matrix_free import MatrixFree
+from credo.methods.laplace.needs import num_bytes
+from credo.methods.laplace.structure import Dense
+from credo.methods.optimise.newton import Optimum, Status
+from credo.methods.optimise.objective import in_unconstrained_space
+from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
+from credo.precision import double
+from credo.status import CredoError
+
+RANDOM = np.random.default_rng(11)
+
+
+def normal(*shape):
+    return RANDOM.normal(size=shape)
+
+
+def apply(p, x):
+    return jnp.tanh(x @ p["a"] + p["b"]) @ p["c"] + p["d"]
+
+
+def weights(inputs=3, units=5, outputs=3):
+    return {"a": normal(inputs, units), "b": normal(units), "c": normal(units, outputs), "d": normal(outputs)}
+
+
+CLASSES = BayesianNetwork(apply, weights(), head=Categorical(), prior=Isotropic(2.0)).given(
+    normal(7, 3), RANDOM.integers(0, 3, 7), weights=RANDOM.uniform(0.5, 2.0, 7)
+)
+
+
+def shape(structure, target, u, curvature=None, free=None):
+    nothing = np.zeros_like(u)
+    at = Optimum(u, 0.0, nothing, 0.0, None, nothing, nothing, Status.CONVERGED, 0, 0, 0)
+    return structure.shape(curvature or GaussNewton(), in_unconstrained_space(target), target, at, 16, True, free)
+
+
+def fit(target, **settings):
+    return credo.fit(target, credo.Laplace(**settings), key=3, progress=False)
+
+
+# exact where it can be -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("curvature", "free"),
+    [(GaussNewton(), None), (EmpiricalFisher(), np.arange(4, 20)), (SampledFisher(2), None)],
+    ids=["gauss-newton", "empirical, a subset", "sampled"],
+)
+def test_every_basis_vector_is_mapped_as_by_the_dense_root(curvature, free):
+    target = CLASSES.flat()
+    with double():
+        u = normal(target.dim)
+        meant, found = (shape(each, target, u, curvature, free) for each in (Dense(), MatrixFree()))
+        covariance = np.asarray(meant.scale.dense())
+        np.testing.assert_allclose(found.scale.dense(), covariance, atol=1e-7 * covariance.max())
+        np.testing.assert_allclose(found.scale.diagonal(), np.diag(covariance), rtol=1e-9)
+        assert float(found.scale.log_det()) == pytest.approx(float(meant.scale.log_det()), abs=1e-8)
+    assert 0 < found.min_curvature <= meant.min_curvature * (1 + 1e-9)
+    assert found.figures["solver_error"] <= 1e-6
+    assert found.figures["log_det_error"] == 0
+
+
+def test_rows_at_a_time_change_nothing():
+    """Seven weighted rows, three at a time: the last chunk is filled up with rows that do not count."""
+    target = CLASSES.flat()
+    with double():
+        u, v = normal(target.dim), jnp.asarray(normal(target.dim))
+        for curvature in (GaussNewton(), SampledFisher(2)):
+            product = shape(MatrixFree(), target, u, curvature).scale.product
+            whole, parts = (dataclasses.replace(product, chunk=chunk).linear()(v) for chunk in (7, 3))
+            np.testing.assert_allclose(parts, whole, rtol=1e-10, atol=1e-10)
+
+
+X = normal(30, 5)
+Y = X @ normal(5) + 0.3 * normal(30)
+
+
+def test_a_linear_network_is_bayesian_linear_regression(tmp_path):
+    """Covariance, evidence and predictions; and so it is again when it comes back from a file, with its data."""
+    target = BayesianNetwork(lambda w, x: x @ w, np.zeros((5, 1)), head=Gaussian(0.3), prior=Isotropic(2.0)).given(X, Y)
+    posterior = fit(target, structure=credo.laplace.MatrixFree())
+    covariance = np.linalg.inv(X.T @ X / 0.09 + 2.0 * np.eye(5))
+    marginal = X @ X.T / 2.0 + 0.09 * np.eye(30)
+    log_evidence = -0.5 * (Y @ np.linalg.solve(marginal, Y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    assert posterior.log_evidence.value == pytest.approx(log_evidence, rel=1e-6)
+    with double():
+        np.testing.assert_allclose(posterior.kind.scale.dense(), covariance, rtol=1e-6, atol=1e-12)
+    assert posterior.verdict.status == "pass"
+    posterior.save(tmp_path / "posterior.credo")
+    again = credo.load(tmp_path / "posterior.credo", target)
+    for each in (posterior, again):
+        predictive = each.predict(X, rule=credo.Linearised())
+        np.testing.assert_allclose(predictive.mean, X @ covariance @ X.T @ Y / 0.09, rtol=1e-6)
+        np.testing.assert_allclose(predictive.epistemic, np.einsum("ij,jk,ik->i", X, covariance, X), rtol=1e-6)
+    np.testing.assert_array_equal(again.sample(5, 3)["weights"], posterior.sample(5, 3)["weights"])
+    alone = credo.load(tmp_path / "posterior.credo")
+    np.testing.assert_allclose(np.ravel(alone.sd()["weights"]), np.sqrt(np.diag(covariance)), rtol=1e-6)
+    with pytest.raises(CredoError, match="load it with the target that was fitted"):
+        alone.sample(5, 3)
+
+
+NOISY = BayesianNetwork(
+    apply, weights(1, 4, 1), head=Gaussian(dist.LogNormal(-1.0, 1.0)), prior=Isotropic(dist.LogNormal(0.0, 1.0))
+).given(np.linspace(-2, 2, 40)[:, None], np.sin(np.linspace(-2, 2, 40)) + 0.1 * normal(40))
+
+
+@pytest.mark.slow  # three networks' worth of programs
+def test_a_tuned_network_is_what_dense_says_and_many_outputs_are_predicted_by_draws():
+    """Up to 1,000 coordinates the dense evidence tunes both: the same mode, covariance, evidence and predictions."""
+    dense, found = (fit(NOISY, structure=each, num_steps=300) for each in (Dense(), MatrixFree()))
+    assert isinstance(found.kind.scale, BlockDiagonal)
+    assert found.verdict.figures["mode_distance"] <= 0.1
+    with double():
+        covariance = np.asarray(dense.kind.scale.dense())
+        np.testing.assert_allclose(found.kind.mean, dense.kind.mean, rtol=1e-6)
+        np.testing.assert_allclose(found.kind.scale.dense(), covariance, atol=1e-6 * covariance.max())
+    assert found.log_evidence.value == pytest.approx(
+        dense.log_evidence.value, abs=1e-2
+    )  # the step ½ gᵀA⁻¹g to the mode
+    x = np.linspace(-3, 3, 20)[:, None]
+    for each, tolerance in ((x, 1e-5), (np.tile(x, (8, 1)), 5 * np.sqrt(2 / 128))):  # 40 and 320 outputs: 128 draws
+        expected, predictive = dense.predict(each), found.predict(each)
+        np.testing.assert_allclose(predictive.mean, expected.mean, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(predictive.epistemic, expected.epistemic, rtol=tolerance)
+    assert np.max(np.abs(predictive.epistemic / expected.epistemic - 1)) > 1e-3  # they were draws
+
+
+# what is estimated, and what is said ---------------------------------------------------------------------------------
+
+
+def test_estimates_are_within_their_errors_and_bounds():
+    """16 probes of 38 coordinates: 4 standard errors, one false alarm in 16,000."""
+    target = CLASSES.flat()
+    with double():
+        u = normal(target.dim)
+        exact, found = (shape(MatrixFree(num_probes=number), target, u) for number in (64, 16))
+        error = found.figures["log_det_error"]
+        assert 0 < error < 3
+        assert abs(float(found.scale.log_det() - exact.scale.log_det())) < 4 * error
+    variances, meant = np.asarray(found.scale.diagonal()), np.asarray(exact.scale.diagonal())
+    assert 1e-3 < np.sqrt(np.mean(np.square(variances / meant - 1))) < 0.3
+    assert np.all(variances <= 0.5 * (1 + 1e-9))  # those of the prior
+    assert "estimated by 16 solves" in found.sentences[0]
+
+
+def test_solves_that_do_not_converge_are_said_and_give_no_numbers():
+    posterior = fit(CLASSES, structure=MatrixFree(max_products=1), num_steps=0)
+    assert posterior.verdict.figures["solver_error"] > 0.1
+    assert posterior.verdict.status == "failed"
+    assert any("Raise max_products" in sentence for sentence in posterior.verdict.sentences)
+    assert np.all(np.isnan(posterior.sample(0, 2)["weights"]["a"]))
+
+
+def test_a_saddle_is_found_and_has_draws():
+    """−∇² log p has ones on its diagonal and the eigenvalues 3 and −1."""
+    model = credo.Model.from_log_density(
+        lambda p: -0.5 * p["u"] @ p["u"] - 2 * p["u"][0] * p["u"][1],
+        support={"u": dist.constraints.real},
+        shape={"u": (2,)},
+    )
+    target = model.given().flat()
+    with double():
+        found = shape(MatrixFree(), target, np.zeros(2), credo.ExactHessian())
+        assert -1.0 <= found.min_curvature < 0
+        assert np.all(np.isfinite(found.scale.matvec(np.ones(2))))
+
+
+def test_wrong_settings_and_priors_have_a_sentence():
+    with pytest.raises(CredoError, match="between 0 and 1; got 2"):
+        MatrixFree(tolerance=2.0)
+    posterior = fit(CLASSES, structure=MatrixFree(), num_steps=0)
+    with pytest.raises(CredoError, match="covariance without a matrix"):
+        fit(CLASSES, prior=posterior)
+
+
+# no matrix -----------------------------------------------------------------------------------------------------------
+
+
+def sizes(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from (np.prod(out.aval.shape) for out in equation.outvars if hasattr(out.aval, "shape"))
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")
+        ):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from sizes(inner)
+
+
+def test_nothing_of_the_size_of_a_matrix_is_ever_formed():
+    """By the programs of a draw and of a variance, of 20,000 coordinates: and ten million take less than 3 GB."""
+    target = (
+        BayesianNetwork(apply, weights(95, 200, 3), head=Categorical(), prior=Isotropic(1.0))
+        .given(normal(20, 95), RANDOM.integers(0, 3, 20))
+        .flat()
+    )
+    dim = target.dim
+    assert dim > 19_000
+    with double():
+        product = shape(MatrixFree(), CLASSES.flat(), np.zeros(CLASSES.dim)).scale.product
+        product = dataclasses.replace(
+            product, target=target, centre=np.zeros(dim), prior=np.ones(dim), size=20, chunk=8
+        )
+        nodes = np.arange(1.0, 21.0)
+        scale = Scale(product, np.ones(dim), nodes, nodes, np.ones(dim), np.zeros(()), 1e-8, 1_000, 4)
+        programs = [
+            jax.make_jaxpr(scale.matvec)(np.ones(dim)),
+            jax.make_jaxpr(jax.vmap(scale.transpose_matvec))(np.ones((6, dim))),
+        ]
+    largest = [max(sizes(program.jaxpr)) for program in programs]
+    assert 20 * dim <= min(largest)  # the programs were looked into
+    assert max(largest) <= 4 * 21 * dim
+    assert 2e9 < num_bytes(MatrixFree(), SimpleNamespace(dim=10_000_000)) < 3e9
+
+
+@pytest.mark.slow  # two hundred thousand weights
+def test_a_network_too_large_for_a_matrix():
+    rows = normal(64, 400)
+    target = BayesianNetwork(
+        lambda p, x: apply(p, x)[:, 0], weights(400, 500, 1), head=Gaussian(0.3), prior=Isotropic(1.0)
+    ).given(rows, np.tanh(rows[:, 0]))
+    assert target.dim > 200_000
+    posterior = fit(target, structure=MatrixFree(num_probes=4, tolerance=1e-6), num_steps=100)
+    assert posterior.verdict.figures["solver_error"] <= 1e-3
+    assert posterior.verdict.figures["log_det_error"] > 0
+    assert np.isfinite(posterior.log_evidence.value)
+    some = posterior.predict(rows[:3], credo.Linearised())
+    p = posterior.mean()["weights"]
+    slopes = jax.vmap(lambda x: jax.flatten_util.ravel_pytree(jax.grad(lambda p: apply(p, x)[0])(p))[0])(rows[:3])
+    assert np.all(some.epistemic > 0)
+    assert np.all(some.epistemic < np.sum(np.square(slopes), axis=1))  # what it was before any data
