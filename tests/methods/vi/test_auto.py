@@ -1,5 +1,7 @@
 """The ladder stops at the first rung that can be trusted, and says why it climbed."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -12,6 +14,7 @@ from credo.methods.vi.auto import Auto, default_rungs
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.pathfinder.pathfinder import Pathfinder
 from credo.model.model import Model
 from credo.status import CredoError
 
@@ -31,7 +34,7 @@ def target_of(density):
 
 
 def test_it_climbs_from_independent_to_correlated_normals_and_stops_there():
-    posterior = fit(target_of(correlated_density), Auto(), progress=False)
+    posterior = fit(target_of(correlated_density), Auto(rungs=(ADVI(MeanField()), ADVI(FullRank()))), progress=False)
     assert posterior.verdict.status == "pass"
     rungs = posterior.info["rungs"]
     assert [rung["name"] for rung in rungs] == ["ADVI(MeanField())", "ADVI(FullRank())"]
@@ -40,6 +43,37 @@ def test_it_climbs_from_independent_to_correlated_normals_and_stops_there():
     assert not rungs[1]["why"]
     assert posterior.info["num_gradients"] == sum(rung["num_gradients"] for rung in rungs)
     assert "MeanField()) was left for a richer approximation" in posterior.verdict.sentences[-1]
+
+
+def test_by_itself_it_begins_with_a_path_and_where_that_passes_ends_there():
+    posterior = fit(target_of(correlated_density), Auto(), key=1, progress=False)
+    assert [rung["name"] for rung in posterior.info["rungs"]] == ["Pathfinder()"]
+    assert posterior.verdict.status == "pass"
+    sds = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
+    np.testing.assert_allclose(posterior.sd()["w"], sds, rtol=0.1)  # what a pass promises
+    assert np.all(np.abs(posterior.mean()["w"]) < 0.1 * sds)
+
+
+class Seen:
+    """A method that keeps where it was told to begin, and what it found."""
+
+    def __init__(self, method):
+        self.method = method
+
+    def fit(self, target, *, key, start, options):
+        self.start = start
+        self.found = self.method.fit(target, key=key, start=start, options=options)
+        return self.found
+
+
+@pytest.mark.parametrize("given", [None, np.array([2.0, -1.0])])
+def test_a_rung_begins_in_the_middle_of_the_one_below_unless_a_start_is_given(given):
+    rungs = tuple(Seen(Pathfinder(num_draws=200)) for _ in range(3))
+    posterior = fit(target_of(heavy_density), Auto(rungs=rungs), key=1, start=given, progress=False)
+    assert len(posterior.info["rungs"]) == 3, "a Cauchy is no Gaussian"
+    for below, rung in itertools.pairwise(rungs):
+        assert below.found.verdict.status != "pass"
+        np.testing.assert_array_equal(rung.start, below.found.kind.mean if given is None else given)
 
 
 def test_where_no_rung_holds_it_gives_the_best_and_says_so():
@@ -53,8 +87,11 @@ def test_where_no_rung_holds_it_gives_the_best_and_says_so():
 
 
 def test_rungs_follow_the_dimension():
-    assert [type(method.family).__name__ for method in default_rungs(5)] == ["MeanField", "FullRank", "Flow"]
+    path, *rest = default_rungs(5)
+    assert isinstance(path, Pathfinder)
+    assert [type(method.family).__name__ for method in rest] == ["MeanField", "FullRank", "Flow"]
     assert len(default_rungs(1)) == 1
+    assert all(isinstance(method, ADVI) for method in default_rungs(2_000))
     assert isinstance(default_rungs(2_000)[-1].family, LowRank)
 
 

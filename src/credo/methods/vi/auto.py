@@ -1,8 +1,8 @@
 """The ladder: approximations from cheap to rich, up to the first that can be trusted.
 
-Independent normals, a normal with correlations, a flow. After each rung its verdict, which looks at the Pareto k̂ and
-at what importance weights correct in means and sds, says whether to stop; else the next rung is climbed to, and the
-answer's sentences say why.
+A Gaussian found on the way to the mode (Pathfinder), independent normals, a normal with correlations, a flow. After
+each rung its verdict, which looks at the Pareto k̂ and at what importance weights correct in means and sds, says whether
+to stop; else the next rung is climbed to from the middle of this one's answer, and the sentences say why.
 """
 
 import time
@@ -18,11 +18,13 @@ from credo.methods.vi.families.flow import Flow
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.pathfinder.pathfinder import Pathfinder
 from credo.model.target import Target
+from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
-MAX_FULL = 1_000  # dimensions up to which a full covariance is a rung: beyond, one of low rank
+MAX_FULL = 1_000  # dimensions up to which a path and a full covariance are rungs: beyond, a covariance of low rank
 MAX_FLOW = 100  # dimensions up to which a flow is
 
 
@@ -30,9 +32,10 @@ MAX_FLOW = 100  # dimensions up to which a flow is
 class Auto:
     """The first of ``rungs`` whose verdict is a pass, else the one with the smallest Pareto k̂.
 
-    ``rungs``: methods such as ``ADVI(FullRank())``, from cheap to rich; None for independent normals, a full covariance
-    (of low rank beyond 1,000 dimensions) and, up to 100 dimensions, a flow; one coordinate has nothing to
-    correlate with, and one rung. A ``time_limit`` is that of all of them.
+    ``rungs``: methods such as ``ADVI(FullRank())``, from cheap to rich; None for ``Pathfinder()``, independent normals,
+    a full covariance and, up to 100 dimensions, a flow. Beyond 1,000 dimensions there is no path and the covariance is
+    of low rank; one coordinate has nothing to correlate with, and one rung. Where no ``start`` is given, rungs above a
+    Gaussian begin in its middle. A ``time_limit`` is that of all of them.
 
     ``info["rungs"]``: one entry a rung climbed, with ``name``, ``status``, ``pareto_k``, ``log_evidence``,
     ``num_gradients``, ``seconds`` and ``why`` it was left; ``num_gradients`` counts all of them. The verdict's last
@@ -60,25 +63,29 @@ class Auto:
         deadline = options.deadline()
         climbed: list[Posterior] = []
         story: list[dict[str, Any]] = []
+        onward = start
         for i, method in enumerate(rungs):
             began = time.monotonic()
-            posterior = method.fit(target, key=stream(key, i), start=start, options=options.until(deadline))
+            posterior = method.fit(target, key=stream(key, i), start=onward, options=options.until(deadline))
             climbed.append(posterior)
             story.append(_entry(method, posterior, time.monotonic() - began))
             is_over = i + 1 == len(rungs) or time.monotonic() >= deadline
             if posterior.verdict.status == "pass" or is_over:
                 break
             story[-1]["why"] = _why(posterior)
+            if start is None and isinstance(posterior.kind, Gaussian) and not np.isnan(_k_hat(posterior)):
+                onward = np.asarray(posterior.kind.mean)  # the density is finite at draws about it
         best = _best(climbed)
         return _told(climbed[best], story, best, len(rungs))
 
 
 def default_rungs(dim: int) -> tuple[Any, ...]:
     """From cheap to rich."""
-    full = FullRank() if dim <= MAX_FULL else LowRank(10)
     if dim == 1:
         return (ADVI(MeanField()),)
-    rungs = ADVI(MeanField()), ADVI(full)
+    if dim > MAX_FULL:
+        return ADVI(MeanField()), ADVI(LowRank(10))
+    rungs = Pathfinder(), ADVI(MeanField()), ADVI(FullRank())
     return (*rungs, ADVI(Flow())) if dim <= MAX_FLOW else rungs
 
 
