@@ -9,11 +9,8 @@ BENCH_VENV := $(VENV)-bench
 PACKAGE := pyproject.toml src/credo/_version.py
 # One worker keeps a file's tests together: they share compiled programs.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
-# Most programs of the core tests run once and compile for longer, so XLA compiles them in its quickest way; chains'
-# programs name their own level. The slow tests, the demo and the examples compile as users do, as `make unit ONCE=`
-# does: the remedy too where a newer XLA does not know a flag.
-ONCE := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
-  --xla_cpu_use_fusion_emitters=false"
+# How the core tests compile; `make unit QUICKEST=` compiles as users do.
+QUICKEST = XLA_FLAGS="$$($(BIN)/python tests/xla_flags.py)"
 
 export MPLBACKEND ?= Agg
 
@@ -43,10 +40,10 @@ lint: $(VENV)/.develop
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(VENV)/.develop
-	$(ONCE) $(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
+	$(QUICKEST) $(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
 
 shapes: $(VENV)/.develop
-	$(ONCE) $(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
+	$(QUICKEST) $(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
 
 # pytest leaves with 5 where no test carries the marker.
 slow: $(VENV)/.oracles
