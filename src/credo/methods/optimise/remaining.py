@@ -17,7 +17,7 @@ locally optimal conjugate gradients (Knyazev 2001).
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ from credo.linalg.products import second_order
 from credo.methods.optimise.diagnosis import STALLED, Diagnosis
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
-from credo.model.data import Rows
-from credo.model.distributions import Scaled
+from credo.model.curvature import Curvature
+from credo.model.fisher import Expected
 from credo.model.target import Target
 
 MOST = 250  # products with A
@@ -174,56 +174,11 @@ def _decrement(log_prior: Callable, most: int, args, target: Target, u, g, D, is
 
 
 def metric(log_prior: Callable, args, target: Target, u) -> Callable:
-    """v ↦ A v; of rows that memory does not hold together a block after the other."""
+    """v ↦ A v; of rows that memory does not hold together some after the others."""
     *_, of_prior = second_order(lambda v: log_prior(args, v), u)
-    width = target.rows_at_once
-    if target.source is None and (width is None or width >= target.size):
-        of_likelihood = gauss_newton(target, u, Rows(target.x, target.y, target.weights))
-    else:
-        assert width is not None
-
-        def of_likelihood(v):
-            def add(total, start):
-                index = start + jnp.arange(width)
-                rows = target.rows(jnp.minimum(index, target.size - 1))
-                counts = (index < target.size).astype(u.dtype)  # the last row stands again, and counts nothing
-                weights = counts if rows.weights is None else counts * rows.weights
-                return total + gauss_newton(target, u, rows._replace(weights=weights))(v), None
-
-            return jax.lax.scan(add, jnp.zeros_like(v), width * jnp.arange(-(-target.size // width)))[0]
-
-    return lambda v: of_likelihood(v) - of_prior(v)
-
-
-def gauss_newton(target: Target, u, rows: Rows) -> Callable:
-    """v ↦ Σ Jᵀ F J v over ``rows``, the work at u done once."""
-    head, likelihood = target.head, target.model.likelihood
-    assert head is not None
-    assert likelihood is not None
-
-    def distribution(u) -> Any:
-        return likelihood(target.constrain(u), rows.x)
-
-    d = distribution(u)
-    is_scaled = isinstance(d, Scaled)
-
-    def outputs(u):
-        d = distribution(u)
-        return head.split(d.base_dist if is_scaled else d)
-
-    z, forward = jax.linearize(outputs, u)
-    back = jax.linear_transpose(forward, u)
-    weights = jnp.ones(z.shape[:1], z.dtype) if rows.weights is None else jnp.asarray(rows.weights)
-    d, weights = (d.base_dist, weights * d.scale) if is_scaled else (d, weights)
-    if head.name == "categorical":  # no matrix of all pairs of classes
-        p = jax.nn.softmax(z)
-        return lambda v: back(_weigh(weights, p, forward(v)))[0]
-    F = weights[:, None, None] * head.fisher(z, d)
-    return lambda v: back(jnp.einsum("mkl,ml->mk", F, forward(v)))[0]
-
-
-def _weigh(weights, p, moved):
-    return weights[:, None] * p * (moved - jnp.sum(p * moved, axis=1, keepdims=True))
+    chunk = target.rows_at_once or target.size
+    likelihood = Curvature(target, u, jnp.zeros_like(u), None, Expected(), chunk, target.size).linear()
+    return lambda v: likelihood(v) - of_prior(v)
 
 
 # saddles -------------------------------------------------------------------------------------------------------------
