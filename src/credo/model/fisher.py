@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from credo.model.data import Rows
 from credo.model.distributions import Scaled
-from credo.model.heads import Head
+from credo.model.heads import Head, information
 from credo.model.target import Target
 
 
@@ -44,10 +44,8 @@ class Expected(eqx.Module):
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
         head, distribution, weights = observed(target, u, rows)
-        if head.name != "categorical":
-            return _squared(self.roots(target, u, rows))
-        p = jax.nn.softmax(head.split(distribution))  # no matrix of all pairs of classes
-        return lambda v: weights[:, None] * p * (v - jnp.sum(p * v, axis=1, keepdims=True))
+        product = fisher_product(head, head.split(distribution), distribution)
+        return lambda v: weights[:, None] * product(v)
 
 
 class Seen(eqx.Module):
@@ -79,7 +77,7 @@ class Sampled(eqx.Module):
         E = jax.vmap(lambda s: jax.random.rademacher(jax.random.fold_in(key, s), shape, z.dtype))(seeds)
         E = E / np.sqrt(self.num_columns).astype(z.dtype)
         if head.name != "categorical":
-            return jnp.einsum("mkl,mlc->mkc", Expected().roots(target, u, rows), E)
+            return jnp.sqrt(weights[:, None] * information(head, z, distribution))[:, :, None] * E
         p = jax.nn.softmax(z)  # of many classes: no matrix of all pairs
         r = jnp.sqrt(p)
         along = jnp.einsum("mk,mkc->mc", r, E)
@@ -99,6 +97,15 @@ def observed(target: Target, u, rows: Rows) -> tuple[Head, Any, Float[Array, " M
     if isinstance(distribution, Scaled):
         weights, distribution = weights * distribution.scale, distribution.base_dist
     return head, distribution, weights
+
+
+def fisher_product(head: Head, z: Float[Array, "M K"], distribution) -> Callable[[Any], Any]:
+    """v (M, K) ↦ F v of each row, of weight one, without the K² numbers of F."""
+    if head.name == "categorical":
+        p = jax.nn.softmax(z)
+        return lambda v: p * (v - jnp.sum(p * v, axis=1, keepdims=True))
+    diagonal = information(head, z, distribution)
+    return lambda v: diagonal * v
 
 
 def _squared(L: Float[Array, "M K columns"]) -> Callable:

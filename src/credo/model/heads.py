@@ -177,6 +177,18 @@ def column_rows(z: jax.Array, distribution: Distribution) -> tuple[jax.Array, Di
     return jnp.reshape(z, (shape[0] * shape[1], -1)), rows
 
 
+def information(head: Head, z: jax.Array, distribution: Distribution) -> jax.Array:
+    """The diagonal (M, K) of the Fisher information: all of it, but for classes. Of columns without their pairs."""
+    if head.column is None:
+        return jnp.diagonal(head.fisher(z, distribution), axis1=1, axis2=2)
+    inner: Any = distribution
+    while isinstance(inner, dist.ExpandedDistribution | dist.Independent):
+        inner = inner.base_dist
+    of_one = next(each for each in HEADS.values() if each.name == head.column)
+    blocks = of_one.fisher(jnp.reshape(z, (*distribution.shape(), -1)), inner)  # (M, C, k, k)
+    return jnp.reshape(jnp.diagonal(blocks, axis1=2, axis2=3), z.shape)
+
+
 def head_of(distribution: Distribution) -> Head | None:
     """The head of a likelihood's distribution, None where unknown.
 

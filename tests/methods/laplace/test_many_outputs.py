@@ -4,13 +4,23 @@ import itertools
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import credo
 from credo import memory
-from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher, affordable, likelihood_product
-from credo.methods.laplace.network import LARGE, LEAST, _look
+from credo.methods.laplace.curvature import (
+    EmpiricalFisher,
+    GaussNewton,
+    SampledFisher,
+    affordable,
+    likelihood_product,
+)
+from credo.methods.laplace.network import LARGE, LEAST, _look, unit_density
+from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
+from credo.model.fisher import fisher_product
+from credo.model.heads import head_of
 from credo.nn import BayesianNetwork, Categorical
 from credo.precision import double
 
@@ -73,11 +83,49 @@ def test_a_large_last_layer_is_of_kronecker_form_unless_told_otherwise():
     with double():
         look, said = _look(method, target, GaussNewton(), 1, u)
         assert type(look.structure).__name__ == "Kronecker"
+        shape = look(Objective(unit_density, unit_density, None, ""), u)
+        assert shape.scale.rank == 4_000
+        assert shape.coordinate >= 80  # of all: the first layer is known
         assert not said
         small, _ = _look(method, target_of(3, 40, 40, 5), GaussNewton(), 1, np.zeros(1_800))
         assert type(small.structure).__name__ == "Dense"
         _, said = _look(method, target, SampledFisher(32), 1, u)
     assert "32 random columns" in said[0]
+
+
+DISTRIBUTIONS = {
+    "normal": dist.Normal(RANDOM.normal(size=4), RANDOM.uniform(1, 2, size=4)),
+    "columns of normal": dist.Normal(RANDOM.normal(size=(4, 3)), RANDOM.uniform(1, 2, size=(4, 3))),
+    "columns of student": dist.StudentT(5.0, RANDOM.normal(size=(4, 2)), 0.7).to_event(1),
+    "columns of poisson": dist.Poisson(RANDOM.uniform(1, 2, size=(4, 3))).to_event(1),
+    "classes": dist.CategoricalLogits(RANDOM.normal(size=(4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_products_with_the_information_of_a_row_are_those_of_its_matrix(name):
+    distribution = DISTRIBUTIONS[name]
+    head = head_of(distribution)
+    assert head is not None
+    with double():
+        z = head.split(distribution)
+        v = RANDOM.normal(size=z.shape)
+        expected = jnp.einsum("mij,mj->mi", head.fisher(z, distribution), v)
+        np.testing.assert_allclose(fisher_product(head, z, distribution)(v), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_factors_that_do_not_fit_make_way_for_a_diagonal_and_the_least_is_refused():
+    target = target_of(3, 40, 40, 50)
+    u = np.zeros(target.dim)
+    look, said = _look(credo.Laplace(), target, GaussNewton(), 1, u, 100_000)
+    assert type(look.structure).__name__ == "Diagonal"
+    assert "a layer has 50 inputs or outputs" in said[0]
+    look, said = _look(credo.Laplace(), target, GaussNewton(), 1, u, 1_000_000)
+    assert type(look.structure).__name__ == "Kronecker"
+    wide = target_of(3, 40, 200, 200)
+    for subset in (credo.laplace.All(), credo.laplace.LastLayer()):
+        with pytest.raises(credo.CredoError, match=r"needs .* for 48,000 parameters; the budget is 1.0 MB"):
+            credo.fit(wide, credo.Laplace(subset=subset), max_memory=1_000_000)
 
 
 @pytest.mark.slow  # three fits

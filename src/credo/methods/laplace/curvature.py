@@ -28,6 +28,7 @@ from credo.model.target import Target
 from credo.status import CredoError
 
 EXPENSIVE, COLUMNS = 1e10, 32  # multiplications: a second; above it so many columns a row stand for its outputs
+MOST_DRAWN = 2**24  # numbers of the columns of one row
 FEW = 100  # coordinates: a program of columns is compiled sooner than one of layers
 
 Free = Int[np.ndarray, " free"] | None  # coordinates, ascending; None for all
@@ -197,7 +198,7 @@ def affordable(target: Target) -> OuterProducts:
     num_outputs = z.shape[-1]
     if num_outputs <= 2 * COLUMNS or target.size * num_outputs * (target.dim + num_outputs**2) <= EXPENSIVE:
         return GaussNewton()
-    return SampledFisher(COLUMNS)
+    return SampledFisher(int(np.clip(MOST_DRAWN // num_outputs, 1, COLUMNS)))
 
 
 @functools.partial(jax.jit, static_argnames=("function", "form", "chunk"))

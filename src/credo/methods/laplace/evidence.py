@@ -31,10 +31,11 @@ from credo.linalg.operator import ScaleOperator
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
 from credo.methods.optimise.spectrum import Spectrum
 from credo.methods.optimise.subproblem import Dense as DenseSolver
+from credo.model.fisher import fisher_product
 from credo.model.target import Target
 from credo.status import CredoError
 
-PROBES = 2**20  # numbers of Fisher information that the effect of θ on the likelihood's curvature is read from
+PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is read from
 EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
@@ -209,7 +210,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
     theta, weights = u[:num_fixed], u[num_fixed:]
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
     num_outputs = jax.eval_shape(lambda u: _outputs(target, u, row)[0], jax.ShapeDtypeStruct(u.shape, u.dtype)).shape[1]
-    number = int(np.clip(PROBES // num_outputs**2, 1, min(64, target.size)))
+    number = int(np.clip(PROBES // num_outputs, 1, min(64, target.size)))
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:number], target.x)
     probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
     found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
@@ -299,14 +300,14 @@ def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array
     target = args.target
     z, d = _outputs(target, jnp.concatenate([theta, args.weights]), args.rows)
     assert target.head is not None  # checked by the curvature
-    F = target.head.fisher(z, d)
+    product = fisher_product(target.head, z, d)
 
     def outputs(w):
         return _outputs(target, jnp.concatenate([theta, w]), args.rows)[0]
 
     def along(v):
         moved = jax.jvp(outputs, (args.weights,), (v,))[1]
-        return jnp.einsum("mi,mij,mj->", moved, F, moved)
+        return jnp.sum(moved * product(moved))
 
     def log_prior(w):
         return target.log_prior(jnp.concatenate([theta, w]))

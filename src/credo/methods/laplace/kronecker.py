@@ -78,20 +78,25 @@ class Kronecker:
         factors, num_places = gather(target, u, layers, self.shared, curvature)
         prior = layered.prior_diagonal(objective, u, layers)
         blocks, smallest, coordinate = [], np.inf, 0
+        last, b, V = None, np.zeros(0), np.zeros((0, 0))
         for layer, A, B, places in zip(layers.layers, factors.inputs, factors.outputs, num_places, strict=True):
-            (a, U), (b, V) = np.linalg.eigh(np.asarray(A, float)), np.linalg.eigh(np.asarray(B, float))
+            a, U = np.linalg.eigh(np.asarray(A, float))
+            if last is None or not np.array_equal(B, last):  # a bias has the derivatives of its weights
+                last, (b, V) = B, np.linalg.eigh(np.asarray(B, float))
             τ = float(np.mean(prior[layer.index]))
             values = np.outer(np.maximum(a, 0), np.maximum(b, 0)) / (target.size * places) + τ
-            block, least = _block(_within(layer.index, free), values, U, V)
+            index = _within(layer.index, free)
+            block, least = _block(index, values, U, V)
             blocks.append(block)
             if least < smallest:
-                smallest, coordinate = least, int(layer.index.flat[0])
+                smallest, coordinate = least, int(index.flat[0])
         if layers.rest.size:
             values = np.asarray(factors.rest, float)[None] + prior[layers.rest][None]
-            block, least = _block(_within(layers.rest[None], free), values, None, None)
+            index = _within(layers.rest[None], free)
+            block, least = _block(index, values, None, None)
             blocks.append(block)
             if least < smallest:
-                smallest, coordinate = least, int(layers.rest[int(np.argmin(values))])
+                smallest, coordinate = least, int(index.flat[int(np.argmin(values))])
         return Shape(KroneckerScale(tuple(blocks)), smallest, coordinate, _said(target, layers.rest))
 
 

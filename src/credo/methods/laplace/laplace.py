@@ -99,7 +99,7 @@ class Laplace:
     def _fit(self, target: Target, key, start, options: Options, *, is_part: bool) -> Posterior:
         deadline = options.deadline()
         is_network = self.takes_network(target)
-        check_memory(self.structure or (None if is_network else Dense()), self.subset, target, options.max_memory)
+        check_memory(self.structure or (Diagonal() if is_network else Dense()), self.subset, target, options.max_memory)
         if is_network:
             return self._fit_network(target, key, start, options, is_part)
         if self.tune:

@@ -11,6 +11,7 @@ from credo.methods.laplace.matrix_free import VECTORS as OF_A_SOLVE
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.structure import Dense, Diagonal
 from credo.methods.laplace.subset import All
+from credo.model.layers import Layers
 from credo.model.target import Target
 
 NUMBER = 8  # bytes: structures are worked out in float64
@@ -20,7 +21,9 @@ VECTORS = 6  # positions, gradients, the prior's curvature, the sds
 
 def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | None) -> None:
     """CredoError, with the structures that would fit, where ``structure`` does not. ``subset``: checked by itself."""
-    if structure is None or not (subset is None or isinstance(subset, All)):
+    if not (subset is None or isinstance(subset, All)):
+        of_positions = Need("Laplace() of some parameters", NUMBER * VECTORS * target.dim)
+        require(of_positions, f"{target.dim:,} parameters", max_memory)
         return
     wanted = num_bytes(structure, target)
     if wanted is None:
@@ -28,6 +31,12 @@ def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | 
     others = [Need(f"{type(each).__name__}()", num_bytes(each, target) or 0.0) for each in (Kronecker(), Diagonal())]
     others = [each for each in others if each.name != f"{type(structure).__name__}()"]
     require(Need(f"{type(structure).__name__}()", wanted), f"{target.dim:,} parameters", max_memory, others)
+
+
+def size_of_factors(layers: Layers) -> tuple[int, float]:
+    """The longest side of a layer's weights, and the bytes of Kronecker factors of all of them."""
+    shapes = [layer.index.shape for layer in layers.layers]
+    return max(max(shape) for shape in shapes), NUMBER * MATRICES * float(sum(a**2 + b**2 for a, b in shapes))
 
 
 def num_bytes(structure: Any, target: Target) -> float | None:

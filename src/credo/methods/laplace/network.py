@@ -20,11 +20,13 @@ from credo.diagnose.verdict import RULES
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.operator import ScaleOperator
+from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum
-from credo.methods.laplace.kronecker import Kronecker
+from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
+from credo.methods.laplace.needs import size_of_factors
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise.minibatch import ascend
@@ -205,7 +207,7 @@ def fit_network(
     if laplace.prior is None and not is_begun:
         u, num_updates, wanted = train(target, u, laplace.num_steps, key, options)
     chunk = chunk_size(target, options.max_memory)
-    look, sentences = _look(laplace, target, curvature, chunk, u)
+    look, sentences = _look(laplace, target, curvature, chunk, u, options.max_memory)
     tune, evidence, num_fixed = _tuning(laplace, target), None, 0
     path: tuple[float, ...] = ()
     linear = None
@@ -299,7 +301,9 @@ def _beside(covariance: np.ndarray, look: Look, objective: Objective, u: np.ndar
     return shape._replace(scale=scale, coordinate=k + shape.coordinate)
 
 
-def _look(laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, u) -> tuple[Look, tuple[str, ...]]:
+def _look(
+    laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, u, max_memory: int | None = None
+) -> tuple[Look, tuple[str, ...]]:
     """The structure asked for, else the fullest that is cheap and possible; and a sentence where that was the least."""
     look = Look(laplace.structure or Dense(), laplace.subset, curvature, target, chunk)
     said = _said_of(curvature) if laplace.curvature is None else ()
@@ -312,10 +316,18 @@ def _look(laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, 
         if free is None or free.size <= UP_TO_DENSE_PART:
             return look, said
     is_factored = isinstance(curvature, GaussNewton | SampledFisher)
-    if is_factored and layers_or_none(target, jnp.asarray(u), free) is not None:
-        return look._replace(structure=Kronecker()), said
-    sentence = "The weights are taken for independent: no layers with Kronecker factors were found in the network."
-    return look._replace(structure=Diagonal()), (*said, sentence)
+    layers = layers_or_none(target, jnp.asarray(u), free) if is_factored else None
+    if layers is None:
+        reason = "no layers with Kronecker factors were found in the network"
+    else:
+        side, needed = size_of_factors(layers)
+        if side <= LARGEST_FACTOR and needed <= budget(max_memory):
+            return look._replace(structure=Kronecker()), said
+        reason = (
+            f"a layer has {side:,} inputs or outputs, and Kronecker() needs {in_words(needed)} (the budget is "
+            f"{in_words(budget(max_memory))})"
+        )
+    return look._replace(structure=Diagonal()), (*said, f"The weights are taken for independent: {reason}.")
 
 
 def _said_of(curvature: Curvature) -> tuple[str, ...]:
