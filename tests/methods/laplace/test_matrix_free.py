@@ -181,8 +181,9 @@ def test_a_saddle_is_found_and_has_draws():
 
 
 def test_wrong_settings_and_priors_have_a_sentence():
-    with pytest.raises(CredoError, match="between 0 and 1; got 2"):
-        MatrixFree(tolerance=2.0)
+    for wrong, shown in ((2.0, "2"), ("small", "'small'")):
+        with pytest.raises(CredoError, match=f"between 0 and 1; got {shown}"):
+            MatrixFree(tolerance=wrong)  # type: ignore[arg-type]
     posterior = fit(CLASSES, structure=MatrixFree(), num_steps=0)
     with pytest.raises(CredoError, match="covariance without a matrix"):
         fit(CLASSES, prior=posterior)
@@ -203,7 +204,7 @@ def sizes(jaxpr):
 
 
 def test_nothing_of_the_size_of_a_matrix_is_ever_formed():
-    """By the programs of a draw and of a variance, of 20,000 coordinates: and ten million take less than 3 GB."""
+    """By the programs of a draw and of a variance, of 20,000 coordinates: and ten million take less than 5 GB."""
     target = (
         BayesianNetwork(apply, weights(95, 200, 3), head=Categorical(), prior=Isotropic(1.0))
         .given(normal(20, 95), RANDOM.integers(0, 3, 20))
@@ -225,12 +226,12 @@ def test_nothing_of_the_size_of_a_matrix_is_ever_formed():
     largest = [max(sizes(program.jaxpr)) for program in programs]
     assert 20 * dim <= min(largest)  # the programs were looked into
     assert max(largest) <= 4 * 21 * dim
-    assert 2e9 < num_bytes(MatrixFree(), SimpleNamespace(dim=10_000_000)) < 3e9
+    assert 3e9 < num_bytes(MatrixFree(), SimpleNamespace(dim=10_000_000)) < 5e9
 
 
 @pytest.mark.slow  # two hundred thousand weights
 def test_a_network_too_large_for_a_matrix():
-    rows = normal(64, 400)
+    rows = normal(12, 400)
     target = BayesianNetwork(
         lambda p, x: apply(p, x)[:, 0], weights(400, 500, 1), head=Gaussian(0.3), prior=Isotropic(1.0)
     ).given(rows, np.tanh(rows[:, 0]))

@@ -3,7 +3,7 @@
     u = û + S z,   S Sᵀ = A⁻¹,   A = Λ + Σᵢ Jᵢᵀ Fᵢ Jᵢ
 
 S is a rational function of A in units of its diagonal, applied by conjugate gradients (linalg/matrix_free.py): every
-covariance is there, and memory is that of a few dozen vectors. What no solve gives is found by random signs z (or by
+covariance is there, and memory is that of some 40 vectors. What no solve gives is found by random signs z (or by
 unit vectors, and thus without error, where there are no more coordinates than those), with Ã = D A D, D² = 1 / diag A:
 
     diag Ã⁻¹ ≈ mean of z ∘ Ã⁻¹z             (Bekas, Kokiopoulou & Saad 2007), kept within diag Ã⁻¹ ≥ 1 and Σ ≤ Λ⁻¹
@@ -36,14 +36,14 @@ from credo.status import CredoError
 
 MOST_COLUMNS = 2_000  # coordinates whose diagonal is taken by a product each, where no layers give it
 MOST_AT_ONCE = 16  # solves: more are no faster
-VECTORS = 30  # of a solve: directions of up to 20 shifts, and what stands beside them
+VECTORS = 45  # of a solve: directions of some 20 shifts, before and after a step, and what stands beside them
 SIGNS = 32  # of the estimate of a diagonal that only speeds solves up
 SAFE = 10.0  # how far the smallest eigenvalue may lie below the smallest that solves have met
 
 
 @dataclass(frozen=True)
 class MatrixFree:
-    """Every covariance, as in ``Dense()``, and no matrix: for networks too large for it. Memory of some 30 vectors.
+    """Every covariance, as in ``Dense()``, and no matrix: for networks too large for it. Memory of some 40 vectors.
 
     Each draw, and each output of each row of a prediction, is a linear solve with the curvature over all data, by
     conjugate gradients to a relative residual of ``tolerance`` in at most ``max_products`` products. The sds of the
@@ -59,7 +59,7 @@ class MatrixFree:
     seed: int = field(default=0, metadata={"at_least": 0})
 
     def __post_init__(self):
-        if not 0 < self.tolerance < 1:
+        if not (isinstance(self.tolerance, int | float | np.number) and 0 < self.tolerance < 1):
             raise CredoError(f"The tolerance of MatrixFree() lies between 0 and 1; got {self.tolerance!r}.")
 
     def shape(self, curvature, objective, target: Target, optimum, chunk, is_mode=True, free=None) -> Shape:
