@@ -112,7 +112,7 @@ class Flow(Family):
     >>> import jax.numpy as jnp, numpyro.distributions as dist, credo
     >>> target = credo.Model.from_log_density(lambda params: -params["x"] - jnp.exp(-params["x"]),
     ...                                       {"x": dist.constraints.real}).given()
-    >>> posterior = credo.fit(target, credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline())))
+    >>> posterior = credo.fit(target, credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline(), num_layers=2)))
     >>> abs(posterior.log_evidence.value) < 0.05
     True
     """
