@@ -6,6 +6,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from contract import check_protocol
 from credo.posterior.kinds import Flow as FlowKind
 from credo.posterior.kinds import Gaussian, Mixture
 from targets import TARGETS
@@ -55,6 +56,7 @@ def test_a_flow_is_better_than_its_gaussian_and_serves_as_proposal_and_in_files(
     method = credo.ADVI(family=credo.vi.Flow(credo.vi.NeuralSpline(num_bins=6)))
     posterior = credo.fit(known.target, method, key=1, progress=False)
     assert isinstance(posterior.kind, FlowKind)
+    check_protocol(posterior, known)
     assert -0.03 < posterior.log_evidence.value < 3 * posterior.log_evidence.error + 1e-3  # the best normal has −0.08
     posterior.save(tmp_path / "flow.credo")
     again = credo.load(tmp_path / "flow.credo", known.target)
