@@ -155,10 +155,11 @@ def schedule(num_rows: int) -> tuple[int | None, int]:
     return (None, 3_000) if num_rows < SMALL else (256, max(12_000, 80 * num_rows // 256))
 
 
-def trained(request: Request, members: int, model: BayesianNetwork) -> credo.Posterior:
+def trained(request: Request, members: int, model: BayesianNetwork, init=None) -> credo.Posterior:
     """The networks that other methods begin at."""
     batch, num_steps = schedule(len(request.data.y))
-    return fit(model, request, credo.DeepEnsemble(members=members, batch_size=batch, num_steps=num_steps))
+    method = credo.DeepEnsemble(members=members, init=init, batch_size=batch, num_steps=num_steps)
+    return fit(model, request, method)
 
 
 def by_draws(posterior: credo.Posterior, request: Request):
@@ -203,6 +204,13 @@ def ensemble(request: Request):
     return by_draws(trained(request, 5, by_input(request)), request)
 
 
+def ensemble_of_tails(request: Request):
+    """In two stages: the means with one noise for all rows, and from there both together (see ``lifted``)."""
+    begun = trained(request, 5, constant(request))
+    starts = iter(lifted_weights(begun, request))
+    return by_draws(trained(request, 5, by_input(request, head=TAILS), lambda key: next(starts)), request)
+
+
 def hmc(head: Head | None = None):
     """Chains that begin at the members of an ensemble, with a prior of unknown precision for each array of weights.
 
@@ -238,20 +246,30 @@ def lifted(begun: credo.Posterior, model: BayesianNetwork, request: Request, is_
     Noise that depends on the input begins at that constant: networks that learn both from nothing explain by noise
     what the mean has not found yet, and stay there.
     """
-    target, random = model.given(request.data.x, request.data.y).flat(), np.random.default_rng(request.seed)
-    draws = {name: values[0] for name, values in begun.draws.items()}
+    target = model.given(request.data.x, request.data.y).flat()
+    noise = begun.draws["noise"][0]
     positions = []
-    for i in range(len(draws["noise"])):
-        own = {part: {leaf: draws[f"weights.{part}.{leaf}"][i] for leaf in ("w", "b")} for part in ("in", "out")}
-        params: dict[str, Any] = dict(model.start) | {"weights": own}
+    for i, own in enumerate(lifted_weights(begun, request)):
+        params: dict[str, Any] = dict(model.start)
         if is_input:
-            noise = max(float(draws["noise"][i]), LEAST_NOISE)
-            own["spread"] = {"w": 0.1 * random.normal(size=(request.hidden, 1)), "b": np.full(1, raw(noise))}
+            params["weights"] = own
         else:
-            params["noise"] = draws["noise"][i]
+            params |= {"weights": {part: own[part] for part in ("in", "out")}, "noise": noise[i]}
         with double():
             positions.append(np.asarray(target.unconstrain(jax.tree.map(jnp.asarray, params))))
     return np.stack(positions)
+
+
+def lifted_weights(begun: credo.Posterior, request: Request) -> list[dict[str, Any]]:
+    """Of each member, with a spread that begins at its constant noise."""
+    random, draws = np.random.default_rng(request.seed), {name: values[0] for name, values in begun.draws.items()}
+    found = []
+    for i in range(len(draws["noise"])):
+        own = {part: {leaf: draws[f"weights.{part}.{leaf}"][i] for leaf in ("w", "b")} for part in ("in", "out")}
+        noise = max(float(draws["noise"][i]), LEAST_NOISE)
+        own["spread"] = {"w": 0.1 * random.normal(size=(request.hidden, 1)), "b": np.full(1, raw(noise))}
+        found.append(own)
+    return found
 
 
 PRECISIONS = tuple({"precision": value} for value in (1.0, 4.0, 16.0))
@@ -266,6 +284,7 @@ METHODS: dict[str, Entry] = {
     "MC dropout": Entry(uci_dropout.predict, tries=uci_dropout.tries),
     "mean-field VI": Entry(after_one_mode(credo.ADVI(max_steps=4_000)), PRECISIONS, finds_noise=True),
     "ensemble": Entry(ensemble, PRECISIONS),
+    "ensemble, t noise by input": Entry(ensemble_of_tails),
     "SWAG": Entry(after_one_mode(credo.SWAG(num_steps=0, batch_size=64)), PRECISIONS, finds_noise=True),
     "SGHMC": Entry(after_one_mode(SAMPLER), PRECISIONS, finds_noise=True),
     "HMC": Entry(hmc(), most_rows=SMALL),
