@@ -16,9 +16,9 @@ QUICK = "Some lines are of a quick run: chains of an eighth, and 400 epochs of d
 Scores = dict[str, dict[str, dict[int, dict]]]  # method -> table -> split -> line
 NOTE = (
     "Mean ± standard error over the splits run (their number in brackets). Published rows are means over all splits as "
-    "their authors report them; they did not share our tuning, networks or budget. The head of heavy tails was "
-    "added after test scores of other heads had been seen: rows whose head or method validation chooses do not rest on "
-    "that."
+    "their authors report them; they did not share our tuning, networks or budget. Noise by a t, and the ensemble with "
+    "it, were added after test scores of other methods had been seen: rows whose head or method validation chooses do "
+    "not rest on that."
 )
 
 
