@@ -1,12 +1,7 @@
 """Coordinate ascent variational inference for a model of one's own: factors by name, each with its update.
 
 The loop is that of sweeps.py. As a method of ``credo.fit`` the factors are distributions of the model's parameters, and
-what the user derived by hand is held against the model itself:
-
-    E_q[log p(u, D) − log q(u)],  estimated on draws from q,
-
-is the ELBO where every factor is a parameter of the model. Where there are further factors (latent variables that the
-model sums out), it is the larger, by the expected KL divergence of their factors from their conditional distribution.
+what the user derived by hand is held against the model itself (answer.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,19 +12,13 @@ import numpy as np
 
 from credo.algorithm import Options, stream
 from credo.algorithm import as_key as key_of
-from credo.diagnose.verdict import judge
-from credo.methods.particles.correction import gradients
-from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, has_evidence
-from credo.methods.vi.cavi.product import product_of
-from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of, unfinished
-from credo.methods.vi.measure import CHEAP, assess
+from credo.methods.vi.cavi.answer import answer
+from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior, as_key
 from credo.posterior.product import Product
 from credo.precision import double, to_numpy
-from credo.status import CredoError, Estimate, Verdict
-
-SURE = 5.0  # standard errors by which an ELBO must miss its estimate to be called wrong
+from credo.status import CredoError
 
 
 @dataclass(frozen=True)
@@ -93,31 +82,8 @@ class CAVI:
         with double():  # the user's NumPy code has no other precision, and a rise is told from rounding in it
             data = target.cast(np.float64).rows()
             ascent = self._ascend(data, stream(key, 0), deadline, self._warm(start, target))
-            q, names = product_of(ascent.factors, target)
-        at_once = evaluations_at_once(target, options.max_memory)
-        measured = assess(
-            lambda i: draw_and_weigh(q, target, stream(key, 1, i), self.num_draws, at_once, deadline),
-            lambda u: gradients(_log_density, target, u, max(at_once // CHEAP, 1)),
-            q,
-            target,
-            deadline,
-        )
-        has_latent = len(ascent.factors) > len(names)
-        remarks = _disagreement(ascent.elbo, measured.elbo, has_latent) if has_evidence(target) else ()
-        return Posterior(
-            q,
-            target,
-            verdict=_verdict(ascent, measured.figures, remarks),
-            info={
-                "num_gradients": 0,
-                "is_complete": not ascent.is_cut_off,
-                "num_sweeps": ascent.num_sweeps,
-                "elbo_path": np.stack([np.arange(ascent.num_sweeps), ascent.elbo_path]),
-                "restarts": ascent.restarts,
-                "factors": ascent.factors,
-                "evidence_upper": measured.upper if has_evidence(target) and not remarks else None,
-            },
-            log_evidence=Estimate(ascent.elbo, 0.0, "lower bound") if has_evidence(target) and not remarks else None,
+        return answer(
+            ascent, ascent.factors, target, key=key, num_draws=self.num_draws, options=options.until(deadline)
         )
 
     def _ascend(self, data: Any, key, deadline: float, warm: Factors | None = None) -> Ascent:
@@ -155,32 +121,3 @@ class CAVI:
             "CAVI starts from factors and not from a position: give them as CAVI(start={name: factor}), or start= a "
             "posterior that CAVI fitted."
         )
-
-
-def _log_density(target: Target, u):
-    return target.log_density(u)
-
-
-def _disagreement(elbo: float, found: Estimate, has_latent: bool) -> tuple[str, ...]:
-    """A sentence where the ELBO that the user derived is not that of the factors and the model."""
-    slack = SURE * found.error + 1e-6 * abs(elbo)
-    is_too_low = found.value - elbo > slack and not has_latent
-    if not np.isfinite(found.value) or not (elbo - found.value > slack or is_too_low):
-        return ()
-    relation = "is above" if has_latent else "differs from"
-    return (
-        f"elbo gives {elbo:.6g}, which {relation} E_q[log p − log q] = {found.value:.6g} ± {found.error:.2g} of these "
-        "factors and this model: a term or constant of elbo is wrong, or it is that of another prior or likelihood.",
-    )
-
-
-def _verdict(ascent: Ascent, figures: Mapping[str, float], wrong: tuple[str, ...]) -> Verdict:
-    figures = {
-        "elbo_drift": ascent.remaining if np.isfinite(ascent.remaining) else np.nan,
-        **figures,
-        "elbo": ascent.elbo,
-        "num_iterations": ascent.num_sweeps,
-    }
-    if wrong:
-        return judge(figures, wrong, at_best="failed")
-    return judge(figures, unfinished(ascent), at_best="pass" if ascent.is_converged else "doubtful")

@@ -68,7 +68,8 @@ class LinearRegression(ReadyModel):
     determination), in place of one for all. ``noise_prior``, ``weight_prior``: (shape, rate) of the Gamma priors of the
     precisions of the noise and of the weights; the defaults are weak where y and the features have spreads near one.
     Parameter names: ``weights``, ``noise_precision``, ``weight_precision``. ``log_evidence`` is a lower bound. The
-    verdict weighs weights and noise with the prior precisions integrated out.
+    verdict weighs weights and noise with the prior precisions integrated out. ``credo.fit(target, LinearRegression())``
+    gives a ``Posterior`` where a ``Model`` has these names, priors and this likelihood, and checks that it has.
     Raises CredoError for shapes that do not meet, values that are not finite and priors that are not positive.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]])

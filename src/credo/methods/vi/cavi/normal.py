@@ -53,6 +53,8 @@ class NormalMeanPrecision(ReadyModel):
 
     Give one of ``variance``, under which mean ~ N(location, variance) whatever the precision, and ``kappa``, under
     which mean | precision ~ N(location, 1/(kappa precision)). Parameter names: ``mean``, ``precision``.
+    ``credo.fit(target, NormalMeanPrecision(…))`` gives a ``Posterior`` where a ``Model`` has these names, priors and
+    this likelihood, and checks that it has.
     Raises CredoError where a number is not positive, or both or none of the two are given.
 
     >>> model = NormalMeanPrecision(0.0, 2.0, 2.0, variance=4.0).update([1.0, 3.0, 2.0])
@@ -98,6 +100,9 @@ class NormalMeanPrecision(ReadyModel):
         total, step = before.size + n, mean - before.mean
         spread = before.scatter + scatter + step**2 * before.size * n / total
         return self._gathered(Sample(total, before.mean + step * n / total, spread))
+
+    def _on(self, rows) -> "NormalMeanPrecision":
+        return self.update(rows.y)
 
     def climb(self) -> Ascent:
         prior = Gamma(self.a, self.b)

@@ -13,25 +13,32 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import qr
 
+from credo.algorithm import Options
 from credo.diagnose.moments import Weighed, figures_of, shifts
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import judge
 from credo.methods.exact import checks
 from credo.methods.exact.family import NO_DATA, Family, settle
+from credo.methods.vi.cavi.answer import answer
 from credo.methods.vi.cavi.sweeps import Ascent, unfinished
+from credo.model.data import Rows
+from credo.model.target import Target
+from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate, Verdict
 
 MOST_DRAWS = 32_000  # of the factors, for the verdict: they see an sd that is off by 10 % under heavy tails
 LEAST_DRAWS = 1_000
+NUM_DRAWS = 2_000  # a round, of those by which a fit is held against its target
 MULTIPLICATIONS = 1e9  # that they may take: about a second
 
 
 @dataclass(frozen=True, eq=False)
 class ReadyModel(Family):
-    """The interface of the ready models. ``tolerance``: nats that further sweeps may gain; ``max_sweeps``: their limit.
+    """The interface of the ready models, which are methods of ``credo.fit`` as well.
 
-    ``statistics``: what is known of the data, None before any.
+    ``tolerance``: nats that further sweeps may gain; ``max_sweeps``: their limit. ``statistics``: what is known of the
+    data, None before any.
     """
 
     tolerance: float = field(default=1e-8, kw_only=True)
@@ -44,6 +51,28 @@ class ReadyModel(Family):
             raise CredoError(
                 f"tolerance={self.tolerance:g} and max_sweeps={self.max_sweeps}: give nats from 0, and 1 sweep or more."
             )
+
+    def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
+        """What ``credo.fit(target, model)`` asks for: the factors as a ``Posterior`` of the user's own ``Model``.
+
+        Its parameters are named as here, and its priors and likelihood are these: the verdict says where the ELBO is
+        not that of the target. The data are the target's. CredoError where the model has data already or a start is
+        given, for weights of rows, and for parameters of other names, shapes or supports.
+        """
+        target, name = target.flat(), type(self).__name__
+        if self.statistics is not None:
+            raise CredoError(f"{name}() has data already, and a fit takes those of its target: give it without any.")
+        if start is not None:
+            raise CredoError(f"{name}() finds its own start: leave start out.")
+        rows = target.cast(np.float64).rows()
+        if rows.weights is not None:
+            raise CredoError(f"{name}() counts every row once, and the target has weights: use ADVI().")
+        model = self._on(rows)
+        return answer(model.ascent, model.distributions, target, key=key, num_draws=NUM_DRAWS, options=options)
+
+    def _on(self, rows: Rows) -> Self:
+        """This with the data of a target."""
+        return self.update(rows.x, rows.y)  # type: ignore[attr-defined]  # every ready model has one
 
     @abc.abstractmethod
     def climb(self) -> Ascent:
