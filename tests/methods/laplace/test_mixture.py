@@ -280,6 +280,11 @@ def test_last_layers_of_members_are_mixed():
         (credo.MixtureOfLaplaces(weights="mass"), None, "'equal' or 'evidence'"),
         (credo.MixtureOfLaplaces(members=5), "ensemble", "members=5.* was given start= with 3"),
         (credo.MixtureOfLaplaces(), "laplace", "kind Gaussian, and MixtureOfLaplaces\\(\\) begins at the members"),
+        (
+            credo.MixtureOfLaplaces(laplace=credo.Laplace(structure=credo.laplace.MatrixFree())),
+            None,
+            "linear solves cannot be chosen among",
+        ),
         (credo.MixtureOfLaplaces(laplace=credo.Laplace(num_steps=7)), None, "num_steps=7.*trained once"),
         (
             credo.MixtureOfLaplaces(weights="evidence", laplace=credo.Laplace(subset=credo.laplace.LastLayer())),

@@ -24,6 +24,7 @@ from credo.diagnose.verdict import judge
 from credo.memory import Need, require
 from credo.methods.laplace.judgement import LINEARISED, WEIGHED, surprise
 from credo.methods.laplace.laplace import Laplace
+from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import MATRICES, num_bytes
 from credo.methods.laplace.network import BATCH_SIZE, UP_TO_DENSE, adam, held, look_at
 from credo.methods.laplace.proposal import MOST_HELD, NUM_DRAWS
@@ -142,6 +143,12 @@ class MixtureOfLaplaces:
             raise CredoError(
                 "MixtureOfLaplaces(laplace=Laplace(prior=…)): members are trained under the model's own prior. Leave "
                 "prior out, or go batch by batch with Laplace() alone."
+            )
+        if isinstance(self.laplace.structure, MatrixFree):
+            raise CredoError(
+                "MixtureOfLaplaces(laplace=Laplace(structure=MatrixFree())): a draw chooses among the Gaussians within "
+                "a compiled program, and linear solves cannot be chosen among. Use Kronecker(), LowRank() or "
+                "Diagonal()."
             )
         if is_network and self.laplace.num_steps:
             raise CredoError(
