@@ -47,7 +47,7 @@ class Dense(ScaleOperator):
 
     def log_det(self) -> Float[Stored, ""]:
         if is_known(self.lower):  # nothing to compile
-            return np.asarray(np.sum(np.log(np.abs(np.diagonal(self.lower)))))
+            return np.asarray(np.sum(np.log(np.abs(np.diagonal(self.lower).astype(np.float64)))))
         return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self.lower))))
 
     def diagonal(self) -> Float[Stored, " dim"]:

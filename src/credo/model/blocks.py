@@ -9,6 +9,7 @@ import numpy as np
 from credo.memory import budget, bytes_of, chunk_bytes, footprint
 from credo.model.data import Rows
 from credo.model.target import Target
+from credo.traced import by_shapes
 
 SMALL_DIM, SMALL_DATA = 1_000, 2**26  # fewer parameters and bytes of data: rows have few intermediates, none is counted
 FEW = 8  # rows, by whose difference from twice as many the intermediates of one are counted
@@ -32,6 +33,7 @@ def in_blocks(target: Target, max_memory: int | None = None) -> Target:
     return target if rows >= target.size else dataclasses.replace(target, rows_at_once=rows)
 
 
+@by_shapes
 def row_bytes(target: Target) -> float:
     """Intermediates of the log likelihood of one row; 0 where rows cannot be evaluated apart."""
     u = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))

@@ -33,6 +33,7 @@ class Use(NamedTuple):
     side: int  # which operand is the weight
     take: Callable
     give: Callable
+    places: int = 1
     is_bias: bool = False  # added to something, not multiplied by it
 
 
@@ -94,6 +95,16 @@ class Layers(NamedTuple):
         return self._replace(layers=kept, rest=np.flatnonzero(is_free))
 
     @property
+    def num_outputs(self) -> int:
+        """Of a row: K."""
+        return self.program.out_avals[0].size
+
+    @property
+    def places(self) -> list[list[int]]:
+        """At how many places a row is in each use of each layer."""
+        return [[use.places for use in layer.uses] for layer in self.layers]
+
+    @property
     def dim(self) -> int:
         """Of the position."""
         return self.program.jaxpr.invars[0].aval.shape[0]
@@ -151,6 +162,14 @@ def separable(shapes: list[tuple[int, ...]], is_single: list[bool], num_outputs:
             if is_single[i] and is_single[j] and a * c + b * d <= WORTH * num_outputs * (a * b + c * d):
                 found.append((i, j))
     return tuple(found)
+
+
+def symmetric_places(size: int) -> np.ndarray:
+    """(size, size): where among the pairs i ≤ j of ``triu_indices`` the entries of a symmetric matrix stand."""
+    found = np.zeros((size, size), int)
+    i, j = np.triu_indices(size)
+    found[i, j] = found[j, i] = np.arange(len(i))
+    return found
 
 
 def corner(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -287,7 +306,7 @@ def _of_dot(eqn, index: np.ndarray, side: int, path: Path):
         g = jnp.moveaxis(g, tuple(range(num_free)), tuple(range(g.ndim - num_free, g.ndim))) if side == 0 else g
         return g.reshape(-1, num_out)
 
-    return matrix, Use(path, side, take, give)
+    return matrix, Use(path, side, take, give, eqn.outvars[0].aval.size // num_out)
 
 
 def _of_convolution(eqn, index: np.ndarray, path: Path):
@@ -312,7 +331,7 @@ def _of_convolution(eqn, index: np.ndarray, path: Path):
     def give(g):
         return jnp.moveaxis(jnp.transpose(g, out), 1, -1).reshape(-1, num_out)
 
-    return matrix, Use(path, 1, take, give)
+    return matrix, Use(path, 1, take, give, eqn.outvars[0].aval.size // num_out)
 
 
 def _of_bias(index: np.ndarray, side: int, path: Path):

@@ -10,6 +10,7 @@ share of two layers with inputs a, a' is gᵀ T g', T_jj' = Σ_ii' a_i a'_i' Σ_
 rows, and K times less work than with J. A Jacobian of K × dim numbers a row is never held.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,42 +24,45 @@ from credo.linalg.diagonal import Diagonal
 from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
-from credo.linalg.operator import ScaleOperator
-from credo.model.layers import Layers, corner, find_layers, separable
+from credo.linalg.operator import ScaleOperator, Stored
+from credo.model.layers import Layers, corner, find_layers, separable, symmetric_places
 
+TILE = 128  # rows and columns
+HELD, HELD_OF_PAIRS = 8, 3  # arrays at a time of a row's inputs and derivatives, and of products of a pair of layers
 FEW = 4  # a product of two dense roots, by the dimension, costs as much as so many directions moved through one
 
 
 class Plan(NamedTuple):
-    """``width``: numbers that a row takes for each output. ``prepared``: Σ by pairs of layers, where it is dense."""
+    """``width``: numbers that a row takes. ``prepared``: Σ by pairs of layers, where it is dense."""
 
     width: int
-    prepared: dict[tuple[int, int], np.ndarray] | None
+    prepared: dict[tuple[int, int], Any] | None
 
 
-def plan(outputs: Callable, scale: ScaleOperator, centre, x, num_rows: int, num_outputs: int) -> Plan | None:
-    """What is known of ``outputs(u, row) -> (K,)`` before any row is looked at: on the host.
+def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
+    """What is known before any row is looked at, of outputs with these layers: on the host.
 
-    None where the covariance does not part by layers, or a row cannot be seen alone.
+    None where the covariance does not part by them.
     """
-    layers = _layers_in(outputs, scale, centre, x)
-    if layers is None or not _suits(scale, layers, num_rows * num_outputs):
+    layers, num_outputs = _varying(layers, scale), layers.num_outputs
+    if not _suits(scale, layers, num_rows * num_outputs):
         return None
-    row = jax.tree.map(lambda leaf: leaf[0], x)
-    _, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], centre, row)
-    places = [sum(a.shape[0] for a in uses) for uses in inputs]
+    places = [sum(uses) for uses in layers.places]
     shapes = [layer.index.shape for layer in layers.layers]
     width = layers.rest.size
     for count, shape in zip(places, shapes, strict=True):
         width += count * sum(shape) + (int(np.prod(shape)) if count > 1 else 0)
     inner, index = _inner(scale)
     if not isinstance(inner, Dense):
-        return Plan(max(width, 1), None)
+        return Plan(max(HELD * num_outputs * width, 1), None)
     pairs = separable(shapes, [count == 1 for count in places], num_outputs)
     is_apart = [(i, i) not in pairs for i in range(len(shapes))]
     width += sum(int(np.prod(shape)) for shape, apart in zip(shapes, is_apart, strict=True) if apart)
-    numbers = max((shapes[i][0] * shapes[j][0] + 2 * shapes[i][1] * shapes[j][1] for i, j in pairs), default=0)
-    return Plan(max(width + numbers // num_outputs, 1), _by_pairs(inner, index, layers, shapes, pairs))
+    numbers = max((shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs), default=0)
+    width = HELD * num_outputs * width + HELD_OF_PAIRS * numbers
+    key = (index is None or index.tobytes(), *(group.tobytes() for group in groups(layers)), pairs)
+    found = _Last.of(inner.lower, key, lambda: _by_pairs(inner, index, layers, shapes, pairs))
+    return Plan(max(width, 1), found)
 
 
 def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
@@ -76,12 +80,7 @@ def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
     )
 
 
-def _layers_in(outputs: Callable, scale: ScaleOperator, centre, x) -> Layers | None:
-    """The layers that vary, at the first row of ``x``."""
-    try:
-        layers = find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x))
-    except (TypeError, ValueError, IndexError):
-        return None
+def _varying(layers: Layers, scale: ScaleOperator) -> Layers:
     return layers.within(scale.index) if isinstance(scale, Embedded) else layers
 
 
@@ -90,23 +89,59 @@ def groups(layers: Layers) -> list[np.ndarray]:
     return [layer.index for layer in layers.layers] + ([layers.rest[None]] if layers.rest.size else [])
 
 
+class Folded(NamedTuple):
+    """Σ of a layer and itself, where a_i a_i' and T are symmetric: ``values`` (pairs i ≤ i', pairs j ≤ j')."""
+
+    values: Any
+
+
+class _Last:
+    """Σ by pairs as it was last found, while the S that it was found of is alive: it takes longer than its use."""
+
+    found: tuple[weakref.ref, tuple, Any] | None = None
+
+    @classmethod
+    def of(cls, lower: Stored, key: tuple, find: Callable) -> Any:
+        last = cls.found
+        if last is None or last[0]() is not lower or last[1] != key:
+            cls.found = None  # both are not held at a time
+            last = cls.found = (weakref.ref(lower, cls._forget), key, find())
+        return last[2]
+
+    @classmethod
+    def _forget(cls, gone: weakref.ref) -> None:
+        if cls.found is not None and cls.found[0] is gone:
+            cls.found = None
+
+
 def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pairs) -> dict[tuple[int, int], Any]:
-    """Σ by pairs of layers: (in, in', out, out') where they are separable, (in · out, in' · out') elsewhere."""
+    """Σ by pairs of layers, in float64.
+
+    (in, in', out, out') where they are separable, ``Folded`` of a layer and itself, (in · out, in' · out') elsewhere.
+    """
     Σ, blocks = _square(np.asarray(scale.lower)), {}
     places = [_among(index, group) for group in groups(layers)]
     for i, rows in enumerate(places):
         for j, columns in enumerate(places[i:], start=i):
             block = corner(Σ, rows.ravel(), columns.ravel())
             if (i, j) in pairs:
-                block = np.ascontiguousarray(block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3))
-            blocks[i, j] = block
+                block = block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3)
+            is_folded = i == j and (i, j) in pairs
+            blocks[i, j] = _folded(block) if is_folded else jnp.asarray(block)  # once for all chunks of rows
     return blocks
 
 
+def _folded(block: np.ndarray) -> Folded:
+    """Of Σ (in, in, out, out)."""
+    i, other = np.triu_indices(block.shape[0])
+    j, beside = np.triu_indices(block.shape[2])
+    found = block[:, :, j, beside]
+    return Folded(jnp.asarray(np.where(i == other, 0.5, 1.0)[:, None] * (found[i, other] + found[other, i])))
+
+
 def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, centre, x) -> tuple[Any, Any]:
-    """Outputs (M, K) and their covariances (M, K, K) at the rows of ``x``; ``prepared``: of the ``Plan``."""
-    layers = _layers_in(outputs, scale, centre, x)
-    assert layers is not None  # there is a plan
+    """``outputs(u, row)`` (M, K) and their covariances (M, K, K) at the rows of ``x``; ``prepared``: of the plan."""
+    layers = _varying(find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x)), scale)
 
     def one(row):
         z, inputs, back = layers.linearised(centre, row)
@@ -139,12 +174,18 @@ def _among(index: np.ndarray | None, group: np.ndarray) -> np.ndarray:
 
 
 def _square(lower: np.ndarray) -> np.ndarray:
-    """L Lᵀ, for a third of the work of the product."""
-    flipped = np.asfortranarray(lower[::-1, ::-1])  # U, upper triangular: L Lᵀ from the last row to the first is U Uᵀ
+    """L Lᵀ in float64, for a third of the work of the product."""
+    # U, upper triangular: L Lᵀ from the last row to the first is U Uᵀ, and Uᵀ is stored as LAPACK wants it
+    flipped = np.array(lower[::-1, ::-1], np.float64, order="C")
     (lauum,) = scipy.linalg.get_lapack_funcs(("lauum",), (flipped,))
-    upper = np.triu(lauum(flipped, lower=0, overwrite_c=1)[0])
-    upper += np.triu(upper, 1).T
-    return upper[::-1, ::-1]
+    found = lauum(flipped.T, lower=1, overwrite_c=1)[0].T
+    for first in range(0, len(found), TILE):  # what is below the diagonal, in tiles that stay in the cache
+        rows = slice(first, first + TILE)
+        found[rows, rows] = np.triu(found[rows, rows]) + np.triu(found[rows, rows], 1).T
+        for other in range(first + TILE, len(found), TILE):
+            columns = slice(other, other + TILE)
+            found[columns, rows] = found[rows, columns].T
+    return found[::-1, ::-1]
 
 
 def _blocks(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) -> list[Block]:
@@ -211,7 +252,12 @@ def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
 
     total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
     for (i, j), block in blocks.items():
-        if block.ndim == 4:
+        if isinstance(block, Folded):
+            a, g = inputs[i][0][:, 0], derivatives[i][0][:, :, 0]
+            p, q = np.triu_indices(a.shape[1])
+            T = ((a[:, p] * a[:, q]) @ block.values)[:, symmetric_places(g.shape[2])]
+            share = jnp.einsum("mko,mop,mlp->mkl", g, T, g, optimize=[(0, 1), (0, 1)])
+        elif block.ndim == 4:
             a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
             g, h = derivatives[i][0][:, :, 0], derivatives[j][0][:, :, 0]
             num_rows, shape = len(a), block.shape

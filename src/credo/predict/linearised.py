@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from credo.algorithm import as_key, stream
 from credo.model.heads import Head, head_of
+from credo.model.layers import Layers, find_layers
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind, Point
 from credo.predict import by_draws, by_layers
@@ -27,6 +28,7 @@ from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at, wit
 from credo.predict.outcome import cdf, log_prob, moments
 from credo.predict.stream import MEMORY, Law, Stream
 from credo.status import CredoError
+from credo.traced import by_shapes
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
@@ -223,6 +225,11 @@ class ProbitLaw(eqx.Module):
     def width(self) -> int:
         return LINKS[self.head.name].width(NUM_NODES, self.num_outputs)
 
+    @property
+    def width_of_mean(self) -> int:
+        """Of ``mean``, which takes no nodes."""
+        return 1
+
     def full(self, rows: Projection) -> Projection:
         return self.how.full(rows)
 
@@ -292,15 +299,16 @@ def _outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
         raise CredoError(
             f"x has unseen levels of {names}, drawn from their prior given each draw: use MonteCarlo() for them."
         )
-    head, num_outputs, is_cut = _head(target, table)
+    head, num_outputs, is_cut = _head(target, table.x, size=table.size)
     if head is None or head.name not in LINKS:
         known = ", ".join(name for name, link in LINKS.items() if link.column is None)
         raise CredoError(f"{rule}() knows outcomes that are {known}; this one is not: use MonteCarlo().")
     chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     plan = None
-    if is_cut and isinstance(kind, Gaussian):
-        outputs, rows = _row_outputs(target, head), (table.size or 1, num_outputs)
-        plan = by_layers.plan(outputs, kind.scale, jnp.asarray(kind.mean), table.x, *rows)
+    if is_cut and isinstance(posterior.kind, Gaussian):
+        row = jax.tree.map(lambda leaf: leaf[0], table.x)
+        layers = _layers(target, widened(posterior.kind.mean), row, head=head)
+        plan = None if layers is None else by_layers.plan(layers, posterior.kind.scale, table.size or 1)
     is_many = num_outputs <= MANY_OUTPUTS and (not is_cut or (table.size or 1) * num_outputs > by_draws.NUM_SOLVES)
     if is_many and isinstance(kind, Gaussian) and by_draws.takes_solves(kind.scale):
         steps = by_draws.deviations(kind, stream(key, 7))
@@ -308,11 +316,12 @@ def _outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, steps, True)
     if plan is None:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk)
-    chunk = max(1, MEMORY // (8 * 8 * num_outputs * plan.width))  # inputs and derivatives are far fewer than weights
+    chunk = max(1, MEMORY // (8 * plan.width))  # inputs and derivatives are far fewer than weights
     return Outlook(target, kind, head, num_outputs, is_cut, True, chunk, plan.prepared)
 
 
-def _head(target: Target, table: Table) -> tuple[Head | None, int, bool]:
+@by_shapes
+def _head(target: Target, x, *, size: int | None) -> tuple[Head | None, int, bool]:
     """(head, number of outputs, whether a row can be evaluated alone), by an abstract evaluation."""
 
     def look(x):
@@ -326,16 +335,25 @@ def _head(target: Target, table: Table) -> tuple[Head | None, int, bool]:
         return jax.eval_shape(evaluate, target, x).shape, found[0]
 
     try:
-        shape, head = look(table.x)
+        shape, head = look(x)
     except (TypeError, ValueError) as error:
         raise CredoError(f"The likelihood cannot be evaluated at these inputs: {str(error)[:120]}.") from error
-    if head is None or table.size is None:
+    if head is None or size is None:
         return head, shape[-1] if shape else 1, False
     try:
-        alone, _ = look(jax.tree.map(lambda leaf: leaf[:1], table.x))
+        alone, _ = look(jax.tree.map(lambda leaf: leaf[:1], x))
     except (TypeError, ValueError):
         return head, shape[-1], False
     return head, shape[-1], alone == (1, shape[-1])
+
+
+@by_shapes
+def _layers(target: Target, centre, row, *, head: Head) -> Layers | None:
+    """Those of one row's outputs, for their shapes alone; None where a row cannot be seen alone."""
+    try:
+        return find_layers(_row_outputs(target, head), jnp.asarray(centre), row)
+    except (TypeError, ValueError, IndexError):
+        return None
 
 
 def _row_outputs(target: Target, head: Head) -> Callable:

@@ -72,14 +72,25 @@ def normal_points(number: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
         t, log_weights = normal_nodes(number)
         return t[:, None], log_weights
     if dim == 2:
-        t, log_weights = normal_nodes(max(2, number // 3))
+        t, log_weights = normal_nodes(_side(number))
         return np.stack(np.meshgrid(t, t), -1).reshape(-1, 2), np.add.outer(log_weights, log_weights).ravel()
     from scipy.special import ndtri
     from scipy.stats import qmc
 
-    size = 2 ** math.ceil(math.log2(8 * number))
+    size = num_points(number, dim)
     points = ndtri(qmc.Sobol(dim, rng=0).random(size))  # scrambled (Owen 1998), always alike
     return points, np.full(size, -math.log(size))
+
+
+def num_points(number: int, dim: int) -> int:
+    """How many ``normal_points`` there are."""
+    if dim <= 2:
+        return number if dim == 1 else _side(number) ** 2
+    return 2 ** math.ceil(math.log2(8 * number))
+
+
+def _side(number: int) -> int:
+    return max(2, number // 3)
 
 
 def root(covariance: Float[Array, "M K K"]) -> Float[Array, "M K K"]:
@@ -257,7 +268,7 @@ def _student_width(number: int, num_outputs: int) -> int:
 
 
 def _class_width(number: int, num_outputs: int) -> int:
-    return number if num_outputs <= 2 else len(normal_points(number, num_outputs - 1)[1])
+    return number if num_outputs <= 2 else num_points(number, num_outputs - 1)
 
 
 LINKS: dict[str, Link] = {

@@ -1,5 +1,6 @@
 """Prediction by draws: the mixture of the likelihood's distributions over draws of the posterior."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,10 +97,7 @@ def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
 
 def without_data(target: Target) -> Target:
     """The target for prediction alone, in float64: compiled functions take it, and carry no data of the fit."""
-    bare = eqx.tree_at(
-        lambda t: (t.x, t.y, t.weights, t.missing), target, (None,) * 4, is_leaf=lambda leaf: leaf is None
-    )
-    return bare.cast(np.float64)
+    return dataclasses.replace(target, x=None, y=None, weights=None, missing=None).cast(np.float64)
 
 
 class MixtureLaw(eqx.Module):

@@ -100,7 +100,7 @@ class Predictive:
     def _mean(self):
         """Of a law whose variances cost more."""
         with double():
-            return self._compute(_mean)
+            return self._compute(_mean, is_light=True)
 
     @property
     def aleatoric(self):

@@ -12,6 +12,7 @@ from credo.algorithm import stream as stream_of
 from credo.memory import of_program
 from credo.predict.outcome import Outcome, Outcomes, over
 from credo.status import CredoError
+from credo.traced import by_shapes
 
 MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
 STREAMED = 2**28  # and where each draw of the parameters is made again for each chunk
@@ -41,21 +42,28 @@ class Law(Protocol):
 
 
 class Stream(NamedTuple):
-    """A law over ``size`` rows, taken ``chunk`` at a time; size None: no inputs, so that the rows cannot be cut."""
+    """A law over ``size`` rows, taken ``chunk`` at a time; size None: no inputs, so that the rows cannot be cut.
+
+    ``light``: how many at a time where the law's mean alone is asked for.
+    """
 
     law: Any
     rows: Any
     size: int | None
     chunk: int | None
+    light: int | None = None
 
-    def __call__(self, function: Callable, *more, key=None, chunk: int | None = None, axis: int = 0):
+    def __call__(
+        self, function: Callable, *more, key=None, chunk: int | None = None, axis: int = 0, is_light: bool = False
+    ):
         """``function(law, rows, *more)`` over the chunks, as NumPy arrays joined along ``axis``.
 
         ``more``: pytrees with the same leading axis as the rows. ``key``: a chunk's own key is handed on as ``key=``.
         """
         trees = (self.rows, *more)
-        chunk = min(chunk or self.chunk or 1, self.chunk or 1)
-        if self.size is None or self.chunk is None or chunk >= self.size:
+        most = (self.light if is_light else None) or self.chunk
+        chunk = min(chunk or most or 1, most or 1)
+        if self.size is None or most is None or chunk >= self.size:
             return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
         pieces = []
         for start in range(0, self.size, chunk):
@@ -69,28 +77,37 @@ class Stream(NamedTuple):
 
 def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     """(what is known of the outcomes, the stream). CredoError where the likelihood cannot take these rows."""
-    outcomes, cost = _outline(law, rows, size)
+    outcomes, cost = _outline(law, rows, size=size)
     named = list(outcomes.values()) if isinstance(outcomes, dict) else [outcomes]
     num_rows = size or named[0].shape[0]
     row_cost = max(cost / num_rows, 1.0)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
-    chunk, is_streamed = None, False
+    chunk, light, is_streamed = None, None, False
     together = NUM_TEMPORARIES * law.width * element + row_cost
     if together - row_cost > WIDE and getattr(law, "is_streamed", None) is not None:  # draw after draw
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
-        most = int(min(size, max(1, (STREAMED if is_streamed else MEMORY) // together)))
-        chunk = -(-size // -(-size // most))
+        chunk = _even(size, (STREAMED if is_streamed else MEMORY) // together)
         if chunk < size and not _can_cut(law, rows, chunk):
             chunk = None
+        elif not is_streamed:
+            width = getattr(law, "width_of_mean", law.width)
+            light = _even(size, MEMORY // (NUM_TEMPORARIES * width * element + row_cost))
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
     law = jax.tree.map(jax.numpy.asarray, dataclasses.replace(law, **changed))  # type: ignore[type-var]
-    return outcomes, Stream(law, rows, size, chunk)
+    return outcomes, Stream(law, rows, size, chunk, light)
 
 
-def _outline(law: Law, rows, size: int | None) -> tuple[Any, float]:
+def _even(size: int, most: float) -> int:
+    """The rows of a chunk, ``most`` or fewer, where all chunks are about as large."""
+    most = int(min(size, max(1, most)))
+    return -(-size // -(-size // most))
+
+
+@by_shapes
+def _outline(law: Law, rows, *, size: int | None) -> tuple[Any, float]:
     """What is known of the outcomes, and the bytes of all that one evaluation of the likelihood computes."""
     seen: list[Any] = []
 
@@ -119,7 +136,7 @@ def _outline(law: Law, rows, size: int | None) -> tuple[Any, float]:
 
 def _can_cut(law: Law, rows, chunk: int) -> bool:
     try:
-        _outline(law, jax.tree.map(lambda leaf: leaf[:chunk], rows), chunk)
+        _outline(law, jax.tree.map(lambda leaf: leaf[:chunk], rows), size=chunk)
     except CredoError:
         return False
     return True

@@ -10,6 +10,7 @@ from credo.methods.laplace import curvature as curvatures
 from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import in_unconstrained_space
+from credo.model.layers import find_layers
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
 from credo.precision import double
 from credo.predict import by_layers
@@ -167,7 +168,7 @@ def test_predictions_of_dense_and_low_rank_by_layers_are_those_by_jacobians(name
         jacobian = jax.vmap(lambda one: jax.jacrev(lambda v: outputs(v, one))(u))(x)
         for structure in (credo.laplace.Dense(), credo.laplace.LowRank(3)):
             scale = shape(structure, target, np.asarray(u)).scale
-            plan = by_layers.plan(outputs, scale, u, x, 6, 3)
+            plan = by_layers.plan(find_layers(outputs, u, x[0]), scale, 6)
             assert plan is not None
             _, found = by_layers.covariances(outputs, scale, plan.prepared, u, x)
             expected = np.einsum("mkp,pq,mlq->mkl", jacobian, np.asarray(scale.dense()), jacobian)

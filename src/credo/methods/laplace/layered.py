@@ -16,20 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.linalg.operator import is_known
 from credo.linalg.products import second_order
 from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
-from credo.model.layers import Layers, find_layers, separable, set_corner
+from credo.model.layers import Layers, find_layers, separable, set_corner, symmetric_places
 from credo.model.target import Target
 from credo.status import CredoError
+from credo.traced import by_shapes
 
 MAX_APART = 2_000  # coordinates whose prior curvature is found one by one
 MEMORY = 256 * 2**20  # bytes of activations and derivatives at once
-
-
-MOST_SEEN = 32
-_SEEN: dict[Any, Layers] = {}  # by what a compiled program would be keyed on: tracing takes longer than a small fit
 
 
 class Rooted(Protocol):
@@ -45,27 +41,20 @@ class Rooted(Protocol):
 
 
 def layers_of(target: Target, u, who: str, instead: str) -> Layers:
-    """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone.
-
-    On the host their program stands for its shapes alone: it may have been traced with another target's values.
-    """
-    leaves, structure = jax.tree.flatten((target, u))
-    is_host = all(is_known(leaf) for leaf in leaves)
-    key = (structure, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
-    if is_host and key in _SEEN:
-        return _SEEN[key]
+    """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone."""
     row = jax.tree.map(lambda leaf: leaf[0], target.x)
     try:
-        found = find_layers(functools.partial(outputs_of_row, target), u, row)
+        return _layers_at(target, u, row)
     except (TypeError, ValueError, IndexError) as error:
         raise CredoError(
             f"The network cannot be evaluated on one row alone ({str(error)[:80]}), which {who} needs: use {instead}."
         ) from error
-    if is_host:
-        while len(_SEEN) >= MOST_SEEN:
-            _SEEN.pop(next(iter(_SEEN)))
-        _SEEN[key] = found
-    return found
+
+
+@by_shapes
+def _layers_at(target: Target, u, row) -> Layers:
+    """On the host for their shapes alone: the program may have been traced with another target's values."""
+    return find_layers(functools.partial(outputs_of_row, target), u, row)
 
 
 def layers_or_none(target: Target, u, free: np.ndarray | None) -> Layers | None:
@@ -88,11 +77,9 @@ def outputs_of_row(target: Target, u, row):
     return head.split(target.likelihood_distribution(target.constrain(u), one))[0]
 
 
-def places(curvature: Rooted, target: Target, u, layers: Layers) -> tuple[int, list[list[int]]]:
+def places(curvature: Rooted, layers: Layers) -> tuple[int, list[list[int]]]:
     """The number of columns of a row, and at how many places it is in each use of each layer."""
-    row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], target.x))
-    z, inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[:2], u, row)
-    return curvature.width(z.size), [[a.shape[0] for a in each] for each in inputs]
+    return curvature.width(layers.num_outputs), layers.places
 
 
 def summed(function, target: Target, u, numbers: int, *static):
@@ -117,7 +104,7 @@ def summed(function, target: Target, u, numbers: int, *static):
 
 def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
     """Σ Jᵀ F J over the coordinates ``free``, those of ``layers``: (free, free) in the precision of u."""
-    num_columns, by_use = places(curvature, target, u, layers)
+    num_columns, by_use = places(curvature, layers)
     shapes = [layer.index.shape for layer in layers.layers]
     is_single = [len(each) == 1 and each[0] == 1 for each in by_use]
     pairs = separable(shapes, is_single, num_columns)
@@ -133,6 +120,8 @@ def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarra
         block = np.asarray(block)
         if (i, j) in pairs:  # (in, in', out, out') to (in, out), (in', out')
             (a, b), (c, d) = shapes[i], shapes[j]
+            if i == j:
+                block = block[symmetric_places(a).ravel()][:, symmetric_places(b).ravel()]
             block = block.reshape(a, c, b, d).transpose(0, 2, 1, 3).reshape(a * b, c * d)
         set_corner(found, groups[i], groups[j], block)
         if i != j:
@@ -174,7 +163,11 @@ def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -
     blocks = {}
     for i in range(num_groups):
         for j in range(i, num_groups):
-            if (i, j) in pairs:
+            if (i, j) in pairs and i == j:  # symmetric in the inputs and in the outputs: of pairs in order alone
+                a, g = inputs[i][0][:, 0], derivatives[i][0][:, :, 0]
+                (p, q), (s, t) = np.triu_indices(a.shape[1]), np.triu_indices(g.shape[2])
+                blocks[i, i] = (a[:, p] * a[:, q]).T @ jnp.einsum("mko,mkp->mop", g, g)[:, s, t]
+            elif (i, j) in pairs:
                 a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
                 g, h = derivatives[i][0][:, :, 0], derivatives[j][0][:, :, 0]
                 products = (a[:, :, None] * c[:, None, :]).reshape(len(a), -1)
@@ -214,7 +207,7 @@ def _jacobian(a_uses, g_uses):
 
 def diagonal(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
     """The diagonal of ``matrix`` (free,)."""
-    num_columns, by_use = places(curvature, target, u, layers)
+    num_columns, by_use = places(curvature, layers)
     numbers = num_columns * layers.rest.size + 1
     for layer, each in zip(layers.layers, by_use, strict=True):
         numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])
@@ -264,7 +257,9 @@ def prior_product(objective: Objective, u, free: np.ndarray | None) -> tuple[np.
     return found, bool(np.all(np.abs(moved - found * z) <= scale * (1 + np.abs(z))))
 
 
-@functools.partial(jax.jit, static_argnames=("log_prior", "apart"))
+@functools.partial(
+    jax.jit, static_argnames=("log_prior", "apart"), compiler_options={"xla_backend_optimization_level": 0}
+)  # of vectors, and run once a fit: sooner compiled than optimised
 def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...]):
     *_, product = second_order(lambda v: log_prior(args, v), u)
     alone = jnp.asarray(apart, int)
@@ -275,7 +270,9 @@ def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...]):
     return found.at[alone].set(own)
 
 
-@functools.partial(jax.jit, static_argnames="log_prior")
+@functools.partial(
+    jax.jit, static_argnames="log_prior", compiler_options={"xla_backend_optimization_level": 0}
+)  # of vectors, and run once a fit: sooner compiled than optimised
 def _prior_products(log_prior, args, u, free, z):
     def density(v):
         return log_prior(args, v if free is None else u.at[free].set(v))

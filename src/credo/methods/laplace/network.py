@@ -232,11 +232,11 @@ def fit_network(
             sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {tuned_by}().")
         elif not look.is_tunable:
             shape, evidence = look(objective, u), None
-    white = _White(objective, u, shape.scale, num_fixed, deadline)
+    value, slope, _ = _White(objective, u, shape.scale, num_fixed, deadline).at(np.zeros(len(u)))
     return Fitted(
         Gaussian(u, shape.scale),
-        white.at(np.zeros(len(u)))[0],
-        white.distance(),
+        value,
+        float(np.linalg.norm(slope)),
         shape,
         evidence,
         path,

@@ -10,6 +10,7 @@ from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.operator import ScaleOperator
 from credo.methods.laplace.curvature import Curvature, ExactHessian, Free, OuterProducts
+from credo.methods.laplace.factored import factored
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
@@ -68,7 +69,12 @@ class Dense:
                 f"A dense Laplace of {dim} dimensions needs {8e-9 * dim**2:.1f} GB a matrix (the bound is {MAX_DENSE} "
                 "dimensions): use structure=Diagonal(), or a subset of the parameters."
             )
-        A = curvature.matrix(objective, target, optimum, chunk, free).astype(np.float64, copy=False)
+        A = curvature.matrix(objective, target, optimum, chunk, free)
+        if is_mode and isinstance(curvature, OuterProducts):
+            found = factored(A)
+            if found is not None:
+                return Shape(found.scale, found.smallest, found.coordinate)
+        A = A.astype(np.float64, copy=False)
         spectrum = _spectrum(A, curvature, float(np.finfo(optimum.position.dtype).eps))
         smallest, coordinate = spectrum.smallest
         if not (is_mode and spectrum.is_positive):

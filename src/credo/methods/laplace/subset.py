@@ -173,7 +173,9 @@ def log_prior_of_fixed(objective: Objective, position, free: np.ndarray) -> floa
     return None
 
 
-@functools.partial(jax.jit, static_argnames=("log_prior", "is_coupled"))
+@functools.partial(
+    jax.jit, static_argnames=("log_prior", "is_coupled"), compiler_options={"xla_backend_optimization_level": 0}
+)  # of vectors, and run once a fit: sooner compiled than optimised
 def _integral(log_prior, args, u, free, z, is_coupled: bool):
     """(log p at the prior's mean m of u_s, log |P|, the error of ∇ log p = −P (u_s − m)), P a matrix or a diagonal."""
 

@@ -20,6 +20,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
+from credo.traced import by_shapes
 
 MAX_DENSE = 1_000  # above it A is not formed: at 1,000 its eigenvectors take 0.4 s a step
 MAX_CHUNK = 128  # columns: enough for matrix products at full speed
@@ -49,9 +50,14 @@ def in_unconstrained_space(target: Target) -> Objective:
 
 
 def _density(target: Target, weight: float, mode: str) -> Objective:
-    if not transformed(target).any():
+    if not _is_transformed(target):
         return Objective(log_density, log_prior, target, mode)
     return Objective(log_density_less_jacobian, log_prior_less_jacobian, (target, np.float64(weight)), mode)
+
+
+@by_shapes
+def _is_transformed(target: Target) -> bool:
+    return bool(transformed(target).any())
 
 
 def of_likelihood(target: Target) -> Objective:
@@ -112,8 +118,13 @@ def chunk_size(target: Target, max_memory: int | None = None, *, most: int = MAX
     """
     needed = 4 * 8 * max(target.size, target.dim, 1)
     if target.dim > MAX_DENSE:  # of a network: a row has as many numbers as the layers have outputs
-        needed = max(needed, footprint(log_density, target, jax.ShapeDtypeStruct((target.dim,), np.dtype(float))))
+        needed = max(needed, _density_bytes(target))
     return at_once(needed, most, max_memory)
+
+
+@by_shapes
+def _density_bytes(target: Target) -> int:
+    return footprint(log_density, target, jax.ShapeDtypeStruct((target.dim,), np.dtype(float)))
 
 
 def starting_position(target: Target, key, start) -> np.ndarray:

@@ -29,6 +29,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate, Verdict
+from credo.traced import by_shapes
 
 MEMORY = 2**29  # bytes that a batch of evaluations may take where the caller sets no limit
 MAX_BATCH = 256  # evaluations at once: enough for matrix products at full speed
@@ -118,6 +119,7 @@ def log_evidence(log_weights: Float[np.ndarray, " S"], k_hat: float, chains: int
     return Estimate(float(logsumexp(log_weights) - np.log(len(log_weights))), error, "monte carlo")
 
 
+@by_shapes
 def has_evidence(target: Target) -> bool:
     """Whether p(D) is a number: not under an improper prior. A bare log density is taken as it stands."""
     prior = target.model.prior

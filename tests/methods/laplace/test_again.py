@@ -1,0 +1,70 @@
+"""A second fit of a network, and a second prediction, trace nothing and factor nothing twice."""
+
+import gc
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import credo
+from credo.nn import BayesianNetwork, Categorical
+from credo.predict import by_layers
+
+RANDOM = np.random.default_rng(5)
+TRACES: list[int] = []
+PARAMS = {"in": RANDOM.normal(size=(12, 9)), "out": RANDOM.normal(size=(9, 3))}
+
+
+def apply(params, x):
+    TRACES.append(1)
+    return jnp.tanh(x @ params["in"]) @ params["out"]
+
+
+def new_target():
+    network = BayesianNetwork(apply, PARAMS, head=Categorical())
+    return network.given(RANDOM.normal(size=(60, 12)), RANDOM.integers(3, size=60))
+
+
+def fitted(structure, subset, target=None):
+    target = new_target() if target is None else target
+    method = credo.Laplace(structure=structure, subset=subset, curvature=credo.laplace.GaussNewton(), num_steps=0)
+    return credo.fit(target, method, precision="float32", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("structure", "subset"),
+    [
+        (credo.laplace.Dense(), credo.laplace.LastLayer()),
+        pytest.param(credo.laplace.Dense(), credo.laplace.All(), marks=pytest.mark.slow),
+        pytest.param(credo.laplace.Kronecker(), credo.laplace.All(), marks=pytest.mark.slow),
+    ],
+    ids=["last layer", "dense", "kronecker"],
+)
+def test_a_second_fit_and_its_prediction_do_not_trace_the_network(structure, subset):
+    """New data, a new target, the same shapes."""
+    x = RANDOM.normal(size=(7, 12))
+    _ = fitted(structure, subset).predict(x, credo.Probit()).probs
+    other = new_target()
+    before = len(TRACES)
+    probs = fitted(structure, subset, other).predict(x + 1.0, credo.Probit()).probs
+    assert len(TRACES) == before > 0
+    np.testing.assert_allclose(probs.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def test_covariances_are_formed_once_a_posterior_and_go_with_it(monkeypatch):
+    """By fit, whose verdict predicts, and all predictions; two posteriors are never taken for one another."""
+    counts = []
+    square = by_layers._square
+    monkeypatch.setattr(by_layers, "_square", lambda lower: counts.append(1) or square(lower))
+    first, second = (fitted(credo.laplace.Dense(), credo.laplace.LastLayer()) for _ in range(2))
+    assert len(counts) == 2
+    x = RANDOM.normal(size=(60, 12))
+    own = second.predict(x, credo.Probit()).probs
+    np.testing.assert_array_equal(second.predict(x, credo.Probit()).probs, own)
+    assert len(counts) == 2
+    assert np.max(np.abs(first.predict(x, credo.Probit()).probs - own)) > 0  # other data: another covariance
+    assert len(counts) == 3
+    np.testing.assert_array_equal(second.predict(x, credo.Probit()).probs, own)
+    del first, second
+    gc.collect()
+    assert by_layers._Last.found is None
