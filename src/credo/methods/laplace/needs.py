@@ -16,7 +16,7 @@ from credo.model.target import Target
 
 NUMBER = 8  # bytes: structures are worked out in float64
 MATRICES = 5  # of a matrix: itself, its eigenvectors and their workspace, its inverse and the factor of that
-VECTORS = 6  # positions, gradients, the prior's curvature, the sds
+VECTORS = 24  # positions, gradients, the prior's curvature, the sds; four pairs of L-BFGS and what it works on
 
 
 def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | None) -> None:
