@@ -220,6 +220,11 @@ class Predictive:
                     f"y{name} has shape {np.shape(values)} and the predictive {outcome.shape}: give an outcome for "
                     "each row of x."
                 )
+            if outcome.num_classes is not None and not np.issubdtype(np.asarray(values).dtype, np.integer):
+                raise CredoError(
+                    f"y{name} holds {np.asarray(values).dtype}, and classes are whole numbers from 0: give "
+                    "y.astype(int)."
+                )
 
     def _quantile(self, level: float):
         if isinstance(self._outcomes, dict):
