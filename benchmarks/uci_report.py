@@ -156,8 +156,8 @@ def bars(scores: Scores) -> str:
 def bar(what: str, tables: dict[str, dict[int, dict]], wanted: int) -> str:
     number, beyond = (len(found) for found in wins(tables))
     short = [table for table in TABLES if len(tables.get(table, {})) < num_splits(table)]
-    so_far = f" SO FAR: {', '.join(short)} have fewer than the standard splits." if short else ""
-    verdict = "reached" if number >= wanted else "NOT reached"
+    so_far = f" {', '.join(short)} have fewer than the standard splits." if short else ""
+    verdict = ("so far " if short else "") + ("reached" if number >= wanted else "NOT reached")
     counts = f"above on {number} of 9, {wanted} asked; by more than one standard error on {beyond}."
     return f"- {verdict}: {what}: {counts}{so_far}"
 
