@@ -17,8 +17,8 @@ Scores = dict[str, dict[str, dict[int, dict]]]  # method -> table -> split -> li
 NOTE = (
     "Mean ± standard error over the splits run (their number in brackets). Published rows are means over all splits as "
     "their authors report them; they did not share our tuning, networks or budget. Noise by a t, and the ensemble with "
-    "it, were added after test scores of other methods had been seen: validation chooses among candidates of which some "
-    "are there for that reason."
+    "it, were added after test scores of other methods had been seen: validation chooses among candidates of which "
+    "some are there for that reason."
 )
 
 
