@@ -177,7 +177,7 @@ def test_a_likelihood_that_fails(likelihood, x, sentence, cause):
         (credo.Importance(), "needs a posterior to draw from"),
         (credo.Importance(proposal=3), "proposal is of the kind Posterior or None"),
         (credo.Laplace(structure="dense"), "structure is of the kind Structure or None"),
-        (credo.ADVI(family="full"), r"family is of the kind Family, such as MeanField\(\)"),
+        (credo.ADVI(family="full"), r"family is of the kind Family, such as MeanField\("),
         (credo.ADVI(family=credo.FullRank), "family is of the kind Family"),
         (credo.ADVI(tolerance="small"), "tolerance is a number or None"),
         (credo.Laplace(num_steps=-1), r"Laplace\(num_steps=-1\): num_steps is 0 or more"),

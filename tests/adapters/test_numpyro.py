@@ -155,7 +155,7 @@ def transformed(y):
 PROGRAMS = {
     "eight schools": (eight_schools, (8, SIGMA, EFFECT), (8, 8, "normal")),
     "regression": (regression, (X, Y), (5, 5, "normal")),
-    "nested plates": (nested_plates, (rng.normal(size=(4, 3)),), (4, 4, None)),
+    "nested plates": (nested_plates, (rng.normal(size=(4, 3)),), (4, 4, "columns of normal")),
     "mask": (masked, (GAPS, np.isfinite(GAPS)), (5, 5, None)),
     "factor": (factors, (Y,), (0, 0, None)),
     "lkj": (lkj, (rng.normal(size=(6, 3)),), (6, 6, None)),

@@ -115,5 +115,28 @@ def test_arguments_shared_by_rows(kind):
 def test_no_head():
     assert head_of(dist.Gamma(np.ones(3), 1.0)) is None
     assert head_of(dist.Normal(0.0, 1.0)) is None
-    assert head_of(dist.Normal(np.zeros((3, 2)), 1.0)) is None
+    assert head_of(dist.Normal(np.zeros((3, 2, 2)), 1.0)) is None
+    assert head_of(dist.Categorical(logits=np.zeros((3, 2, 4)))) is None
     assert head_of(dist.MultivariateNormal(np.zeros((3, 2)), np.eye(2))) is None
+
+
+@pytest.mark.parametrize("is_event", [False, True], ids=["batch", "event"])
+def test_columns_have_the_head_of_each_of_them(is_event):
+    scale = np.exp(np.array([[0.1, -0.2], [0.3, 0.0], [-0.5, 0.2]]))
+    with double():
+        alone = [dist.StudentT(5.0, Z[:, j], scale[:, j]) for j in range(2)]
+        together = dist.StudentT(5.0, Z[:, :2], scale)
+        together = together.to_event(1) if is_event else together
+        head, one = head_of(together), head_of(alone[0])
+        assert head is not None
+        assert one is not None
+        assert (head.name, head.column) == ("columns of student_t", "student_t")
+        z = head.split(together)
+        np.testing.assert_allclose(z, np.concatenate([one.split(d) for d in alone], axis=1))
+        blocks = np.zeros((3, 4, 4))
+        for j, d in enumerate(alone):
+            blocks[:, 2 * j : 2 * j + 2, 2 * j : 2 * j + 2] = one.fisher(one.split(d), d)
+        np.testing.assert_allclose(head.fisher(z, together), blocks)
+        again = head.join(z, together)
+        assert (again.batch_shape, again.event_shape) == (together.batch_shape, together.event_shape)
+        np.testing.assert_allclose(again.log_prob(Z[:, :2]), together.log_prob(Z[:, :2]), rtol=1e-12)

@@ -203,7 +203,7 @@ def sizes(jaxpr):
 
 
 def test_nothing_of_the_size_of_a_matrix_is_ever_formed():
-    """By the programs of a draw and of a variance, of 20,000 coordinates: and ten million take less than 5 GB."""
+    """By the programs of a draw and of a variance, of 20,000 coordinates; ten million take less than 6 GB, L-BFGS in it."""
     target = (
         BayesianNetwork(apply, weights(95, 200, 3), head=Categorical(), prior=Isotropic(1.0))
         .given(normal(20, 95), RANDOM.integers(0, 3, 20))
@@ -225,7 +225,7 @@ def test_nothing_of_the_size_of_a_matrix_is_ever_formed():
     largest = [max(sizes(program.jaxpr)) for program in programs]
     assert 20 * dim <= min(largest)  # the programs were looked into
     assert max(largest) <= 4 * 21 * dim
-    assert 3e9 < num_bytes(MatrixFree(), SimpleNamespace(dim=10_000_000)) < 5e9
+    assert 3e9 < num_bytes(MatrixFree(), SimpleNamespace(dim=10_000_000)) < 6e9
 
 
 @pytest.mark.slow  # two hundred thousand weights
