@@ -203,7 +203,7 @@ def sizes(jaxpr):
 
 
 def test_nothing_of_the_size_of_a_matrix_is_ever_formed():
-    """By the programs of a draw and of a variance, of 20,000 coordinates; ten million take less than 6 GB, L-BFGS in it."""
+    """By the programs of a draw and of a variance, of 20,000 coordinates; ten million take below 6 GB, L-BFGS in it."""
     target = (
         BayesianNetwork(apply, weights(95, 200, 3), head=Categorical(), prior=Isotropic(1.0))
         .given(normal(20, 95), RANDOM.integers(0, 3, 20))
