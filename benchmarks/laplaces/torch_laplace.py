@@ -1,5 +1,9 @@
 """laplace-torch (Daxberger et al. 2021), by its default backend or by BackPACK's."""
 
+import sys
+from importlib import import_module
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -7,6 +11,16 @@ from laplaces import LackingError, networks
 
 BATCH_SIZE = 256
 KINDS = {"full": "full", "kronecker": "kron", "diagonal": "diag", "last layer": "full"}
+
+
+def library(name: str):
+    """A module of laplace-torch, whose name this folder's own program has too."""
+    own = str(Path(__file__).parents[1])
+    hidden, sys.path[:] = sys.path[:], [folder for folder in sys.path if folder != own]
+    try:
+        return import_module(name)
+    finally:
+        sys.path[:] = hidden
 
 
 def module(problem: networks.Problem) -> torch.nn.Module:
@@ -45,21 +59,17 @@ class LaplaceTorch:
         y = torch.tensor(problem.y)[:, None] if problem.is_regression else torch.tensor(problem.y)
         data = torch.utils.data.TensorDataset(x, y)
         self.loader = torch.utils.data.DataLoader(data, batch_size=BATCH_SIZE)
-        self.backend = {}
+        self.package, self.backend = library("laplace"), {}
         if backend == "backpack":
-            from laplace.curvature.backpack import BackPackGGN
-
-            self.backend = {"backend": BackPackGGN}
+            self.backend = {"backend": library("laplace.curvature.backpack").BackPackGGN}
 
     def inputs(self, x) -> torch.Tensor:
         x = torch.tensor(np.asarray(x, np.float32))
         return x.permute(0, 3, 1, 2).contiguous() if self.problem.name == "cnn" else x
 
     def fit(self) -> None:
-        from laplace import Laplace
-
         noise = {"sigma_noise": networks.NOISE} if self.problem.is_regression else {}
-        self.laplace = Laplace(
+        self.laplace = self.package.Laplace(
             self.module,
             "regression" if self.problem.is_regression else "classification",
             subset_of_weights="last_layer" if self.structure == "last layer" else "all",
