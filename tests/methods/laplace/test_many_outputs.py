@@ -132,20 +132,24 @@ def test_factors_that_do_not_fit_make_way_for_a_diagonal_and_the_least_is_refuse
 def test_few_columns_predict_as_all_outputs_do():
     """Of 40 classes, 32 columns a row: epistemic sds of the logits within a tenth of those of all columns."""
     target = target_of(200, 5, 30, 40)
+    mode = credo.fit(target, credo.MAP(), progress=False)  # else each is polished to a place of its own
     posteriors = {
         curvature: credo.fit(
             target,
             credo.Laplace(structure=credo.laplace.Kronecker(), curvature=curvature, num_steps=0),
             key=0,
+            start=mode,
             progress=False,
         )
         for curvature in (GaussNewton(), SampledFisher(32), SampledFisher(1))
     }
     x = RANDOM.normal(size=(50, 5))
-    sds = [np.sqrt(np.asarray(p.predict(x, credo.Quadrature()).epistemic)) for p in posteriors.values()]
+    covariances = [p.predict(x, credo.Quadrature())._stream.rows.covariance for p in posteriors.values()]
+    sds = [np.sqrt(np.diagonal(each, axis1=1, axis2=2)) for each in covariances]
     errors = [np.mean(np.abs(np.log(each / sds[0]))) for each in sds[1:]]
+    print(errors)
     assert errors[0] < 0.1
-    assert errors[0] < errors[1]
+    assert errors[0] < 0.5 * errors[1]
 
 
 def test_expensive_gradients_of_the_polish_are_few():
