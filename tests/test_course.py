@@ -87,3 +87,20 @@ def test_a_time_limit_leaves_what_resume_continues(tmp_path, monkeypatch):
     with pytest.raises(credo.CredoError, match=r"raise time_limit \(credo.resume continues it\)"):
         credo.fit(target(), method, checkpoint=tmp_path / "run", time_limit=1.0, progress=False)
     assert (tmp_path / "run" / "training.safetensors").exists()
+
+
+def test_a_search_within_a_run_leaves_the_checkpoint_to_the_run(tmp_path, monkeypatch):
+    """Stochastic-gradient samplers of many weights begin at a mode that minibatches find."""
+    monkeypatch.setattr("credo.methods.sgmcmc.tune.MAX_DENSE", 0)
+    method = credo.SGLD(chains=2, num_warmup=5, num_draws=10, batch_size=16)
+    whole = credo.fit(target(), method, key=3, progress=False)
+    with monkeypatch.context() as context:
+
+        def stopped(*_, **__):
+            raise KeyboardInterrupt
+
+        context.setattr(course.Course, "run", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            credo.fit(target(), method, key=3, checkpoint=tmp_path / "run", progress=False)
+    resumed = credo.resume(tmp_path / "run", target(), progress=False)
+    jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
