@@ -89,17 +89,22 @@ def test_a_time_limit_leaves_what_resume_continues(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "training.safetensors").exists()
 
 
-def test_a_search_within_a_run_leaves_the_checkpoint_to_the_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_search_before_a_run_goes_on_too(part, tmp_path, monkeypatch):
     """Stochastic-gradient samplers of many weights begin at a mode that minibatches find."""
     monkeypatch.setattr("credo.methods.sgmcmc.tune.MAX_DENSE", 0)
+    monkeypatch.setattr(course, "SAVED", 0.0)
     method = credo.SGLD(chains=2, num_warmup=5, num_draws=10, batch_size=16)
     whole = credo.fit(target(), method, key=3, progress=False)
     with monkeypatch.context() as context:
+        parts = []
 
-        def stopped(*_, **__):
-            raise KeyboardInterrupt
+        def check(self):
+            parts.append(None)
+            if len(parts) == part:
+                raise KeyboardInterrupt
 
-        context.setattr(course.Course, "run", stopped)
+        context.setattr(course.Stopping, "check", check)
         with pytest.raises(KeyboardInterrupt):
             credo.fit(target(), method, key=3, checkpoint=tmp_path / "run", progress=False)
     resumed = credo.resume(tmp_path / "run", target(), progress=False)

@@ -162,7 +162,9 @@ def versions() -> dict[str, str]:
 
 def _check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     begun = read_identity(folder)
-    for name in sorted(set(begun) | set(identity)):
+    # a search before the run announces what was asked for, and the run adds its layout and the like
+    names = set(begun) | set(identity) if _is_begun(folder) else set(begun)
+    for name in sorted(names):
         if begun.get(name) != identity.get(name):
             raise CredoError(
                 f"The run in {folder} cannot be continued here, for its {name} differs: {_short(begun.get(name))} "

@@ -58,7 +58,6 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
         return position if first is None else first[0].astype(position.dtype)
     if target.dim > MAX_DENSE:
         num_steps = default_num_steps(target, batch_size)
-        options = options._replace(checkpoint=None)  # which is that of the chains
         return ascend(target, default_optimiser(num_steps), batch_size, num_steps, key, position, options)[0]
     solver, objective = solver_for(target, options.max_memory), in_unconstrained_space(target)
     mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=options.time_limit)
