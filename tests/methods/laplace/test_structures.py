@@ -147,7 +147,7 @@ def test_fewer_directions_keep_the_diagonal_of_the_precision_and_are_positive(ra
         found = shape(credo.laplace.LowRank(rank), target, u)
         mine = np.linalg.inv(np.asarray(found.scale.dense()))
     np.testing.assert_allclose(np.diag(mine), np.diag(precision), rtol=1e-8)
-    assert found.min_curvature >= 2.0
+    assert found.min_curvature >= 2.0 * (1 - 1e-12)  # to rounding
     values = np.linalg.eigvalsh(precision - 2.0 * np.eye(len(u)))[-rank:]
     rest = mine - np.diag(np.diag(mine))
     kept = np.linalg.eigvalsh(rest + np.diag(np.diag(precision) - 2.0))[-rank:]

@@ -26,9 +26,9 @@ from credo.algorithm import Options, as_key, stream
 from credo.diagnose.verdict import judge
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
-from credo.methods.optimise.members import Trained, adam, train, train_members
+from credo.methods.optimise.members import Trained, train, train_members
 from credo.methods.optimise.objective import starting_position
-from credo.methods.optimise.training import batch_of, default_num_steps
+from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError

@@ -22,6 +22,7 @@ from credo.methods.laplace import layered
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.subproblem import columns, diagonal
+from credo.model import curvature as products
 from credo.model.data import Rows
 from credo.model.fisher import Expected, Fisher, Sampled, Seen
 from credo.model.target import Target
@@ -76,8 +77,8 @@ class ExactHessian:
 class OuterProducts:
     """Σᵢ Jᵢᵀ Lᵢ Lᵢᵀ Jᵢ plus the Hessian of the prior: what the curvatures below have in common.
 
-    They need a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson,
-    Exponential, one scalar or class a row.
+    They need a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Poisson, Exponential,
+    one scalar or several columns a row, or Categorical, one class a row.
     """
 
     @property
@@ -92,10 +93,6 @@ class OuterProducts:
     def width(self, num_outputs: int) -> int:
         """How many columns Lᵢ has: backward passes of the network a row."""
         return num_outputs
-
-    def times(self, target: Target, u, rows: Rows) -> Callable:
-        """v (M, K) ↦ Lᵢ Lᵢᵀ vᵢ of each row."""
-        return self.fisher.times(target, u, rows)
 
     def check(self, target: Target) -> None:
         if target.y is None or target.model.likelihood is None:
@@ -216,17 +213,8 @@ def _products(log_prior: Callable, curvature, form: Callable, chunk: int, args, 
 
 def likelihood_product(curvature: OuterProducts, target: Target, u, free) -> Callable:
     """v ↦ Σ Jᵀ L Lᵀ J v over the free coordinates, all rows at once."""
-    head = target.head
-    assert head is not None  # checked
-
-    def outputs(v) -> Float[Array, "M K"]:
-        return head.split(target.likelihood_distribution(target.constrain(_moved(u, free, v)), target.x))
-
-    z, forward = jax.linearize(outputs, _part(u, free))
-    back = jax.linear_transpose(forward, _part(u, free))
-    weights = jnp.ones(z.shape[:1], z.dtype) if target.weights is None else jnp.asarray(target.weights)
-    times = curvature.times(target, u, Rows(target.x, target.y, weights))
-    return lambda v: back(times(forward(v)))[0]
+    no_prior = jnp.zeros_like(_part(u, free))
+    return products.Curvature(target, u, no_prior, free, curvature.fisher, target.size, target.size).linear()
 
 
 def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> Float[np.ndarray, " free"]:

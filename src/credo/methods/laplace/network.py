@@ -1,11 +1,9 @@
 """Laplace of a network: training, curvature and hyperparameters in turns, and what can be said of the result.
 
-The weights are trained by Adam on minibatches from where the model starts, and polished by L-BFGS on all data in
-coordinates z in which the Gaussian is white, u = û + S z: there the curvature is near the identity, whatever the
-network, and the length of the gradient is the distance to the mode in posterior standard deviations.
+The weights are trained by Adam on minibatches from where the model starts, and polished by L-BFGS on all data
+(polish.py). Hyperparameters, by the evidence (evidence.py), and weights, at their mode given them, take turns.
 """
 
-import contextlib
 import functools
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +17,6 @@ from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
-from credo.linalg.operator import ScaleOperator
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum
@@ -27,12 +24,13 @@ from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import size_of_factors
+from credo.methods.laplace.polish import White, polish
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
+from credo.methods.optimise import training
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
-from credo.methods.optimise.training import default_num_steps
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.status import CredoError
@@ -42,12 +40,7 @@ if TYPE_CHECKING:
 
 UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
 UP_TO_DENSE_PART = 3_000  # of a subset: twenty seconds
-BATCH_SIZE, STEP_SIZE = 128, 0.01
-WORK, FEWEST, MOST = 2e8, 100, 3_000  # of L-BFGS a turn: gradients times rows times coordinates, and gradients
-PAIRS, FEW_PAIRS, HISTORY = 30, 4, 2**28  # of L-BFGS, and the bytes that they may take above the fewest
-LARGE, LEAST = 2e10, 30  # and no more where a gradient takes a second
-NEAR = 1e-9  # its end: a gradient in white coordinates
-PATIENT, ENOUGH = 100, 0.05  # after so many gradients a mode this near, in posterior sds, is taken
+BATCH_SIZE = 128
 
 
 class Fitted(NamedTuple):
@@ -84,7 +77,7 @@ def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Op
     if num_steps == 0:
         return u, 0, 0
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
-    wanted = num_steps or default_num_steps(target, batch)
+    wanted = num_steps or training.default_num_steps(target, batch)
     before, slopes = look_at(target, u)
     trained, done = ascend(target, adam(wanted, held(target, slopes)), batch, wanted, key, u, options)
     after, _ = look_at(target, trained)
@@ -98,8 +91,8 @@ def held(target: Target, slopes) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
 def adam(num_steps: int, held: tuple[int, ...]) -> optax.GradientTransformation:
-    """Adam whose step size falls to zero, with some coordinates held."""
-    steps = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
+    """That of every training, with some coordinates held."""
+    steps = training.adam(num_steps)
     if not held:
         return steps
     hold = optax.stateless(lambda updates, _: jnp.asarray(updates).at[jnp.asarray(held)].set(0.0))  # type: ignore[arg-type]
@@ -111,77 +104,6 @@ def look_at(target: Target, u):
     """log p(u, D), and the slope of the likelihood."""
     likelihood, slope = jax.value_and_grad(lambda u: jnp.sum(target.log_likelihood(u)))(u)
     return target.log_prior(u) + likelihood, slope
-
-
-# towards the mode ----------------------------------------------------------------------------------------------------
-
-
-def polish(
-    objective: Objective, u: np.ndarray, scale: ScaleOperator, num_fixed: int, num_rows: int, deadline: float
-) -> tuple[np.ndarray, float, int]:
-    """(position, distance to the mode in the metric of ``scale``, gradients). The first ``num_fixed`` stay."""
-    from scipy.optimize import minimize
-
-    white = _White(objective, u, scale, num_fixed, deadline)
-    size = max(num_rows, 1) * len(u)
-    number = int(min(np.clip(WORK / size, FEWEST, MOST), max(LARGE / size, LEAST)))
-    pairs = int(np.clip(HISTORY // (16 * len(u)), FEW_PAIRS, PAIRS))
-    options = {"maxfun": number, "maxiter": number, "gtol": NEAR, "ftol": 1e-15, "maxcor": pairs}
-    with contextlib.suppress(_EnoughError):
-        minimize(white, np.zeros(len(u)), jac=True, method="L-BFGS-B", options=options)
-    if white.best is None:
-        raise CredoError("The log density of the trained network is not finite: start from other weights (start=).")
-    return white.position(), white.best[2], white.count
-
-
-class _White:
-    """−log p along z, u = centre + S z, and the best place so far: (z, value, length of the gradient)."""
-
-    def __init__(self, objective: Objective, u: np.ndarray, scale: ScaleOperator, num_fixed: int, deadline: float):
-        self.objective, self.u, self.scale, self.deadline = objective, u, scale, deadline
-        self.is_free = np.arange(len(u)) >= num_fixed
-        self.count, self.best = 0, None
-
-    def __call__(self, z):
-        self.count += 1
-        value, slope, _ = self.at(z)
-        if not (np.isfinite(value) and np.all(np.isfinite(slope))):
-            return 1e300, np.zeros_like(z)
-        if self.best is None or value > self.best[1]:
-            self.best = z.copy(), value, float(np.linalg.norm(slope))
-        is_near = self.best is not None and self.best[2] <= ENOUGH
-        if (is_near and self.count >= PATIENT) or time.monotonic() > self.deadline:
-            raise _EnoughError
-        return -value, -slope
-
-    def position(self) -> np.ndarray:
-        assert self.best is not None
-        return self.at(self.best[0])[2]
-
-    def distance(self) -> float:
-        """Of the centre from the mode, in posterior sds."""
-        return float(np.linalg.norm(self.at(np.zeros(len(self.u)))[1]))
-
-    def at(self, z) -> tuple[float, np.ndarray, np.ndarray]:
-        z = z.astype(self.u.dtype)
-        value, slope, u = _white(self.objective.function, self.objective.args, self.u, self.scale, self.is_free, z)
-        return float(value), np.asarray(slope, np.float64), np.asarray(u)
-
-
-class _EnoughError(Exception):
-    """Between two gradients."""
-
-
-@functools.partial(jax.jit, static_argnames="function")
-def _white(function, args, centre, scale, is_free, z):
-    """Value, gradient in z, and u."""
-
-    def density(z):
-        u = centre + jnp.where(is_free, scale.matvec(z), 0.0)
-        return function(args, u), u
-
-    (value, u), slope = jax.value_and_grad(density, has_aux=True)(z)
-    return value, slope, u
 
 
 # the turns -----------------------------------------------------------------------------------------------------------
@@ -232,7 +154,7 @@ def fit_network(
             sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {tuned_by}().")
         elif not look.is_tunable:
             shape, evidence = look(objective, u), None
-    value, slope, _ = _White(objective, u, shape.scale, num_fixed, deadline).at(np.zeros(len(u)))
+    value, slope, _ = White(objective, u, shape.scale, num_fixed, deadline).at(np.zeros(len(u)))
     return Fitted(
         Gaussian(u, shape.scale),
         value,
@@ -385,7 +307,7 @@ def _turns(
     u, linear, now = best
     for _ in range(0 if is_trained or time.monotonic() > deadline else 2):  # to the mode itself, θ where it is
         scale = linear.pieces.scale(now.c, now.P, now.covariance)
-        if _White(objective, u, scale, k, deadline).distance() <= RULES["mode_distance"].passes:
+        if White(objective, u, scale, k, deadline).distance() <= RULES["mode_distance"].passes:
             break
         u, _, more = polish(objective, u, scale, k, target.size, deadline)
         linear, count = _linearised(look.tunable(), target, u, k), count + more

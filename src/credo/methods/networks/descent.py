@@ -21,12 +21,12 @@ from jaxtyping import Array, Float, Int
 from credo.algorithm import Options, as_key, stream
 from credo.course import Course
 from credo.diagnose.startup import explain
+from credo.methods.optimise.training import adam
 from credo.model.data import Rows
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
 from credo.status import CredoError
 
-STEP_SIZE = 0.01
 CALLS = 20  # parts of the path, whose mean losses are told
 STREAM = 1 << 20
 
@@ -59,12 +59,6 @@ class Descended(NamedTuple):
     is_complete: bool
     losses: np.ndarray
     sentences: tuple[str, ...]
-
-
-@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
-def adam(num_steps: int) -> optax.GradientTransformation:
-    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
-    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
 
 
 def descend(

@@ -25,7 +25,7 @@ from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.memory import Need, budget, require
 from credo.methods.optimise.starts import fresh_positions
-from credo.methods.optimise.training import batch_of, default_num_steps
+from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.model.blocks import SMALL_DIM, row_bytes
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
@@ -35,7 +35,6 @@ COPIES = 8  # of a member's weights that training holds: gradients, an optimiser
 MEMORY = 2**30  # bytes of members trained together
 ENDS = 4  # and of each position and snapshot that is kept: itself, its place in a result, and what is made of it
 STREAM = 1 << 20
-STEP_SIZE = 0.01
 
 
 class Member(NamedTuple):
@@ -85,12 +84,6 @@ def train_members(
     num_steps = num_steps or default_num_steps(target, batch)
     positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float), copy=False)
     return train(target, optimiser or adam(num_steps), batch, positions, stream(key, 1), options, num_steps=num_steps)
-
-
-@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
-def adam(num_steps: int) -> optax.GradientTransformation:
-    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
-    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
 
 
 def train(

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from credo.algorithm import Options
 from credo.course import Course
+from credo.methods.optimise.training import adam
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -26,10 +27,9 @@ def default_num_steps(target: Target, batch_size: int | None) -> int:
     return max(LEAST_STEPS, NUM_EPOCHS * (target.size // batch_size) if batch_size else 0)
 
 
-@functools.lru_cache(maxsize=32)  # the compiled program is keyed on the object
 def default_optimiser(num_steps: int) -> optax.GradientTransformation:
-    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
-    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, num_steps))
+    """Adam for coordinates of order one."""
+    return adam(num_steps, STEP_SIZE)
 
 
 def ascend(

@@ -1,8 +1,13 @@
-"""How long networks are trained where nobody says, and when a batch is all rows: one rule for every method."""
+"""How networks are trained where nobody says, and when a batch is all rows: one rule for every method."""
+
+import functools
+
+import optax
 
 from credo.model.target import Target
 
 EPOCHS, LEAST_STEPS = 60, 2_000
+STEP_SIZE = 0.01
 
 
 def default_num_steps(target: Target, batch_size: int | None) -> int:
@@ -16,3 +21,9 @@ def batch_of(target: Target, batch_size: int | None) -> int | None:
         return None
     target.check_minibatch(batch_size)
     return batch_size
+
+
+@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
+def adam(num_steps: int, step_size: float = STEP_SIZE) -> optax.GradientTransformation:
+    """Adam whose step size falls to zero, so that the noise of the minibatches averages out."""
+    return optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
