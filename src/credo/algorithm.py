@@ -51,7 +51,10 @@ class Algorithm(NamedTuple):
 
 @runtime_checkable
 class Program(Protocol):
-    """What a compiled loop is keyed on: hashable settings that make an algorithm of a target and its tuning."""
+    """What a compiled loop is keyed on: hashable settings that make an algorithm of a target and its tuning.
+
+    One that may run for minutes on a network says ``is_long = True``, which is worth a longer compilation.
+    """
 
     def algorithm(self, target: Any, tuning: Tuning) -> Algorithm: ...
 

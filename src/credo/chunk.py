@@ -18,6 +18,7 @@ from jax import lax
 from jax.extend import core as jex
 
 from credo.algorithm import Program, Stages, as_key
+from credo.compiling import LONG, NATIVE
 from credo.native import jit
 from credo.ordered import plain
 
@@ -115,5 +116,15 @@ def _where(condition, x, y):
     return jax.tree.map(choose, x, y)
 
 
-one_chain = jit(_one_chain, static_argnames=("program", "length"))
-many_chains = jit(_many_chains, static_argnames=("program", "length"))
+def _loop(function, options) -> jit:
+    return jit(function, static_argnames=("program", "length"), options=options)
+
+
+one_chain, many_chains = _loop(_one_chain, NATIVE), _loop(_many_chains, NATIVE)
+one_long, many_long = _loop(_one_chain, LONG), _loop(_many_chains, LONG)
+
+
+def loop(program: Program, is_vectorized: bool) -> jit:
+    """The compiled unit that suits ``program``."""
+    one, many = (one_long, many_long) if getattr(program, "is_long", False) else (one_chain, many_chains)
+    return many if is_vectorized else one

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import Key, Options, Phase, Program, Records, stream
-from credo.chunk import many_chains, one_chain
+from credo.chunk import loop
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.stopping import Stopping
@@ -48,6 +48,7 @@ class Crew:
         self.program, self.target, self.options, self.journal = program, target, options, journal
         self.stop: Stopping = stop
         self.is_vectorized = layout == "vectorized"
+        self.loop = loop(program, self.is_vectorized)
         self.teams = [list(range(num_chains))] if self.is_vectorized else [[chain] for chain in range(num_chains)]
         self.keys = np.stack([stream(key, chain) for chain in range(num_chains)])
         self.like = jax.tree.map(np.zeros_like, (like[0], [like[1]] * len(self.teams[0])))
@@ -115,8 +116,7 @@ class Crew:
     def lower(self) -> None:
         """Trace the chunk."""
         tuning, states = self.like
-        program = many_chains if self.is_vectorized else one_chain
-        program.lower(*self.arguments(tuning, 0, states, 0, 0), program=self.program, length=self.length)
+        self.loop.lower(*self.arguments(tuning, 0, states, 0, 0), program=self.program, length=self.length)
 
     def compile(self) -> None:
         """Compile it by running no step at all."""
@@ -136,9 +136,9 @@ class Crew:
         """(states, records (chain, step, …), work) of a team."""
         arguments = self.arguments(*args)
         if not self.is_vectorized:
-            state, rows, work = one_chain(*arguments, program=self.program, length=self.length)
+            state, rows, work = self.loop(*arguments, program=self.program, length=self.length)
             return [state], jax.tree.map(lambda a: np.asarray(a)[None], rows), work
-        found = many_chains(*arguments, program=self.program, length=self.length)
+        found = self.loop(*arguments, program=self.program, length=self.length)
         state, rows, work = jax.tree.map(np.asarray, found)
         return [jax.tree.map(lambda leaf, c=c: leaf[c], state) for c in range(len(self.keys))], rows, work
 

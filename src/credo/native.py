@@ -21,10 +21,11 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
+from credo.compiling import NATIVE
 from credo.equations import equations
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
-NATIVE = {"xla_cpu_small_call": "true", "inlineable": "false"}
+ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 WITH_KERNELS = frozenset(
     {"sort", "top_k", "approx_top_k", "fft", "conv_general_dilated", "rng_bit_generator", "rng_uniform"}
     | {"cholesky", "cholesky_update", "triangular_solve", "tridiagonal_solve", "lu", "qr", "geqrf", "geqp3"}
@@ -36,11 +37,12 @@ WITH_KERNELS = frozenset(
 class jit:
     """``jax.jit(function)``, as one native function on a CPU where ``function`` suits that.
 
-    What the compiler then refuses all the same is compiled as usual, and remembered.
+    What the compiler then refuses all the same is compiled as usual, and remembered. ``options``: of the compiler;
+    ``NATIVE`` is right unless the program runs for minutes.
     """
 
-    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = ()):
-        self.function, self.static_argnames = function, static_argnames
+    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = (), options: dict = NATIVE):
+        self.function, self.static_argnames, self.options = function, static_argnames, options
         self.refused: set = set()
 
     @functools.cached_property
@@ -53,7 +55,8 @@ class jit:
             leaves, witness = run(jex.jaxpr_as_fun(traced), jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
 
-        return jax.jit(program, static_argnames=self.static_argnames, compiler_options=compiler_options())
+        options = self.options if jax.default_backend() == "cpu" else None
+        return jax.jit(program, static_argnames=self.static_argnames, compiler_options=options)
 
     @functools.cached_property
     def usual(self) -> Callable:
@@ -97,7 +100,7 @@ def native_call(function: Callable, args: list) -> tuple[list, Any]:
         return leaves, [_first_number(arg) for arg in sized]
 
     (leaf, *leaves), witness = jax.jit(body)(*sized)
-    leaf = set_xla_metadata(leaf, **NATIVE)  # lands on the operation that made it: the call
+    leaf = set_xla_metadata(leaf, **ATTRIBUTES)  # lands on the operation that made it: the call
     return [leaf, *leaves], witness
 
 
@@ -114,22 +117,6 @@ def usual_call(function: Callable, args: list) -> tuple[list, Any]:
 def suits(program: jex.ClosedJaxpr) -> bool:
     """Whether ``program``, where it runs, is worth one native function: a CPU, and nothing that needs a kernel."""
     return jax.default_backend() == "cpu" and all(_is_small(equation) for equation in equations(program.jaxpr))
-
-
-def compiler_options() -> dict[str, int | bool] | None:
-    """What the compiler is told about native programs.
-
-    Level 1 of LLVM's optimiser makes them compile in two thirds of the time at the same speed: their inner loops are
-    too short for the vectoriser and the unroller of levels 2 and 3 to earn anything. Nor do its dearer passes.
-    """
-    if jax.default_backend() != "cpu":
-        return None
-    return {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
-
-
-def unoptimised() -> dict[str, int] | None:
-    """What the compiler is told about programs that run a few times for a few milliseconds."""
-    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
 
 
 def value_and_gradient(function: Callable) -> Callable:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import brief
 from credo.model.target import Target
 
 NUM_ROWS = 20  # of the data, evenly spaced
@@ -41,7 +42,7 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     return np.concatenate([predicted, positions[..., ~own]], axis=-1), SENTENCE.format(rows=len(index))
 
 
-@jax.jit
+@brief
 def _predicted(target: Target, positions, rows):
     """(n, k): the mean of each row's outcomes at each position; of classes their probabilities."""
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from credo.compiling import brief
 from credo.linalg.blocks import Spans, size_of
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.status import CredoError
@@ -69,7 +70,7 @@ class Embedded(ScaleOperator):
         return self.inner.log_det()
 
     def diagonal(self) -> Float[Array, " dim"]:
-        return self._spread(jnp.asarray(self.inner.diagonal()))
+        return _diagonal(self)
 
     def dense(self) -> Float[Array, "dim dim"]:
         inner = self.inner.dense()
@@ -77,3 +78,8 @@ class Embedded(ScaleOperator):
 
     def _spread(self, part) -> Float[Array, " dim"]:
         return jnp.zeros(self.size, part.dtype).at[self.index].set(part)
+
+
+@brief
+def _diagonal(scale: Embedded):
+    return scale._spread(jnp.asarray(scale.inner.diagonal()))

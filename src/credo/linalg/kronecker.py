@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from credo.compiling import brief
 from credo.linalg.operator import ScaleOperator, Stored
 
 
@@ -52,12 +53,7 @@ class Kronecker(ScaleOperator):
         return _sum_of_logs(tuple(block.sd for block in self.blocks))
 
     def diagonal(self) -> Float[Array, " dim"]:
-        def variances(block: Block, _):
-            if block.left is None or block.right is None:
-                return jnp.square(block.sd)
-            return jnp.square(block.left) @ jnp.square(block.sd) @ jnp.square(block.right).T
-
-        return self._each(jnp.zeros(self.dim), variances)
+        return _diagonal(self)
 
     def dense(self) -> Float[Array, "dim dim"]:
         root = jax.vmap(self.matvec)(jnp.eye(self.dim))  # row i: S e_i
@@ -71,6 +67,19 @@ class Kronecker(ScaleOperator):
         return out
 
 
-@jax.jit
+# on the host each operation of these would be a program of its own
+
+
+@brief
 def _sum_of_logs(arrays):
     return sum(jnp.sum(jnp.log(array)) for array in arrays)
+
+
+@brief
+def _diagonal(scale: Kronecker):
+    def variances(block: Block, _):
+        if block.left is None or block.right is None:
+            return jnp.square(block.sd)
+        return jnp.square(block.left) @ jnp.square(block.sd) @ jnp.square(block.right).T
+
+    return scale._each(jnp.zeros(scale.dim), variances)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 
+from credo.compiling import TINY, brief
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import unscaled
 from credo.model.heads import Head
@@ -159,7 +160,7 @@ class Target(eqx.Module):
         u = 0.5 * np.cos(np.arange(self.dim))
         try:
             with double():
-                batch = jnp.arange(num_rows)
+                batch = np.arange(num_rows)
                 (num_terms,) = jax.eval_shape(lambda target: target.log_likelihood(u, batch), self.flat()).shape
                 together, apart = _row_terms(self.flat(), u, rows)
         except CredoError:
@@ -172,7 +173,7 @@ class Target(eqx.Module):
             ) from error
         if num_terms != num_rows:
             raise CredoError(f"The likelihood of {num_rows} rows has {num_terms} factors: it must have one a row.")
-        if not np.allclose(together[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True):
+        if not np.allclose(np.asarray(together)[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise CredoError(
                 "The likelihood of a row changes with the rows beside it (a mean over x or a lag inside the model?), "
                 "so minibatches would be biased: compute that beforehand and give it as a column of x."
@@ -273,7 +274,7 @@ def log_prob_rows(distribution, y) -> Float[Array, " M"]:
 
 
 # run once, on a few rows: a program that compiles in half the time is worth more than a fast one
-@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+@functools.partial(brief, options=TINY)
 def _row_terms(target: Target, u, rows):
     """Of ``rows``, and of every other one of them alone."""
     return target.log_likelihood(u, rows), target.log_likelihood(u, rows[::2])

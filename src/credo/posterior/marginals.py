@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import brief
 from credo.model.missing import impute
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture, Point
@@ -27,7 +28,7 @@ AT_ONCE = 10_000_000  # numbers: 80 MB in float64
 Report = dict[str, Any]  # leaf or derived name -> array
 
 
-@jax.jit
+@brief
 def report_positions(target: Target, positions):
     """Parameters and derived quantities at positions (n, dim): arrays (n, *shape)."""
     return _each(lambda u: target.model.report(target.constrain(u)), positions)

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.algorithm import as_key, stream
+from credo.compiling import brief
 from credo.model.heads import Head, head_of
 from credo.model.layers import Layers, find_layers
 from credo.model.target import Target
@@ -366,7 +367,7 @@ def _row_outputs(target: Target, head: Head) -> Callable:
     return outputs
 
 
-@functools.partial(jax.jit, static_argnames=("head", "is_cut", "is_layered"))
+@functools.partial(brief, static_argnames=("head", "is_cut", "is_layered"))
 def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_layered: bool = False):
     """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part."""
     target, kind, prepared = given

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from credo.compiling import brief
 from credo.linalg.products import second_order
 from credo.methods.laplace import layered
 from credo.methods.optimise.newton import Optimum
@@ -198,13 +199,13 @@ def affordable(target: Target) -> OuterProducts:
     return SampledFisher(int(np.clip(MOST_DRAWN // num_outputs, 1, COLUMNS)))
 
 
-@functools.partial(jax.jit, static_argnames=("function", "form", "chunk"))
+@functools.partial(brief, static_argnames=("function", "form", "chunk"))
 def _hessian(function: Callable, form: Callable, chunk: int, args, u, free):
     *_, product = second_order(lambda v: function(args, _moved(u, free, v)), _part(u, free))
     return form(lambda v: -product(v), _part(u, free), chunk)
 
 
-@functools.partial(jax.jit, static_argnames=("log_prior", "curvature", "form", "chunk"))
+@functools.partial(brief, static_argnames=("log_prior", "curvature", "form", "chunk"))
 def _products(log_prior: Callable, curvature, form: Callable, chunk: int, args, target: Target, u, free):
     of_likelihood = likelihood_product(curvature, target, u, free)
     *_, of_prior = second_order(lambda v: log_prior(args, _moved(u, free, v)), _part(u, free))

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.compiling import brief
 from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.kronecker import Block
@@ -287,7 +288,7 @@ class Differences:
         return DenseSolver(1).propose(at, radius, scale)
 
 
-@functools.partial(jax.jit, static_argnames="objective")
+@functools.partial(brief, static_argnames="objective")
 def _slope(objective, args: Linearised, theta):
     return jax.value_and_grad(lambda theta: objective(args, theta), has_aux=True)(theta)
 

@@ -17,10 +17,10 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import brief
 from credo.linalg.kronecker import Block
 from credo.linalg.kronecker import Kronecker as KroneckerScale
 from credo.methods.laplace import layered
@@ -146,7 +146,7 @@ def gather(
     return total, [1 if shared == "reduce" else sum(each) for each in by_use]
 
 
-@functools.partial(jax.jit, static_argnames=("curvature", "frozen", "shared"))
+@functools.partial(brief, static_argnames=("curvature", "frozen", "shared"))
 def _gather(target: Target, u, rows: Rows, curvature: OuterProducts, frozen: layered.Frozen, shared: str) -> Factors:
     layers = frozen.layers(target, u)
     inputs, derivatives, rest = layered.parts(curvature, target, layers, u, rows)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import TINY, brief
 from credo.linalg.products import second_order
 from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
@@ -146,7 +147,7 @@ class Frozen:
         return layers_of(target, u, "", "").within(self.free)
 
 
-@functools.partial(jax.jit, static_argnames=("curvature", "frozen", "pairs"))
+@functools.partial(brief, static_argnames=("curvature", "frozen", "pairs"))
 def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -> dict[tuple[int, int], Any]:
     layers = frozen.layers(target, u)
     inputs, derivatives, rest = parts(curvature, target, layers, u, rows)
@@ -221,7 +222,7 @@ def diagonal(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndar
     return found
 
 
-@functools.partial(jax.jit, static_argnames=("curvature", "frozen"))
+@functools.partial(brief, static_argnames=("curvature", "frozen"))
 def _squares(target: Target, u, rows, curvature: Rooted, frozen: Frozen) -> list[Any]:
     layers = frozen.layers(target, u)
     inputs, derivatives, rest = parts(curvature, target, layers, u, rows)
@@ -258,7 +259,7 @@ def prior_product(objective: Objective, u, free: np.ndarray | None) -> tuple[np.
 
 
 @functools.partial(
-    jax.jit, static_argnames=("log_prior", "apart"), compiler_options={"xla_backend_optimization_level": 0}
+    brief, static_argnames=("log_prior", "apart"), options=TINY
 )  # of vectors, and run once a fit: sooner compiled than optimised
 def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...]):
     *_, product = second_order(lambda v: log_prior(args, v), u)
@@ -271,7 +272,7 @@ def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...]):
 
 
 @functools.partial(
-    jax.jit, static_argnames="log_prior", compiler_options={"xla_backend_optimization_level": 0}
+    brief, static_argnames="log_prior", options=TINY
 )  # of vectors, and run once a fit: sooner compiled than optimised
 def _prior_products(log_prior, args, u, free, z):
     def density(v):

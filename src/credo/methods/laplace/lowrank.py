@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import brief
 from credo.linalg.lowrank import LowRank as LowRankScale
 from credo.methods.laplace.curvature import OuterProducts, likelihood_product, prior_diagonal
 from credo.methods.laplace.structure import WIDEST, Shape, free_transformed
@@ -88,7 +89,7 @@ class LowRank:
         return V[:, : self.rank], root[: self.rank] ** 2
 
 
-@functools.partial(jax.jit, static_argnames="curvature")
+@functools.partial(brief, static_argnames="curvature")
 def _products(curvature: OuterProducts, target: Target, u, free, root, rows):
     """P^−½ H P^−½ of each row."""
     product = likelihood_product(curvature, target, u, free)

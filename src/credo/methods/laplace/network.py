@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 from credo.algorithm import Options
+from credo.compiling import brief
 from credo.diagnose.verdict import RULES
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
@@ -81,7 +82,7 @@ def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Op
     before, slopes = look_at(target, u)
     trained, done = ascend(target, adam(wanted, held(target, slopes)), batch, wanted, key, u, options)
     after, _ = look_at(target, trained)
-    return (trained if after > before or not np.isfinite(before) else u), done, wanted
+    return (trained if float(after) > float(before) or not np.isfinite(before) else u), done, wanted
 
 
 def held(target: Target, slopes) -> tuple[int, ...]:
@@ -99,7 +100,7 @@ def adam(num_steps: int, held: tuple[int, ...]) -> optax.GradientTransformation:
     return optax.chain(steps, hold)
 
 
-@jax.jit
+@brief
 def look_at(target: Target, u):
     """log p(u, D), and the slope of the likelihood."""
     likelihood, slope = jax.value_and_grad(lambda u: jnp.sum(target.log_likelihood(u)))(u)

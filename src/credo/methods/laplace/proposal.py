@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import brief
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.methods.optimise.objective import Objective, generator
 from credo.methods.particles.correction import correct, gradients
@@ -54,7 +55,7 @@ def _tail_alone(objective: Objective, kind: Gaussian, key, chunk: int) -> dict[s
     return {"pareto_k": float(judged_shape(found, smooth(found).k_hat))}
 
 
-@functools.partial(jax.jit, static_argnames=("function",))
+@functools.partial(brief, static_argnames=("function",))
 def _weigh_alone(function: Callable, args, kind: Gaussian, z):
     """Log weights without the positions."""
 
@@ -65,7 +66,7 @@ def _weigh_alone(function: Callable, args, kind: Gaussian, z):
     return jax.lax.map(one, z)
 
 
-@functools.partial(jax.jit, static_argnames=("function",))
+@functools.partial(brief, static_argnames=("function",))
 def _weigh(function: Callable, args, kind: Gaussian, z):
     """Log weights, up to a constant, and where they were taken."""
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import TINY, brief
 from credo.linalg.embedded import Embedded
 from credo.linalg.operator import ScaleOperator
 from credo.linalg.products import second_order
@@ -174,7 +175,7 @@ def log_prior_of_fixed(objective: Objective, position, free: np.ndarray) -> floa
 
 
 @functools.partial(
-    jax.jit, static_argnames=("log_prior", "is_coupled"), compiler_options={"xla_backend_optimization_level": 0}
+    brief, static_argnames=("log_prior", "is_coupled"), options=TINY
 )  # of vectors, and run once a fit: sooner compiled than optimised
 def _integral(log_prior, args, u, free, z, is_coupled: bool):
     """(log p at the prior's mean m of u_s, log |P|, the error of ∇ log p = −P (u_s − m)), P a matrix or a diagonal."""

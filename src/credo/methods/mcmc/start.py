@@ -10,6 +10,7 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from credo.algorithm import as_key, stream
+from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.methods.optimise.objective import members
 from credo.model.distributions import is_improper, transform_to
@@ -140,17 +141,17 @@ def draws_of(start, key) -> np.ndarray | None:
     return np.asarray(_draws(start.kind, stream(key, STREAM, 2)))[None]
 
 
-@jax.jit
+@brief
 def _draws(kind, data):
     return jax.lax.map(kind.sample_u, jax.random.split(as_key(data), NUM_WIDTHS), batch_size=256)
 
 
-@jax.jit
+@brief
 def _draw(kind, data):
     return kind.sample_u(as_key(data))
 
 
-@jax.jit
+@brief
 def _with_discrete(target, u, data):
     """``u`` with its discrete coordinates drawn from their prior, given the parameters before them."""
     position, key = target.structure.unravel(u), as_key(data)

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
+from credo.compiling import brief
 from credo.diagnose.rules import RULES
 from credo.linalg.products import second_order
 from credo.methods.optimise.diagnosis import STALLED, Diagnosis
@@ -129,7 +130,7 @@ def remaining(
     return Remaining(distance, is_bounded, saddle, count + more)
 
 
-@functools.partial(jax.jit, static_argnames=("function", "log_prior"))
+@functools.partial(brief, static_argnames=("function", "log_prior"))
 def _look(function: Callable, log_prior: Callable, args, u):
     """∇ log p(u, D); the diagonal of −∇² log p(u), right where coordinates are independent; whether they are."""
     *_, product = second_order(lambda v: log_prior(args, v), u)
@@ -139,7 +140,7 @@ def _look(function: Callable, log_prior: Callable, args, u):
     return jax.grad(lambda v: function(args, v))(u), diagonal, is_apart
 
 
-@functools.partial(jax.jit, static_argnames=("log_prior", "most"))
+@functools.partial(brief, static_argnames=("log_prior", "most"))
 def _decrement(log_prior: Callable, most: int, args, target: Target, u, g, D, is_bounded, bound):
     """Bounds of d², whether A was found positive, the number of products."""
     A = metric(log_prior, args, target, u)
@@ -184,7 +185,7 @@ def metric(log_prior: Callable, args, target: Target, u) -> Callable:
 # saddles -------------------------------------------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("function", "log_prior"))
+@functools.partial(brief, static_argnames=("function", "log_prior"))
 def _both(function: Callable, log_prior: Callable, args, target: Target, u, v):
     """H v and A v."""
     *_, product = second_order(lambda w: function(args, w), u)

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import BRIEF, TINY, brief
 from credo.linalg.products import second_order
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.spectrum import Spectrum
-from credo.native import unoptimised
 
 NUM_BISECTIONS = 60
 DECAY = 0.1  # how fast D may fall from one step to the next
@@ -133,9 +133,7 @@ def _at_once(objective: Callable, chunk: int, args, u, minimum):
 @functools.cache
 def _value_gradient_curvature(is_small: bool) -> Callable:
     """A small model's ten evaluations earn nothing of what LLVM's optimiser costs: half of the time to compile."""
-    return jax.jit(
-        _at_once, static_argnames=("objective", "chunk"), compiler_options=unoptimised() if is_small else None
-    )
+    return brief(_at_once, static_argnames=("objective", "chunk"), options=TINY if is_small else BRIEF)
 
 
 def columns(product: Callable, u, chunk: int):
@@ -163,7 +161,7 @@ def _by_chunks(function: Callable, u, chunk: int):
     return parts.reshape(-1, *parts.shape[2:])[:dim]
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "max_products"))
+@functools.partial(brief, static_argnames=("objective", "max_products"))
 def _value_gradient_step(objective: Callable, max_products: int, args, u, minimum, radius, forcing):
     """f, g, s and A s; whether A s = g to the residual asked for, whether A is indefinite; the number of products."""
     value, g, product = second_order(lambda v: objective(args, v), u)

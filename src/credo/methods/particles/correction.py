@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float
 
+from credo.compiling import brief
 from credo.diagnose.moments import LEAST, MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.rules import RULES
@@ -98,7 +99,7 @@ def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: in
     return np.concatenate(parts)[: len(u)]
 
 
-@functools.partial(jax.jit, static_argnames=("function",))
+@functools.partial(brief, static_argnames=("function",))
 def _gradients(function: Callable, args, u):
     return jax.vmap(jax.grad(lambda u: function(args, u)))(u)
 
@@ -157,7 +158,7 @@ def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:
     return [np.concatenate([np.asarray(x) for x in leaf])[: len(u)] for leaf in zip(*parts, strict=True)]
 
 
-@jax.jit
+@brief
 def _constrained_at(target: Target, u):
 
     def one(u):

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from scipy.special import ndtri
 
 from credo.algorithm import as_key, stream
+from credo.compiling import brief
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.status import CredoError
@@ -109,7 +110,7 @@ class Sobol(Points):
             yield ndtri(engine.random_base2(int(np.log2(size))) + 2.0 ** -(BITS + 1))
 
 
-@jax.jit
+@brief
 def _map_and_weigh(kind: Gaussian, target: Target, z):
     """u = m + S z; log q(u) = log N(z; 0, I) − log |S| needs no solve."""
     log_scale = kind.scale.log_det() + 0.5 * kind.mean.size * jnp.log(2.0 * jnp.pi)
@@ -143,7 +144,7 @@ def draw_and_weigh(kind: Kind, target: Target, key, num_draws: int, batch: int, 
     return u, log_weights
 
 
-@functools.partial(jax.jit, static_argnames=("batch",))
+@functools.partial(brief, static_argnames=("batch",))
 def _draw_and_weigh(kind: Kind, target: Target, key, first, batch: int):
     def one(index):
         u = kind.sample_u(jax.random.fold_in(as_key(key), index))

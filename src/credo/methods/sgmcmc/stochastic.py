@@ -50,6 +50,8 @@ class Chain:
     first: int
     total: int
 
+    is_long: ClassVar[bool] = True
+
     def algorithm(self, target, tuning: Tuning) -> Algorithm:
         method = self.method
         dynamics = Dynamics(

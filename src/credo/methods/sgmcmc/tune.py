@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream
+from credo.compiling import NATIVE, TINY, brief
 from credo.linalg.products import hvp
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import Status
@@ -34,6 +35,7 @@ from credo.status import CredoError
 
 NUM_PRODUCTS = 20  # of the power method: L to a few percent
 MAX_STEPS = 200  # on the way to a mode
+SMALL = 5e7  # rows times coordinates
 
 
 class Measured(NamedTuple):
@@ -69,7 +71,8 @@ def measure(
     target: Target, batch_size: int | None, preconditioner: Preconditioner, key, u: Float[np.ndarray, " dim"]
 ) -> Measured:
     """``target``: flat and shuffled. CredoError where the log density has no finite gradient at ``u``."""
-    found = jax.tree.map(np.asarray, _measure(target, stream(key), u, batch_size, preconditioner))
+    compiled = _compiled(target.size * target.dim <= SMALL)
+    found = jax.tree.map(np.asarray, compiled(target, stream(key), u, batch_size, preconditioner))
     if not np.all(np.isfinite(found.gradient)):
         raise CredoError(
             "The gradient of the log density is not finite where the chains begin: give another start=, such as "
@@ -83,7 +86,12 @@ def measure(
     return found
 
 
-@functools.partial(jax.jit, static_argnames=("batch_size", "preconditioner"))
+@functools.cache
+def _compiled(is_small: bool) -> brief:
+    """Small: at most half a second more of running for two seconds less of compiling."""
+    return brief(_measure, static_argnames=("batch_size", "preconditioner"), options=TINY if is_small else NATIVE)
+
+
 def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Measured:
     k_scale, k_power, k_noise, k_away = jax.random.split(as_key(key), 4)
     everything = None if batch_size is None else all_rows(target)

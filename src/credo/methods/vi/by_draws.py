@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import as_key, stream
+from credo.compiling import brief
 from credo.diagnose.pareto import proposal_figures
 from credo.diagnose.startup import explain
 from credo.methods.optimise.objective import starting_position
@@ -67,7 +68,7 @@ def measure_without_gradients(
     return Measured(estimate(log_weights), figures, evidence_upper(log_weights, figures["pareto_k"]))
 
 
-@jax.jit
+@brief
 def _tried(q: Kind, target: Target, key):
     u = jax.vmap(q.sample_u)(jax.random.split(as_key(key), NUM_TRIED))
     return u, jax.lax.map(target.log_density, u)

@@ -5,6 +5,7 @@ curvature at the mode gives it for the price of a few gradients a dimension. Whe
 models without one) the ascent begins near the origin with unit scale, and natural gradients do the rest.
 """
 
+import functools
 import time
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import Options, as_key, stream
+from credo.compiling import brief
 from credo.linalg.products import columns, hvp
 from credo.methods.optimise.newton import Optimum, Solver, Status
 from credo.methods.optimise.objective import (
@@ -118,12 +120,12 @@ def _elsewhere(target: Target, key, index: int) -> np.ndarray:
     return sign * random_position(target, key, pair, SPREADS[pair % len(SPREADS)])
 
 
-@jax.jit
+@brief
 def _height(target: Target, u):
     return target.log_density(u)
 
 
-@jax.jit
+@brief
 def _height_of(q: Kind, u):
     return q.log_prob_u(u)
 
@@ -164,12 +166,12 @@ def _precision(target: Target, family: Family, mode: Optimum, key, options: Opti
     return np.asarray(_diagonal(target, u, stream(key), min(chunk, NUM_PROBES))), NUM_PROBES
 
 
-@jax.jit(static_argnames="chunk")
+@functools.partial(brief, static_argnames="chunk")
 def _curvature(target: Target, u, chunk: int):
     return -columns(lambda v: hvp(target.log_density, u, v), u, chunk=chunk)
 
 
-@jax.jit(static_argnames="chunk")
+@functools.partial(brief, static_argnames="chunk")
 def _diagonal(target: Target, u, key, chunk: int):
     """E[v ∘ A v] = diag A for random signs v (Bekas, Kokiopoulou & Saad 2007)."""
 

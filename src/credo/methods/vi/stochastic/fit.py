@@ -15,6 +15,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, Phase, stream
+from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.minibatch import ascend
@@ -214,7 +215,7 @@ def _failure(ascent: StochasticAscent, target: Target, data, tuning: Tuning, sta
     )
 
 
-@jax.jit
+@brief
 def _terms(target: Target, u, rows):
     return target.log_likelihood(u, rows)
 

@@ -1,0 +1,50 @@
+"""Options of the compiler change how long it takes, never whether a program runs or what it answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from credo.compiling import BRIEF, NATIVE, TINY, brief
+
+VECTOR = np.linspace(-1.0, 2.0, 7, dtype=np.float32)
+
+
+def program(v, power):
+    return jnp.sum(jnp.tanh(v) ** power), jnp.exp(v)
+
+
+@pytest.mark.parametrize("options", [BRIEF, TINY, NATIVE])
+def test_same_numbers_and_options_that_this_xla_knows(options):
+    quick = brief(program, static_argnames="power", options=options)
+    for found, expected in zip(quick(VECTOR, power=3), program(VECTOR, 3), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert not quick.is_refused
+
+
+def test_within_other_programs():
+    quick = brief(program, static_argnames="power")
+    expected = program(VECTOR, 2)[0]
+    np.testing.assert_allclose(jax.jit(lambda v: quick(v, power=2)[0])(VECTOR), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(lambda v: quick(v, power=2)[0])(VECTOR[None])[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.grad(lambda v: quick(v, power=2)[0])(VECTOR), jax.grad(lambda v: program(v, 2)[0])(VECTOR), rtol=1e-5
+    )
+    assert jax.eval_shape(lambda v: quick(v, power=2), VECTOR)[1].shape == (7,)
+
+
+def test_an_option_that_xla_does_not_know_is_left_out():
+    quick = brief(program, static_argnames="power", options={"xla_cpu_no_such_option": True})
+    for _ in range(2):
+        np.testing.assert_allclose(quick(VECTOR, power=2)[0], program(VECTOR, 2)[0], rtol=1e-6)
+    assert quick.is_refused
+
+
+def test_what_fails_for_another_reason_is_said():
+    def refuse(v):
+        raise ArithmeticError("no")
+
+    quick = brief(lambda v: jax.pure_callback(refuse, jax.ShapeDtypeStruct((), np.float32), v))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no"):
+        jax.block_until_ready(quick(VECTOR))
+    assert not quick.is_refused
