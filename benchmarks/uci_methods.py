@@ -23,7 +23,8 @@ from credo.precision import double
 LEARNT = Gaussian(dist.HalfNormal(1.0))
 INPUT = HeteroscedasticGaussian()
 TAILS = Custom(
-    lambda z, df: dist.StudentT(df, z[0][:, 0], LEAST_SCALE + jax.nn.softplus(z[1][:, 0])), {"df": dist.Gamma(2.0, 0.1)}
+    lambda z, excess: dist.StudentT(2.0 + excess, z[0][:, 0], LEAST_SCALE + jax.nn.softplus(z[1][:, 0])),
+    {"excess": dist.Gamma(2.0, 0.1)},  # degrees of freedom above 2: a predictive has a variance
 )
 HIERARCHICAL = PerLayer(dist.LogNormal(0.0, 1.0), by="leaf")  # each array of weights finds its own precision
 NUM_DRAWS = 500  # of the posterior, in a prediction

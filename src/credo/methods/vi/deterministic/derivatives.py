@@ -1,13 +1,15 @@
 """Value, gradient and second derivatives of one density at many positions: the one program that a small fit compiles.
 
 The mode and every evaluation of the deterministic objective come from it, whatever the number of draws: positions
-fill a buffer of fixed length, and the loop over them ends where they do. Around one position nothing is vectorised
+fill a buffer of fixed length, and the loop over them ends where they do; the buffer of their Hessians, which most calls
+do without, is shorter. Around one position nothing is vectorised
 where the model is small, so that the whole becomes one native function (native.py).
 """
 
 import math
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,14 +19,18 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float
 
+from credo.crew import num_cores
 from credo.linalg.products import second_order
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.subproblem import Dense, columns
 from credo.model.target import Target
 from credo.native import jit
+from credo.precision import double
 
-BUFFER = 32, 256  # positions a call, at least and at most
-BUFFER_BYTES = 2 * 2**20  # of their Hessians
+BUFFER = 512  # positions a call
+HESSIANS = 32, 256  # of them a call, at least and at most
+BUFFER_BYTES = 2 * 2**20  # of the Hessians
+LARGE = 5e6  # positions times numbers of data, times dimensions for Hessians: about ten milliseconds
 SMALL = 20_000  # rows times dimensions up to which columns of a Hessian come one after the other
 
 
@@ -38,7 +44,7 @@ class Derivatives(NamedTuple):
 
 @dataclass(frozen=True)
 class AtPositions:
-    """How the program is compiled. ``length``: of the buffer; ``chunk``: columns at once, 1 for a loop over them.
+    """How the program is compiled. ``length``: Hessians a call; ``chunk``: columns at once, 1 for a loop over them.
 
     It also is a solver of trust-region problems (newton.py), so that the mode needs no program of its own.
     """
@@ -48,7 +54,7 @@ class AtPositions:
 
     @classmethod
     def suited(cls, target: Target, chunk: int) -> "AtPositions":
-        length = int(np.clip(BUFFER_BYTES // (8 * max(target.dim, 1) ** 2), *BUFFER))
+        length = int(np.clip(BUFFER_BYTES // (8 * max(target.dim, 1) ** 2), *HESSIANS))
         return cls(length, 1 if target.size * target.dim <= SMALL else chunk)
 
     def derivatives(self, objective, args, positions: np.ndarray, *, with_hessians: bool) -> Derivatives:
@@ -70,11 +76,30 @@ class AtPositions:
         return np.concatenate(parts)
 
     def _calls(self, objective, args, positions: np.ndarray, with_hessians: bool) -> Iterator[tuple]:
-        for first in range(0, len(positions), self.length):
-            rows = positions[first : first + self.length]
-            buffer = np.concatenate([rows, np.zeros((self.length - len(rows), rows.shape[1]), rows.dtype)])
+        """(rows, what the program gives for them), in order; by all cores where the work is worth the threads."""
+        num, dim = positions.shape
+        work = num * sum(np.size(leaf) for leaf in jax.tree.leaves(args)) * (dim if with_hessians else 1)
+        cores = num_cores() if work > LARGE else 1
+        size = min(self.length if with_hessians else BUFFER, -(-num // cores))
+        is_double = jnp.result_type(float) == jnp.float64
+
+        def call(rows: np.ndarray):
+            buffer = np.concatenate([rows, np.zeros((BUFFER - len(rows), dim), rows.dtype)])
             count, flag = np.int32(len(rows)), np.bool_(with_hessians)
-            yield rows, _derivatives(args, buffer, count, flag, objective=objective, chunk=self.chunk)
+            with double(is_double):  # a thread has its own
+                found = _derivatives(
+                    args, buffer, count, flag, objective=objective, length=self.length, chunk=self.chunk
+                )
+                return jax.block_until_ready(found)
+
+        parts = [positions[first : first + size] for first in range(0, num, size)]
+        if cores == 1:
+            yield from ((rows, call(rows)) for rows in parts)
+            return
+        with ThreadPoolExecutor(cores) as pool:
+            for first in range(0, len(parts), cores):  # no more under way than are wanted before a deadline
+                group = parts[first : first + cores]
+                yield from zip(group, pool.map(call, group), strict=True)
 
     def evaluate(self, objective, args, u: np.ndarray, minimum: float, last: Proposal | None) -> Evaluation:
         is_open = minimum == -math.inf
@@ -89,9 +114,9 @@ class AtPositions:
         return Dense(self.chunk).propose(at, radius, scale)
 
 
-def _at_positions(args, positions, count, with_hessians, *, objective, chunk: int):
-    """The first ``count`` of ``positions`` (length, dim); zeros after them."""
-    length, dim = positions.shape
+def _at_positions(args, positions, count, with_hessians, *, objective, length: int, chunk: int):
+    """The first ``count`` of ``positions`` (num, dim), of which at most ``length`` if Hessians are asked for."""
+    num, dim = positions.shape
 
     def at(u):
         value, gradient, product = second_order(lambda v: objective(args, v), u)
@@ -108,8 +133,8 @@ def _at_positions(args, positions, count, with_hessians, *, objective, chunk: in
         found = at(lax.dynamic_index_in_dim(positions, i, keepdims=False))
         return jax.tree.map(lambda buffer, each: lax.dynamic_update_index_in_dim(buffer, each, i, 0), buffers, found)
 
-    blank = jnp.zeros(length), jnp.zeros((length, dim)), jnp.zeros((length, dim, dim))
+    blank = jnp.zeros(num), jnp.zeros((num, dim)), jnp.zeros((length, dim, dim))
     return lax.fori_loop(0, count, body, jax.tree.map(lambda leaf: leaf.astype(positions.dtype), blank))
 
 
-_derivatives = jit(_at_positions, static_argnames=("objective", "chunk"))
+_derivatives = jit(_at_positions, static_argnames=("objective", "length", "chunk"))

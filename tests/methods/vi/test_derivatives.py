@@ -1,0 +1,54 @@
+"""The one program of a small deterministic fit: what it gives at many positions, on one core or all."""
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.methods.vi.deterministic import derivatives
+from credo.methods.vi.deterministic.derivatives import AtPositions
+from credo.methods.vi.start import density_of
+from credo.precision import double
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(40, 3))
+
+
+def target():
+    model = credo.Model({"w": dist.Normal(0, 2).expand([3])}, lambda params, x: dist.Poisson(np.e ** (x @ params["w"])))
+    return model.given(X, RANDOM.poisson(1.0, size=40)).flat()
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_values_gradients_and_hessians_of_more_positions_than_a_call_takes(monkeypatch, cores, chunk):
+    monkeypatch.setattr(derivatives, "num_cores", lambda: cores)
+    monkeypatch.setattr(derivatives, "LARGE", 0)
+    monkeypatch.setattr(derivatives, "BUFFER", 16)
+    program, at = AtPositions(length=4, chunk=chunk), RANDOM.normal(size=(37, 3)) / 3
+    with double():
+        given = target()
+        objective = density_of(given)
+
+        def density(u):
+            return objective.function(objective.args, u)
+
+        found = program.derivatives(objective.function, objective.args, at, with_hessians=True)
+        few = program.derivatives(objective.function, objective.args, at, with_hessians=False)
+        values = program.values(objective.function, objective.args, at)
+        for each, expected in ((found.values, jax.vmap(density)), (found.gradients, jax.vmap(jax.grad(density)))):
+            np.testing.assert_allclose(each, expected(at), rtol=1e-10)
+        np.testing.assert_allclose(found.hessians, jax.vmap(jax.hessian(density))(at), rtol=1e-9, atol=1e-12)
+    assert few.hessians is None
+    np.testing.assert_array_equal(few.values, found.values)
+    np.testing.assert_array_equal(few.gradients, found.gradients)
+    np.testing.assert_array_equal(values, found.values)
+
+
+def test_after_the_deadline_nothing_more_begins(monkeypatch):
+    monkeypatch.setattr(derivatives, "BUFFER", 16)
+    with double():
+        objective = density_of(target())
+        values = AtPositions(4, 1).values(objective.function, objective.args, np.zeros((64, 3)), deadline=0.0)
+    assert len(values) == 16
