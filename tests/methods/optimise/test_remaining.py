@@ -75,6 +75,30 @@ def test_distance_is_that_of_the_matrix(name, scale):
     assert expected * (1 - 1e-9) <= found.distance <= CLOSE * expected
 
 
+@pytest.mark.parametrize("products", [1, 2, 4])
+def test_bounds_are_the_rules_of_gauss_and_of_gauss_radau(products):
+    """By Lanczos' matrix T of the precision A in coordinates in which the prior's is one, from the gradient."""
+    flat = target("classes").flat()
+    with double():
+        objective, u = in_users_space(flat), 0.3 * RNG.normal(size=flat.dim)
+        g, precision, _ = map(np.asarray, page._look(objective.function, objective.log_prior, objective.args, u))
+        D = np.sqrt(precision)
+        product = page.metric(objective.log_prior, objective.args, flat, u)
+        A = np.asarray(jax.vmap(product)(np.eye(flat.dim))) / np.outer(D, D)
+        arguments = objective.args, flat, u, g, D, True, np.asarray(-1.0)
+        lower, upper, _, count = page._decrement(objective.log_prior, products, *arguments)
+    b = g / D
+    basis = np.linalg.qr(np.stack([np.linalg.matrix_power(A, k) @ b for k in range(products + 1)], axis=1))[0]
+    T = basis.T @ A @ basis
+    inner, off = T[:-1, :-1], T[-1, -2]
+    radau = T.copy()  # its last entry such that one, the least that an eigenvalue may be, is an eigenvalue
+    radau[-1, -1] = 1 + off**2 * np.linalg.inv(inner - np.eye(products))[-1, -1]
+    assert int(count) == products
+    np.testing.assert_allclose(lower, b @ b * np.linalg.inv(inner)[0, 0], rtol=1e-7)
+    np.testing.assert_allclose(upper, b @ b * np.linalg.inv(radau)[0, 0], rtol=1e-7)
+    assert lower < b @ np.linalg.solve(A, b) < upper
+
+
 @pytest.mark.parametrize("name", ["weights of rows", "classes"])
 def test_rows_in_blocks_change_nothing(name):
     flat = target(name).flat()
