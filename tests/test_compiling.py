@@ -22,6 +22,14 @@ def test_same_numbers_and_options_that_this_xla_knows(options):
     assert not quick.is_refused
 
 
+def test_small_ones_have_a_program_of_their_own():
+    quick = brief(program, static_argnames="power", is_small=lambda v: v.size < 5)
+    for v in (VECTOR[:3], VECTOR, VECTOR[:3]):
+        np.testing.assert_allclose(quick(v, power=2)[1], np.exp(v), rtol=1e-6)
+    assert quick._quick((VECTOR[:3],)) is quick.tiny
+    assert quick._quick((VECTOR,)) is quick.quick
+
+
 def test_within_other_programs():
     quick = brief(program, static_argnames="power")
     expected = program(VECTOR, 2)[0]

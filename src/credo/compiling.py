@@ -23,29 +23,40 @@ NATIVE = {**BRIEF, **LONG}
 class brief:
     """``jax.jit(function)`` of a program that runs a few times.
 
-    ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which LLVM's optimiser does not earn. They are
-    left out within another program, without a CPU, and from the first time that this XLA refuses them.
+    ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which LLVM's optimiser does not earn;
+    ``is_small(*args)`` says where it does, if that depends. Within another program, without a CPU, and from the first
+    time that this XLA refuses them, there are none.
     """
 
-    def __init__(self, function: Callable, static_argnames: str | tuple[str, ...] = (), options: dict = BRIEF):
+    def __init__(
+        self,
+        function: Callable,
+        static_argnames: str | tuple[str, ...] = (),
+        options: dict = BRIEF,
+        is_small: Callable[..., bool] | None = None,
+    ):
         functools.update_wrapper(self, function)
         self.usual = jax.jit(function, static_argnames=static_argnames)
         self.quick = jax.jit(function, static_argnames=static_argnames, compiler_options=options)
-        self.is_refused = False
+        self.tiny = jax.jit(function, static_argnames=static_argnames, compiler_options=TINY)
+        self.is_small, self.is_refused = is_small, False
 
     def lower(self, *args, **static):
-        return (self.usual if self._is_usual((args, static)) else self.quick).lower(*args, **static)
+        return (self.usual if self._is_usual((args, static)) else self._quick(args)).lower(*args, **static)
 
     def __call__(self, *args, **static):
         if self._is_usual((args, static)):
             return self.usual(*args, **static)
         try:
-            return self.quick(*args, **static)
+            return self._quick(args)(*args, **static)
         except jax.errors.JaxRuntimeError as error:
             if "compile option" not in str(error):
                 raise
             self.is_refused = True
             return self.usual(*args, **static)
+
+    def _quick(self, args) -> Callable:
+        return self.tiny if self.is_small is not None and self.is_small(*args) else self.quick
 
     def _is_usual(self, arguments) -> bool:
         is_within = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))

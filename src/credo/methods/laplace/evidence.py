@@ -40,6 +40,7 @@ PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is
 EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
+SMALL = 1e6  # rows times weights below which a program takes milliseconds
 STEP = 1e-5  # of θ, between gradients whose difference is a second derivative
 
 
@@ -288,7 +289,11 @@ class Differences:
         return DenseSolver(1).propose(at, radius, scale)
 
 
-@functools.partial(brief, static_argnames="objective")
+def _is_small(objective, args: Linearised, *_) -> bool:
+    return args.target.size * args.target.dim <= SMALL
+
+
+@functools.partial(brief, static_argnames="objective", is_small=_is_small)
 def _slope(objective, args: Linearised, theta):
     return jax.value_and_grad(lambda theta: objective(args, theta), has_aux=True)(theta)
 
@@ -317,7 +322,7 @@ def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array
     return jax.vmap(along)(args.probes), P
 
 
-_read = jax.jit(_curvatures)
+_read = brief(_curvatures, is_small=lambda args, _: _is_small(None, args))
 
 
 def _outputs(target: Target, u, rows):

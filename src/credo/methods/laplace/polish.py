@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.linalg.blas import ONE_THREAD
 from credo.linalg.operator import ScaleOperator
 from credo.methods.optimise.objective import Objective
 from credo.status import CredoError
@@ -34,7 +35,7 @@ def polish(
     number = int(min(np.clip(WORK / size, FEWEST, MOST), max(LARGE / size, LEAST)))
     pairs = int(np.clip(HISTORY // (16 * len(u)), FEW_PAIRS, PAIRS))
     options = {"maxfun": number, "maxiter": number, "gtol": NEAR, "ftol": 1e-15, "maxcor": pairs}
-    with contextlib.suppress(_EnoughError):
+    with contextlib.suppress(_EnoughError), ONE_THREAD:
         minimize(white, np.zeros(len(u)), jac=True, method="L-BFGS-B", options=options)
     if white.best is None:
         raise CredoError("The log density of the trained network is not finite: start from other weights (start=).")

@@ -8,7 +8,6 @@ with δ = target_acceptance, μ = centre. The metric of a window comes from draw
 and windows grow: early ones forget the way to the typical set quickly, late ones estimate well.
 """
 
-import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from credo.algorithm import Algorithm, Phase, Stages
+from credo.linalg.blas import ONE_THREAD
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.tree import where
@@ -160,7 +160,7 @@ def warmup_phases(
         kept, info = records
         if hasattr(info, "energy"):
             kept = {name: values[~is_behind(info.energy, kept["position"].shape[-1])] for name, values in kept.items()}
-        with _blas().limit(limits=1):
+        with ONE_THREAD:
             found = metric.estimate(kept["position"], kept.get("gradient"), tuning.metric)
         return tuning._replace(metric=like_old(found, tuning.metric)), _restart_all(states)
 
@@ -204,14 +204,6 @@ def is_behind(energy: Float[np.ndarray, "chain step"], dim: int) -> Bool[np.ndar
     """
     middle = np.median(np.where(np.isfinite(energy), energy, np.inf), axis=1)
     return middle > middle.min() + 10 * (1 + np.sqrt(dim))
-
-
-@functools.cache
-def _blas():
-    """One thread is faster for small matrices, and its sums do not depend on how many cores there are."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
 
 
 def _restart_all(states: list[State]) -> list[State]:

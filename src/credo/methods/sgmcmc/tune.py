@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream
-from credo.compiling import NATIVE, TINY, brief
+from credo.compiling import NATIVE, brief
 from credo.linalg.products import hvp
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import Status
@@ -71,8 +71,7 @@ def measure(
     target: Target, batch_size: int | None, preconditioner: Preconditioner, key, u: Float[np.ndarray, " dim"]
 ) -> Measured:
     """``target``: flat and shuffled. CredoError where the log density has no finite gradient at ``u``."""
-    compiled = _compiled(target.size * target.dim <= SMALL)
-    found = jax.tree.map(np.asarray, compiled(target, stream(key), u, batch_size, preconditioner))
+    found = jax.tree.map(np.asarray, _measure(target, stream(key), u, batch_size, preconditioner))
     if not np.all(np.isfinite(found.gradient)):
         raise CredoError(
             "The gradient of the log density is not finite where the chains begin: give another start=, such as "
@@ -86,12 +85,12 @@ def measure(
     return found
 
 
-@functools.cache
-def _compiled(is_small: bool) -> brief:
-    """Small: at most half a second more of running for two seconds less of compiling."""
-    return brief(_measure, static_argnames=("batch_size", "preconditioner"), options=TINY if is_small else NATIVE)
+def _is_small(target: Target, *_) -> bool:
+    """At most half a second more of running for two seconds less of compiling."""
+    return target.size * target.dim <= SMALL
 
 
+@functools.partial(brief, static_argnames=("batch_size", "preconditioner"), options=NATIVE, is_small=_is_small)
 def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Measured:
     k_scale, k_power, k_noise, k_away = jax.random.split(as_key(key), 4)
     everything = None if batch_size is None else all_rows(target)

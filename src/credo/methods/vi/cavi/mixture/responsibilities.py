@@ -7,45 +7,17 @@ the two stays in the processor's cache; as many batches run at once as there are
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from threadpoolctl import ThreadpoolController
 
+from credo.linalg.blas import ONE_THREAD
 from credo.methods.vi.cavi.mixture.statistics import Features
 
 ROWS_AT_ONCE = 2_048  # 66 features of them are a megabyte: the second-level cache of a core
 KEPT_BYTES = 2**30  # features are kept from pass to pass up to this size, and made anew in each beyond it
-
-
-class OneThread:
-    """A context in which the linear algebra of the process keeps to the thread that calls it.
-
-    The setting is the process's own: the first fit to enter makes it and the last to leave undoes it.
-    """
-
-    def __init__(self):
-        self._lock, self._num_inside = threading.Lock(), 0
-        self._limits: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._num_inside += 1
-            if self._num_inside == 1:
-                self._limits = ThreadpoolController().limit(limits=1, user_api="blas")
-
-    def __exit__(self, *error) -> None:
-        with self._lock:
-            self._num_inside -= 1
-            if self._num_inside == 0:
-                self._limits.restore_original_limits()
-
-
-ONE_THREAD = OneThread()
 
 
 class Rows:
