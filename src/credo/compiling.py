@@ -20,12 +20,30 @@ LONG = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes"
 NATIVE = {**BRIEF, **LONG}
 
 
+def known(options: dict) -> dict | None:
+    """Those of ``options`` that this XLA knows (JAX 0.12 cannot leave the emitters), on a CPU; elsewhere None."""
+    if jax.default_backend() != "cpu":
+        return None
+    unknown = refused(tuple(NATIVE.items()))
+    return {name: value for name, value in options.items() if name not in unknown}
+
+
+@functools.cache
+def refused(options: tuple[tuple[str, bool | int], ...]) -> frozenset[str]:
+    """The names of those that XLA refuses, by compiling nothing with them: some milliseconds, once a process."""
+    try:
+        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        names = frozenset(name for name, _ in options)
+        return names if len(options) == 1 else frozenset().union(*(refused((option,)) for option in options))
+    return frozenset()
+
+
 class brief:
     """``jax.jit(function)`` of a program that runs a few times.
 
     ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which LLVM's optimiser does not earn;
-    ``is_small(*args)`` says where it does, if that depends. Within another program, without a CPU, and from the first
-    time that this XLA refuses them, there are none.
+    ``is_small(*args)`` says where it does, if that depends. Within another program there are none.
     """
 
     def __init__(
@@ -36,28 +54,29 @@ class brief:
         is_small: Callable[..., bool] | None = None,
     ):
         functools.update_wrapper(self, function)
+        self.function, self.static_argnames = function, static_argnames
+        self.options, self.is_small = options, is_small
         self.usual = jax.jit(function, static_argnames=static_argnames)
-        self.quick = jax.jit(function, static_argnames=static_argnames, compiler_options=options)
-        self.tiny = jax.jit(function, static_argnames=static_argnames, compiler_options=TINY)
-        self.is_small, self.is_refused = is_small, False
+
+    @functools.cached_property
+    def quick(self) -> Callable:
+        return self._with(self.options)
+
+    @functools.cached_property
+    def tiny(self) -> Callable:
+        return self._with(TINY)
 
     def lower(self, *args, **static):
-        return (self.usual if self._is_usual((args, static)) else self._quick(args)).lower(*args, **static)
+        return self.suited(args, static).lower(*args, **static)
 
     def __call__(self, *args, **static):
-        if self._is_usual((args, static)):
-            return self.usual(*args, **static)
-        try:
-            return self._quick(args)(*args, **static)
-        except jax.errors.JaxRuntimeError as error:
-            if "compile option" not in str(error):
-                raise
-            self.is_refused = True
-            return self.usual(*args, **static)
+        return self.suited(args, static)(*args, **static)
 
-    def _quick(self, args) -> Callable:
+    def suited(self, args, static) -> Callable:
+        """The jitted function for these arguments."""
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, static))):
+            return self.usual
         return self.tiny if self.is_small is not None and self.is_small(*args) else self.quick
 
-    def _is_usual(self, arguments) -> bool:
-        is_within = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))
-        return is_within or self.is_refused or jax.default_backend() != "cpu"
+    def _with(self, options: dict) -> Callable:
+        return jax.jit(self.function, static_argnames=self.static_argnames, compiler_options=known(options))

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from credo.compiling import NATIVE
+from credo.compiling import NATIVE, known
 from credo.equations import equations
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
@@ -55,8 +55,7 @@ class jit:
             leaves, witness = run(jex.jaxpr_as_fun(traced), jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
 
-        options = self.options if jax.default_backend() == "cpu" else None
-        return jax.jit(program, static_argnames=self.static_argnames, compiler_options=options)
+        return jax.jit(program, static_argnames=self.static_argnames, compiler_options=known(self.options))
 
     @functools.cached_property
     def usual(self) -> Callable:
