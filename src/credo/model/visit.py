@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro.distributions import Distribution
 
 from credo.model.distributions import is_improper, transform_to
@@ -172,7 +171,7 @@ def origin(name: str, distribution: Distribution):
             f"Parameter {name!r} has support {distribution.support}, from which no bijection to unconstrained "
             "coordinates is known: write it as a function of parameters that have one."
         ) from error
-    return transform(np.zeros(transform.inverse_shape(distribution.shape()), jnp.result_type(float)))
+    return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
 
 
 def log_prob_within(distribution: Distribution, value):
