@@ -12,7 +12,7 @@ import credo
 from credo import memory
 from credo.model import blocks
 from credo.precision import double
-from credo.predict import linearised, stream
+from credo.predict import linearised, projection, stream
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(40, 3)), RNG.integers(6, size=40)
@@ -90,7 +90,7 @@ def test_logits_of_many_classes_are_drawn(posterior, monkeypatch):
 
 def test_covariances_are_found_again_by_chunks_where_they_cannot_be_held(posterior, monkeypatch):
     held = posterior.predict(X, credo.Linearised())
-    monkeypatch.setattr(linearised, "MAX_HELD", 0)
+    monkeypatch.setattr(projection, "MAX_HELD", 0)
     again = posterior.predict(X, credo.Linearised())
     assert again._stream.rows.mean is None
     assert np.allclose(held.probs, again.probs, rtol=1e-9)

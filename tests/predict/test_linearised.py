@@ -15,8 +15,9 @@ from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
 from credo.precision import double
-from credo.predict.linearised import Linearised, Probit, Quadrature
+from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
+from credo.predict.probit import Probit
 from credo.status import CredoError, Verdict
 
 RNG = np.random.default_rng(0)

@@ -3,7 +3,6 @@
 Small matrices are faster so, by far on a busy machine, and sums do not depend on how many cores there are.
 """
 
-import functools
 import threading
 from typing import Any
 
@@ -19,10 +18,12 @@ class OneThread:
         self._limits: Any = None
 
     def __enter__(self) -> None:
+        from threadpoolctl import threadpool_limits
+
         with self._lock:
             self._num_inside += 1
             if self._num_inside == 1:
-                self._limits = _blas().limit(limits=1)
+                self._limits = threadpool_limits(limits=1, user_api="blas")
 
     def __exit__(self, *error) -> None:
         with self._lock:
@@ -32,11 +33,3 @@ class OneThread:
 
 
 ONE_THREAD = OneThread()
-
-
-@functools.cache
-def _blas():
-    import scipy.linalg  # noqa: F401  # brings a BLAS of its own
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")

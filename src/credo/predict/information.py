@@ -23,10 +23,12 @@ import numpy as np
 from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
-from credo.predict.linearised import NUM_NODES, ProbitLaw, ProjectedLaw, Projection
+from credo.predict.linearised import NUM_NODES, ProjectedLaw
 from credo.predict.links import LINKS, REACH, root
 from credo.predict.monte_carlo import MixtureLaw
 from credo.predict.outcome import Outcome, log_prob, moments, over
+from credo.predict.probit import ProbitLaw
+from credo.predict.projection import Projection
 from credo.status import CredoError
 
 NUM_OUTCOMES = 512  # drawn a row, where the outcome is no class: an error of about 6 % of the information

@@ -22,9 +22,10 @@ from credo.algorithm import stream, streams
 from credo.linalg.operator import Stored
 from credo.posterior.kinds import Mixture
 from credo.predict.inputs import Table, widened
-from credo.predict.linearised import Linearised, Probit, Quadrature
+from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MixtureLaw
 from credo.predict.outcome import Outcome
+from credo.predict.probit import Probit
 from credo.predict.stream import Law
 
 if TYPE_CHECKING:

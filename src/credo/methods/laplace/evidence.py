@@ -289,11 +289,11 @@ class Differences:
         return DenseSolver(1).propose(at, radius, scale)
 
 
-def _is_small(objective, args: Linearised, *_) -> bool:
+def _is_small(args: Linearised) -> bool:
     return args.target.size * args.target.dim <= SMALL
 
 
-@functools.partial(brief, static_argnames="objective", is_small=_is_small)
+@functools.partial(brief, static_argnames="objective", is_small=lambda _, args, *__: _is_small(args))
 def _slope(objective, args: Linearised, theta):
     return jax.value_and_grad(lambda theta: objective(args, theta), has_aux=True)(theta)
 
@@ -322,7 +322,7 @@ def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array
     return jax.vmap(along)(args.probes), P
 
 
-_read = brief(_curvatures, is_small=lambda args, _: _is_small(None, args))
+_read = brief(_curvatures, is_small=lambda args, _: _is_small(args))
 
 
 def _outputs(target: Target, u, rows):

@@ -18,7 +18,8 @@ from credo.methods.optimise.objective import Objective
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
-from credo.predict.linearised import Linearised, Probit, Quadrature
+from credo.predict.linearised import Linearised, Quadrature
+from credo.predict.probit import Probit
 from credo.status import CredoError, Verdict
 
 WEIGHED = 100  # coordinates up to which draws are weighed

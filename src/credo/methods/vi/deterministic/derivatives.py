@@ -2,8 +2,8 @@
 
 The mode and every evaluation of the deterministic objective come from it, whatever the number of draws: positions
 fill a buffer of fixed length, and the loop over them ends where they do; the buffer of their Hessians, which most calls
-do without, is shorter. Around one position nothing is vectorised
-where the model is small, so that the whole becomes one native function (native.py).
+do without, is shorter. Around one position nothing is vectorised where the model is small, so that the whole becomes
+one native function (native.py).
 """
 
 import math

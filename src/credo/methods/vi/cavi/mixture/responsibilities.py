@@ -6,13 +6,13 @@ Both products, C Φ and r Φᵀ, are matrix products. Rows are taken a few thous
 the two stays in the processor's cache; as many batches run at once as there are cores, each on one.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from jaxtyping import Float
 
+from credo.crew import num_cores
 from credo.linalg.blas import ONE_THREAD
 from credo.methods.vi.cavi.mixture.statistics import Features
 
@@ -25,7 +25,7 @@ class Rows:
 
     def __init__(self, x: Float[np.ndarray, "row dim"], features: Features):
         self.x, self.features = x, features
-        self.num_threads = min(os.cpu_count() or 1, -(-len(x) // ROWS_AT_ONCE))
+        self.num_threads = min(num_cores(), -(-len(x) // ROWS_AT_ONCE))
         self._parts = [slice(i, i + ROWS_AT_ONCE) for i in range(0, len(x), ROWS_AT_ONCE)]
         is_kept = len(x) * features.size * 8 <= KEPT_BYTES
         self._kept = [features.of(x[part]) for part in self._parts] if is_kept else None
