@@ -194,10 +194,13 @@ def last_layer(request: Request):
 
 
 def last_layer_bound(request: Request):
-    """Features and noise by the bound; linearised in the last layer, which is exact."""
+    """Features by the bound; linearised in the last layer, which is exact. Noise that is learnt with it would be that
+    of the training rows, which features without a posterior fit too well."""
     batch, num_steps = schedule(len(request.data.y))
     method = credo.VBLL(batch_size=batch, num_steps=num_steps)
-    posterior = fit(constant(request), request, method)
+    head = Gaussian(request.setting.get("noise", FIRST_NOISE))
+    model = BayesianNetwork(mean_alone, weights(request), head=head, prior=isotropic(request))
+    posterior = fit(model, request, method)
     return posterior.predict(request.data.x_new, credo.Linearised(), key=request.seed)
 
 
@@ -281,7 +284,7 @@ METHODS: dict[str, Entry] = {
     "MAP": Entry(one_mode, PRECISIONS, finds_noise=True),
     "Laplace, full": Entry(after_one_mode(FULL, credo.Linearised(), precision="float64"), PRECISIONS, finds_noise=True),
     "Laplace, last layer": Entry(last_layer, PRECISIONS, finds_noise=True),
-    "VBLL": Entry(last_layer_bound, PRECISIONS),
+    "VBLL": Entry(last_layer_bound, PRECISIONS, finds_noise=True),
     "MC dropout": Entry(uci_dropout.predict, tries=uci_dropout.tries),
     "mean-field VI": Entry(after_one_mode(credo.ADVI(max_steps=4_000)), PRECISIONS, finds_noise=True),
     "ensemble": Entry(ensemble, PRECISIONS),

@@ -1,6 +1,7 @@
 """Stochastic-gradient samplers: unbiased gradients, stationary laws in closed form, schedules, resuming."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -232,7 +233,7 @@ def test_a_run_that_a_full_disk_stopped_is_resumed_bit_for_bit(method, tmp_path)
     target, settings = LINEAR.given(X, Y), {"chains": 2, "num_warmup": 20, "num_draws": 100, "batch_size": 10}
     whole = credo.fit(target, method(**settings), key=6, progress=False)
     folder = tmp_path / "run"
-    with on_a_full_disk(folder, 3, phase=1):
+    with on_a_full_disk(folder, 3, phase=5):
         credo.fit(target, method(**settings), key=6, checkpoint=folder, progress=False)
     again = credo.resume(folder, target, progress=False)
     np.testing.assert_array_equal(whole.kind.positions, again.kind.positions)  # type: ignore[attr-defined]
@@ -245,6 +246,34 @@ def test_chains_begin_round_a_posterior_or_a_position():
         posterior = credo.fit(target, credo.SGLD(num_draws=50, num_warmup=0), key=7, start=start, progress=False)
         first = posterior.kind.positions[:, 0]  # type: ignore[attr-defined]
         assert np.all(np.abs(first - MEAN) < 10 * np.sqrt(np.diag(COVARIANCE)))
+
+
+def quartic():
+    """A flat top and steep sides: the curvature at the mode says nothing of that a standard deviation away."""
+    return credo.Model.from_log_density(
+        lambda p: -0.25 * p["a"] ** 4 - 0.005 * p["a"] ** 2, {"a": dist.constraints.real}
+    ).given()
+
+
+def test_a_step_that_chains_run_away_with_is_halved_in_warm_up(tmp_path):
+    settings = {"batch_size": None, "num_warmup": 100, "num_draws": 2_000, "num_steps": 20}
+    target, start = quartic(), {"a": 0.0}
+    posterior = credo.fit(target, credo.SGHMC(**settings), key=0, start=start, progress=False)
+    assert posterior.info["step_size"] < 0.5 * np.sqrt(0.2)  # by the curvature at the mode
+    variance = 2 * math.gamma(0.75) / math.gamma(0.25)  # of exp(−a⁴/4)
+    assert abs(np.var(posterior.draws["a"]) / variance - 1) < 0.1
+    with on_a_full_disk(tmp_path / "run", 3, phase=3):
+        credo.fit(target, credo.SGHMC(**settings), key=0, start=start, checkpoint=tmp_path / "run", progress=False)
+    again = credo.resume(tmp_path / "run", target, progress=False)
+    np.testing.assert_array_equal(again.kind.positions, posterior.kind.positions)  # type: ignore[attr-defined]
+
+
+def test_a_step_that_was_given_is_not_changed_but_ends_in_warm_up(tmp_path):
+    method, folder = credo.SGHMC(batch_size=None, step_size=0.4, num_steps=20), tmp_path / "run"
+    with pytest.raises(credo.CredoError, match=r"ran away to infinity with step size 0\.4"):
+        credo.fit(quartic(), method, key=0, start={"a": 0.0}, progress=False, checkpoint=folder)
+    assert list(folder.glob("draws-0-*"))
+    assert not list(folder.glob("draws-5-*"))  # of sampling
 
 
 # requests that cannot be answered -------------------------------------------------------------------------------------

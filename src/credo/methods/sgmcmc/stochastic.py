@@ -30,6 +30,7 @@ from credo.status import CredoError
 BIAS = 0.05  # share of the variance that each term of the step's error may add
 MOST_UPDATES = 200  # a draw, where the caller does not say
 STREAM = 1 << 20
+WINDOWS = 5  # of warm-up
 
 
 class Tuning(NamedTuple):
@@ -77,7 +78,8 @@ class StochasticGradient:
     """``chains`` × ``num_draws`` draws after ``num_warmup`` of warm-up each, on minibatches of ``batch_size`` rows.
 
     ``batch_size`` None: all rows. ``step_size``: None for one whose bias is about a tenth of a variance at most, by the
-    curvature and the gradients' variance at the start. ``num_steps``: updates a draw; None for what decorrelates.
+    curvature and the gradients' variance at the start, halved at each fifth of warm-up where chains ran away by then.
+    ``num_steps``: updates a draw; None for what decorrelates.
     ``control_variates``: gradients relative to those at the start, which should be near a mode; None: where that makes
     them less noisy. ``preconditioner``: ``CurvatureScale()``, ``GradientScale()`` or ``UnitScale()``, found at the
     start and then fixed. ``schedule``: ``Constant()``, ``Decaying()`` or ``Cyclical()``. ``temperature``: T of the law
@@ -137,15 +139,28 @@ class StochasticGradient:
         spread = found.scale / np.sqrt(max(float(found.curvature), 1.0))
         known = members(start, self.chains) if isinstance(start, Posterior) else None
         centres = position if known is None else known.astype(position.dtype)
-        starts = centres + spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
+        away = spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
 
-        def begin(data):
+        def begin(data, tuning: Tuning = tuning, share: float = 1.0):
             init = jax.jit(lambda data, tuning, key, u: chain.algorithm(data, tuning).init(key, u))
             keys = [as_key(stream(key, STREAM, i)) for i in range(self.chains)]
-            states = [init(data, tuning, k, u) for k, u in zip(keys, starts, strict=True)]
+            states = [init(data, tuning, k, u) for k, u in zip(keys, centres + share * away, strict=True)]
             return tuning, [jax.tree.map(np.asarray, state) for state in states]
 
-        warmup = [Phase("warmup", self.num_warmup)] if self.num_warmup else []
+        def steady(_, current: Tuning, states: list) -> tuple[Tuning, list]:
+            """Chains that ran away begin anew, nearer by half and with half the step, where it is ours to choose."""
+            is_lost = [not np.all(np.isfinite(state.position)) for state in states]
+            if not any(is_lost):
+                return current, states
+            if self.step_size is not None:
+                raise _ran_away(current)
+            current = current._replace(step_size=0.5 * current.step_size)
+            _, fresh = begin(data, current, float(current.step_size / tuning.step_size))
+            fresh = [new._replace(count=old.count) for new, old in zip(fresh, states, strict=True)]
+            return current, [new if lost else old for lost, new, old in zip(is_lost, fresh, states, strict=True)]
+
+        ends = np.unique(np.linspace(0, self.num_warmup, WINDOWS + 1).astype(int))
+        warmup = [Phase("warmup", int(length), at_end=steady) for length in np.diff(ends)]
         done = run(
             chain,
             data,
@@ -157,7 +172,7 @@ class StochasticGradient:
             options=options.until(deadline),
             identity={"dtype": str(position.dtype)},
         )
-        return self._posterior(done, target, chain, found, tuning)
+        return self._posterior(done, target, chain, found, done.tuning)
 
     def _check(self, target) -> None:
         if not self.temperature > 0:
@@ -200,10 +215,7 @@ class StochasticGradient:
             log_weights = log_weights - np.log(np.sum(np.exp(log_weights)))
             log_weights = None if np.ptp(log_weights) == 0 else log_weights.astype(positions.dtype)
         if not np.all(np.isfinite(positions)):
-            raise CredoError(
-                f"The chains ran away to infinity with step size {float(tuning.step_size):.2g}: give a smaller "
-                "step_size, or start nearer to a mode (start=)."
-            )
+            raise _ran_away(tuning)
         seen, said = observed(target, positions)
         figures = {
             **_convergence(seen),
@@ -234,6 +246,13 @@ class StochasticGradient:
                 "sample_stats": infos._asdict(),
             },
         )
+
+
+def _ran_away(tuning: Tuning) -> CredoError:
+    return CredoError(
+        f"The chains ran away to infinity with step size {float(tuning.step_size):.2g}: give a smaller step_size, or "
+        "start nearer to a mode (start=)."
+    )
 
 
 def _convergence(positions: np.ndarray) -> dict[str, float]:
