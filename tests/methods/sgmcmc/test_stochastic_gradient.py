@@ -14,9 +14,11 @@ import credo
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.nose_hoover import nose_hoover
+from credo.methods.sgmcmc.preconditioner import CurvatureScale
 from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
 from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
+from credo.methods.sgmcmc.tune import measure_among
 from credo.model.windows import shuffled
 from credo.precision import double
 from interrupted import on_a_full_disk
@@ -266,6 +268,15 @@ def test_a_step_that_chains_run_away_with_is_halved_in_warm_up(tmp_path):
         credo.fit(target, credo.SGHMC(**settings), key=0, start=start, checkpoint=tmp_path / "run", progress=False)
     again = credo.resume(tmp_path / "run", target, progress=False)
     np.testing.assert_array_equal(again.kind.positions, posterior.kind.positions)  # type: ignore[attr-defined]
+
+
+def test_warm_up_measures_the_curvature_where_chains_are():
+    positions = [np.array([value]) for value in (-1.0, 0.5, 2.0)]
+    with double():
+        found = measure_among(quartic().flat(), None, CurvatureScale(), jax.random.key(0), positions, np.zeros(1))
+    curvatures = np.array([3 * u[0] ** 2 + 0.01 for u in positions])
+    np.testing.assert_allclose(found.scale, np.mean(curvatures) ** -0.5, rtol=1e-12)
+    np.testing.assert_allclose(found.curvature, np.max(curvatures) / np.mean(curvatures), rtol=1e-12)
 
 
 def test_a_step_that_was_given_is_not_changed_but_ends_in_warm_up(tmp_path):

@@ -6,7 +6,7 @@ the prior and the Jacobian are the target's own.
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -20,7 +20,8 @@ from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
 from credo.methods.sgmcmc.schedule import Constant, Schedule
-from credo.methods.sgmcmc.tune import Measured, first_position, measure
+from credo.methods.sgmcmc.tune import Measured, Tuning, first_position, measure, ran_away
+from credo.methods.sgmcmc.warm_up import warm_up
 from credo.model.windows import shuffled
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
@@ -30,16 +31,6 @@ from credo.status import CredoError
 BIAS = 0.05  # share of the variance that each term of the step's error may add
 MOST_UPDATES = 200  # a draw, where the caller does not say
 STREAM = 1 << 20
-WINDOWS = 5  # of warm-up
-
-
-class Tuning(NamedTuple):
-    """Arguments of the compiled chain."""
-
-    scale: Any
-    step_size: Any
-    center: Any
-    anchor: Anchor | None
 
 
 @dataclass(frozen=True)
@@ -78,12 +69,12 @@ class StochasticGradient:
     """``chains`` × ``num_draws`` draws after ``num_warmup`` of warm-up each, on minibatches of ``batch_size`` rows.
 
     ``batch_size`` None: all rows. ``step_size``: None for one whose bias is about a tenth of a variance at most, by the
-    curvature and the gradients' variance at the start, halved at each fifth of warm-up where chains ran away by then.
+    curvature and the gradients' variance at the start, and then where warm-up has brought the chains (warm_up.py).
     ``num_steps``: updates a draw; None for what decorrelates.
     ``control_variates``: gradients relative to those at the start, which should be near a mode; None: where that makes
-    them less noisy. ``preconditioner``: ``CurvatureScale()``, ``GradientScale()`` or ``UnitScale()``, found at the
-    start and then fixed. ``schedule``: ``Constant()``, ``Decaying()`` or ``Cyclical()``. ``temperature``: T of the law
-    p(u, D)^{1/T}; 1 is the posterior, below it is a "cold" one.
+    them less noisy. ``preconditioner``: ``CurvatureScale()``, ``GradientScale()`` or ``UnitScale()``, found where the
+    step size is, and fixed before the first draw. ``schedule``: ``Constant()``, ``Decaying()`` or ``Cyclical()``.
+    ``temperature``: T of the law p(u, D)^{1/T}; 1 is the posterior, below it is a "cold" one.
     Chains begin round ``start``, or round a mode; from an ensemble, each round a member of its own.
 
     Verdict: R-hat and effective sizes, and ``temperature_error``: by how much step size and noise heat the chain.
@@ -129,9 +120,10 @@ class StochasticGradient:
         deadline = options.deadline()
         random = np.random.default_rng(stream(key, STREAM))
         is_apart = isinstance(start, Posterior) and members(start, 1) is not None
-        position = first_position(target, self.batch_of(target), key, start, options.until(deadline))
-        data = shuffled(target, self.batch_of(target), random)
-        found = measure(data, self.batch_of(target), self.preconditioner, key, position)
+        batch = self.batch_of(target)
+        position = first_position(target, batch, key, start, options.until(deadline))
+        data = shuffled(target, batch, random)
+        found = measure(data, batch, self.preconditioner, key, position)
         tuning = self._tuning(found, position, is_apart)
         num_steps = self.num_steps or int(np.clip(self.updates(float(tuning.step_size)), 1, MOST_UPDATES))
         first, total = num_steps * self.num_warmup, num_steps * self.num_draws
@@ -147,20 +139,7 @@ class StochasticGradient:
             states = [init(data, tuning, k, u) for k, u in zip(keys, centres + share * away, strict=True)]
             return tuning, [jax.tree.map(np.asarray, state) for state in states]
 
-        def steady(_, current: Tuning, states: list) -> tuple[Tuning, list]:
-            """Chains that ran away begin anew, nearer by half and with half the step, where it is ours to choose."""
-            is_lost = [not np.all(np.isfinite(state.position)) for state in states]
-            if not any(is_lost):
-                return current, states
-            if self.step_size is not None:
-                raise _ran_away(current)
-            current = current._replace(step_size=0.5 * current.step_size)
-            _, fresh = begin(data, current, float(current.step_size / tuning.step_size))
-            fresh = [new._replace(count=old.count) for new, old in zip(fresh, states, strict=True)]
-            return current, [new if lost else old for lost, new, old in zip(is_lost, fresh, states, strict=True)]
-
-        ends = np.unique(np.linspace(0, self.num_warmup, WINDOWS + 1).astype(int))
-        warmup = [Phase("warmup", int(length), at_end=steady) for length in np.diff(ends)]
+        warmup = warm_up(self, data, key, tuning, begin) if self.num_warmup else []
         done = run(
             chain,
             data,
@@ -215,7 +194,7 @@ class StochasticGradient:
             log_weights = log_weights - np.log(np.sum(np.exp(log_weights)))
             log_weights = None if np.ptp(log_weights) == 0 else log_weights.astype(positions.dtype)
         if not np.all(np.isfinite(positions)):
-            raise _ran_away(tuning)
+            raise ran_away(tuning)
         seen, said = observed(target, positions)
         figures = {
             **_convergence(seen),
@@ -246,13 +225,6 @@ class StochasticGradient:
                 "sample_stats": infos._asdict(),
             },
         )
-
-
-def _ran_away(tuning: Tuning) -> CredoError:
-    return CredoError(
-        f"The chains ran away to infinity with step size {float(tuning.step_size):.2g}: give a smaller step_size, or "
-        "start nearer to a mode (start=)."
-    )
 
 
 def _convergence(positions: np.ndarray) -> dict[str, float]:

@@ -6,7 +6,7 @@ Hamiltonian dynamics by h² L / 4 + h V / (2 γ). Steps are set so that each of 
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,17 @@ MAX_STEPS = 200  # on the way to a mode
 SMALL = 5e7  # rows times coordinates
 
 
+class Tuning(NamedTuple):
+    """Arguments of the compiled chain."""
+
+    scale: Any
+    step_size: Any
+    center: Any
+    anchor: Anchor | None
+
+
 class Measured(NamedTuple):
-    """At the start: ``gradient`` on all data; L; V without and with a control variate, both one sd from there."""
+    """In the scale: ``gradient`` on all data at the anchor; L; V without and with a control variate."""
 
     scale: Float[Array, " dim"]
     gradient: Float[Array, " dim"]
@@ -70,8 +79,12 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
 def measure(
     target: Target, batch_size: int | None, preconditioner: Preconditioner, key, u: Float[np.ndarray, " dim"]
 ) -> Measured:
-    """``target``: flat and shuffled. CredoError where the log density has no finite gradient at ``u``."""
-    found = jax.tree.map(np.asarray, _measure(target, stream(key), u, batch_size, preconditioner))
+    """At a start ``u``, which is the anchor; V one sd from there. ``target``: flat and shuffled.
+
+    CredoError where the log density has no finite gradient at ``u``.
+    """
+    scale = _scale(target, stream(key, 0), u, batch_size, preconditioner)
+    found = jax.tree.map(np.asarray, _measure(target, stream(key, 1), u, u, scale, 1.0, batch_size))
     if not np.all(np.isfinite(found.gradient)):
         raise CredoError(
             "The gradient of the log density is not finite where the chains begin: give another start=, such as "
@@ -85,18 +98,44 @@ def measure(
     return found
 
 
+def measure_among(
+    target: Target, batch_size: int | None, preconditioner: Preconditioner, key, positions: list, center
+) -> Measured:
+    """At the ``positions`` of chains: one scale for all, and the largest L and V. ``center``: the anchor.
+
+    What holds at a mode of a network, where units that are off have no curvature at all, need not among its draws.
+    """
+    numbered = list(enumerate(positions))
+    scales = [_scale(target, stream(key, 0, i), u, batch_size, preconditioner) for i, u in numbered]
+    scale = (np.mean([np.asarray(s) ** -2.0 for s in scales], axis=0) ** -0.5).astype(center.dtype)
+    found = [_measure(target, stream(key, 1, i), u, center, scale, 0.0, batch_size) for i, u in numbered]
+    largest = [np.max(jnp.stack(each)) for each in zip(*(each[2:] for each in found), strict=True)]
+    return Measured(scale, found[0].gradient, *largest)
+
+
+def ran_away(tuning: Tuning) -> CredoError:
+    return CredoError(
+        f"The chains ran away to infinity with step size {float(tuning.step_size):.2g}: give a smaller step_size, or "
+        "start nearer to a mode (start=)."
+    )
+
+
 def _is_small(target: Target, *_) -> bool:
     """At most half a second more of running for two seconds less of compiling."""
     return target.size * target.dim <= SMALL
 
 
 @functools.partial(brief, static_argnames=("batch_size", "preconditioner"), options=NATIVE, is_small=_is_small)
-def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Measured:
-    k_scale, k_power, k_noise, k_away = jax.random.split(as_key(key), 4)
+def _scale(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Float[Array, " dim"]:
+    return preconditioner.scale(target, batch_size, stochastic_gradient(target, batch_size, None), as_key(key), u)
+
+
+@functools.partial(brief, static_argnames="batch_size", options=NATIVE, is_small=_is_small)
+def _measure(target: Target, key, u, center, scale, distance, batch_size: int | None) -> Measured:
+    """``distance``, in sds from ``u``: where V is measured."""
+    k_power, k_noise, k_away = jax.random.split(as_key(key), 3)
     everything = None if batch_size is None else all_rows(target)
-    plain = stochastic_gradient(target, batch_size, None)
-    scale = preconditioner.scale(target, batch_size, plain, k_scale, u)
-    gradient = jax.grad(lambda u: target.log_density(u, everything))(u)
+    gradient = jax.grad(lambda u: target.log_density(u, everything))(center)
 
     def scaled_product(v):
         return -scale * hvp(lambda u: target.log_density(u, everything), u, scale * v)
@@ -108,14 +147,14 @@ def _measure(target: Target, key, u, batch_size: int | None, preconditioner: Pre
     v = jax.lax.fori_loop(0, NUM_PRODUCTS, iterate, jax.random.normal(k_power, u.shape, u.dtype))
     curvature = jnp.abs(jnp.dot(v, scaled_product(v)) / jnp.maximum(jnp.dot(v, v), jnp.finfo(v.dtype).tiny))
 
-    away = u + scale * jax.random.normal(k_away, u.shape, u.dtype) / jnp.sqrt(jnp.maximum(curvature, 1.0))
-    keys = jax.random.split(k_noise, NUM_GRADIENTS)
+    step = scale * jax.random.normal(k_away, u.shape, u.dtype) / jnp.sqrt(jnp.maximum(curvature, 1.0))
+    away, keys = u + distance * step, jax.random.split(k_noise, NUM_GRADIENTS)
 
-    def noise(estimate):
+    def noise(anchor):
         if batch_size is None:
             return jnp.zeros(())
+        estimate = stochastic_gradient(target, batch_size, anchor)
         draws = jax.lax.map(lambda key: scale * estimate(key, away), keys)
         return jnp.max(jnp.var(draws, axis=0, ddof=1))
 
-    anchored = stochastic_gradient(target, batch_size, Anchor(u, gradient))
-    return Measured(scale, gradient, curvature, noise(plain), noise(anchored))
+    return Measured(scale, gradient, curvature, noise(None), noise(Anchor(center, gradient)))

@@ -1,0 +1,56 @@
+"""Warm-up of stochastic-gradient chains: windows, at whose ends all of them get another scale and step size.
+
+What is measured at a mode may be wrong by orders of magnitude where the chains live. After two of the five windows it
+is measured again at their positions. Where the first steps are so long that chains run away before, these begin anew,
+nearer by half and with half the step. A step size that the caller gave is not touched, nor the scale that it is in.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from credo.algorithm import Phase, stream
+from credo.methods.sgmcmc.tune import Tuning, measure_among, ran_away
+
+if TYPE_CHECKING:
+    from credo.methods.sgmcmc.stochastic import StochasticGradient
+
+WINDOWS = 5
+TUNED = (1, 3)  # after these
+STREAM = 2 << 20
+
+
+def warm_up(method: "StochasticGradient", data: Any, key, first: Tuning, begin: Callable) -> list[Phase]:
+    """``begin(data, tuning, share)``: the tuning and states round the start, at a share of their usual distance."""
+
+    def kept(tuning: Tuning, states: list) -> tuple[Tuning, list, bool]:
+        """And whether all chains are where they ran to."""
+        is_lost = [not np.all(np.isfinite(state.position)) for state in states]
+        if not any(is_lost):
+            return tuning, states, True
+        if method.step_size is not None:
+            raise ran_away(tuning)
+        tuning = tuning._replace(step_size=0.5 * tuning.step_size)
+        _, fresh = begin(data, tuning, float(tuning.step_size / first.step_size))
+        fresh = [new._replace(count=old.count) for new, old in zip(fresh, states, strict=True)]
+        return tuning, [new if lost else old for lost, new, old in zip(is_lost, fresh, states, strict=True)], False
+
+    def at_end(_, tuning: Tuning, states: list, *, is_tuned: bool) -> tuple[Tuning, list]:
+        tuning, states, is_whole = kept(tuning, states)
+        if not (is_tuned and is_whole and method.step_size is None):
+            return tuning, states
+        batch, positions = method.batch_of(data), [state.position for state in states]
+        found = measure_among(data, batch, method.preconditioner, stream(key, STREAM), positions, tuning.center)
+        if not (np.all(np.isfinite(found.scale)) and np.isfinite(found.curvature)):
+            return tuning, states
+        noise = found.noise if tuning.anchor is None else found.anchored_noise
+        size = method.best_step(float(found.curvature), float(noise))
+        return tuning._replace(scale=found.scale, step_size=np.asarray(size, tuning.step_size.dtype)), states
+
+    ends = np.unique(np.linspace(0, method.num_warmup, WINDOWS + 1).astype(int))
+    return [
+        Phase("warmup", int(length), at_end=partial(at_end, is_tuned=window in TUNED))
+        for window, length in enumerate(np.diff(ends))
+    ]
