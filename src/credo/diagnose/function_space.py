@@ -24,8 +24,8 @@ SENTENCE = (
 
 def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | None]:
     """(chain, draw, k) to compare chains by, and what to say of it. Not of a network: the positions themselves."""
-    name = getattr(target.model, "weights_name", None)
-    if name is None or target.y is None or not jax.tree.leaves(target.x):
+    is_weight = weights_of(target)
+    if is_weight is None or target.y is None or not jax.tree.leaves(target.x):
         return positions, None
     chains, draws, dim = positions.shape
     size = len(jax.tree.leaves(target.x)[0])
@@ -38,8 +38,15 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     predicted = np.asarray(_predicted(target, flat, rows)).reshape(chains, draws, -1)
     if not np.all(np.isfinite(predicted)):  # a law without a mean
         return positions, None
-    own = np.concatenate([np.full(leaf.size, leaf.name.split(".")[0] == name) for leaf in target.structure.leaves])
-    return np.concatenate([predicted, positions[..., ~own]], axis=-1), SENTENCE.format(rows=len(index))
+    return np.concatenate([predicted, positions[..., ~is_weight]], axis=-1), SENTENCE.format(rows=len(index))
+
+
+def weights_of(target: Target) -> np.ndarray | None:
+    """Which coordinates (dim,) are weights of a network; None where the model is no network."""
+    name = getattr(target.model, "weights_name", None)
+    if name is None:
+        return None
+    return np.concatenate([np.full(leaf.size, leaf.name.split(".")[0] == name) for leaf in target.structure.leaves])
 
 
 @brief

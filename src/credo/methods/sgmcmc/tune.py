@@ -1,8 +1,9 @@
 """Where the chains begin, the scales of their coordinates and the step size, measured before the first step.
 
 With L the largest curvature of the scaled log density and V the largest variance of a coordinate of its stochastic
-gradient, a step of Langevin dynamics makes the stationary variance wrong by a share of about ε (L + V) / 4, one of
-Hamiltonian dynamics by h² L / 4 + h V / (2 γ). Steps are set so that each of these terms is about a twentieth.
+gradient (of a network's weights the mean), a step of Langevin dynamics makes the stationary variance wrong by a share
+of about ε (L + V) / 4, one of Hamiltonian dynamics by h² L / 4 + h V / (2 γ). Steps are set so that each of these terms
+is about a twentieth.
 """
 
 import functools
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream
 from credo.compiling import NATIVE, brief
+from credo.diagnose.function_space import weights_of
 from credo.linalg.products import hvp
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import Status
@@ -29,11 +31,12 @@ from credo.methods.optimise.objective import (
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import NUM_GRADIENTS, Preconditioner
 from credo.model.target import Target
-from credo.model.windows import all_rows
+from credo.model.windows import all_rows, window
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
 NUM_PRODUCTS = 20  # of the power method: L to a few percent
+MOST_ROWS = 8_192  # of each product: of more data the first of the shuffled rows, from which L is too large by a little
 MAX_STEPS = 200  # on the way to a mode
 SMALL = 5e7  # rows times coordinates
 
@@ -137,8 +140,10 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
     everything = None if batch_size is None else all_rows(target)
     gradient = jax.grad(lambda u: target.log_density(u, everything))(center)
 
+    some = everything if target.size <= MOST_ROWS or batch_size is None else window(target, MOST_ROWS, 0)
+
     def scaled_product(v):
-        return -scale * hvp(lambda u: target.log_density(u, everything), u, scale * v)
+        return -scale * hvp(lambda u: target.log_density(u, some), u, scale * v)
 
     def iterate(_, v):
         v = scaled_product(v)
@@ -155,6 +160,13 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
             return jnp.zeros(())
         estimate = stochastic_gradient(target, batch_size, anchor)
         draws = jax.lax.map(lambda key: scale * estimate(key, away), keys)
-        return jnp.max(jnp.var(draws, axis=0, ddof=1))
+        return _largest(jnp.var(draws, axis=0, ddof=1), weights_of(target))
 
     return Measured(scale, gradient, curvature, noise(None), noise(Anchor(center, gradient)))
+
+
+def _largest(variances: Float[Array, " dim"], is_weight: np.ndarray | None) -> Float[Array, ""]:
+    """The weights of a network count together: it is judged by its predictions, in which all of them take part."""
+    if is_weight is None:
+        return jnp.max(variances)
+    return jnp.max(jnp.concatenate([jnp.mean(variances[is_weight])[None], variances[~is_weight]]))
