@@ -7,7 +7,7 @@ For a block Σ = (U ⊗ V) diag(sd²) (U ⊗ V)ᵀ and a layer that is applied o
 three matrix products for all rows; where weights are shared by places s, cov_kl = Σ_ij M_kij M_lij with
 M_k = sd ∘ Σ_s (Uᵀ a_s)(g_ks V)ᵀ. Few directions beside a diagonal, Σ = D + P M Pᵀ, add (J P) M (J P)ᵀ. Of any Σ, the
 share of two layers with inputs a, a' is gᵀ T g', T_jj' = Σ_ii' a_i a'_i' Σ_iji'j': one product of matrices for all
-rows, and K times less work than with J. A Jacobian of K × dim numbers a row is never held.
+rows, and K times less work than with J. Jacobians of K × dim numbers are not held for many rows.
 """
 
 import weakref
@@ -28,7 +28,8 @@ from credo.linalg.operator import ScaleOperator, Stored
 from credo.model.layers import Layers, corner, find_layers, separable, symmetric_places
 
 TILE = 128  # rows and columns
-HELD, HELD_OF_PAIRS = 8, 3  # arrays at a time of a row's inputs and derivatives, and of products of a pair of layers
+HELD, HELD_OF_PAIRS = 3, 3  # arrays at a time of a row's inputs and derivatives, and of products of a pair of layers
+SMALL = 2_000  # numbers of a row's Jacobian: up to so many, the product of it with a dense root is quicker
 FEW = 4  # a product of two dense roots, by the dimension, costs as much as so many directions moved through one
 
 
@@ -49,27 +50,27 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
         return None
     places = [sum(uses) for uses in layers.places]
     shapes = [layer.index.shape for layer in layers.layers]
-    width = layers.rest.size
-    for count, shape in zip(places, shapes, strict=True):
-        width += count * sum(shape) + (int(np.prod(shape)) if count > 1 else 0)
     inner, index = _inner(scale)
-    if not isinstance(inner, Dense):
-        return Plan(max(HELD * num_outputs * width, 1), None)
-    pairs = separable(shapes, [count == 1 for count in places], num_outputs)
-    is_apart = [(i, i) not in pairs for i in range(len(shapes))]
-    width += sum(int(np.prod(shape)) for shape, apart in zip(shapes, is_apart, strict=True) if apart)
+    is_single = [count == 1 for count in places]
+    pairs = separable(shapes, is_single, num_outputs) if isinstance(inner, Dense) else ()
+    width = num_outputs * layers.rest.size
+    for i, (count, (num_in, num_out)) in enumerate(zip(places, shapes, strict=True)):
+        width += count * (num_in + num_outputs * num_out)
+        if (isinstance(inner, Dense) and (i, i) not in pairs) or (isinstance(inner, LowRank) and not is_single[i]):
+            width += num_outputs * num_in * num_out
     numbers = max((shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs), default=0)
-    width = HELD * num_outputs * width + HELD_OF_PAIRS * numbers
+    width = max(HELD * width + HELD_OF_PAIRS * numbers, 1)
+    if not isinstance(inner, Dense):
+        return Plan(width, None)
     key = (index is None or index.tobytes(), *(group.tobytes() for group in groups(layers)), pairs)
-    found = _Last.of(inner.lower, key, lambda: _by_pairs(inner, index, layers, shapes, pairs))
-    return Plan(max(width, 1), found)
+    return Plan(width, _Last.of(inner.lower, key, lambda: _by_pairs(inner, index, layers, shapes, pairs)))
 
 
 def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
     """Whether ``scale`` parts into blocks by these layers."""
     inner, index = _inner(scale)
     if isinstance(inner, Dense):
-        return bool(layers.layers) and num_vectors >= inner.dim // FEW
+        return bool(layers.layers) and num_vectors >= inner.dim // FEW and layers.num_outputs * inner.dim > SMALL
     if isinstance(inner, Diagonal | LowRank):
         return bool(layers.layers)
     if not isinstance(inner, Kronecker):
@@ -196,17 +197,29 @@ def _blocks(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) -> l
     return [Block(group, sd[_among(index, group)]) for group in groups(layers)]
 
 
+def _is_single(uses) -> bool:
+    """Whether a layer is applied once in a row. ``uses``: (M, S, in) each."""
+    return len(uses) == 1 and uses[0].shape[1] == 1
+
+
 def _of_layer(block: Block, a_uses, g_uses):
     """(M, K, K). ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
     if block.left is not None:
         a_uses = [a @ block.left for a in a_uses]
         g_uses = [g @ block.right for g in g_uses]
-    if len(a_uses) == 1 and a_uses[0].shape[1] == 1:
+    if _is_single(a_uses):
         a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
         t = jnp.square(a) @ jnp.square(block.sd)
         return jnp.einsum("mkj,mlj->mkl", g * t[:, None, :], g)
-    flat = _jacobian(a_uses, g_uses) * jnp.ravel(block.sd)
-    return jnp.einsum("mkp,mlp->mkl", flat, flat)
+    sd = jnp.ravel(jnp.transpose(block.sd))
+
+    def one(row):
+        """(K, K), while the row's Jacobian stays in the processor's cache."""
+        J: Any = sum(jnp.einsum("kso,si->koi", g, a) for a, g in zip(*row, strict=True))
+        root = J.reshape(len(J), -1) * sd
+        return root @ root.T
+
+    return jax.lax.map(one, (a_uses, g_uses))
 
 
 def _jacobian(a_uses, g_uses):
@@ -230,7 +243,7 @@ def _of_directions(scale: LowRank, index, layers: Layers, inputs, derivatives, J
     moved = jnp.zeros((), P.dtype)
     for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
         own = P[_among(index, layer.index)]  # (in, out, rank)
-        if len(a_uses) == 1 and a_uses[0].shape[1] == 1:
+        if _is_single(a_uses):
             a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
             along = (a @ own.reshape(len(own), -1)).reshape(len(a), *own.shape[1:])
             moved = moved + jnp.einsum("mko,mor->mkr", g, along)

@@ -106,7 +106,7 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, steps, True)
     if plan is None:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk)
-    chunk = max(1, MEMORY // (8 * plan.width))  # inputs and derivatives are far fewer than weights
+    chunk = max(1, MEMORY // (centre_of(kind).dtype.itemsize * plan.width))  # far fewer numbers than weights
     return Outlook(target, kind, head, num_outputs, is_cut, True, chunk, plan.prepared)
 
 

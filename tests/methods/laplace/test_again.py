@@ -54,6 +54,7 @@ def test_a_second_fit_and_its_prediction_do_not_trace_the_network(structure, sub
 def test_covariances_are_formed_once_a_posterior_and_go_with_it(monkeypatch):
     """By fit, whose verdict predicts, and all predictions; two posteriors are never taken for one another."""
     counts = []
+    monkeypatch.setattr(by_layers, "SMALL", 0)  # which would have no need of them here
     square = by_layers._square
     monkeypatch.setattr(by_layers, "_square", lambda lower: counts.append(1) or square(lower))
     first, second = (fitted(credo.laplace.Dense(), credo.laplace.LastLayer()) for _ in range(2))
