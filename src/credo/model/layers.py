@@ -351,6 +351,25 @@ def _size(index: np.ndarray, axes) -> int:
     return int(np.prod([index.shape[axis] for axis in axes], dtype=int))
 
 
+# Jacobians of rows ----------------------------------------------------------------------------------------------------
+
+
+def is_single(uses: list) -> bool:
+    """Whether a layer is applied once in a row. ``uses``: its inputs (M, places, in) in each use."""
+    return len(uses) == 1 and uses[0].shape[1] == 1
+
+
+def jacobian(a_uses: list, g_uses: list) -> Any:
+    """(M, K, in · out), of inputs (M, places, in) and derivatives (M, K, places, out) in each use."""
+    J: Any = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
+    return J.reshape(*J.shape[:2], -1)
+
+
+def jacobian_of_row(a_uses: list, g_uses: list) -> Any:
+    """(K, out, in) of one row: small enough for the processor's cache, and in the order in which products make it."""
+    return sum(jnp.einsum("kso,si->koi", g, a) for a, g in zip(a_uses, g_uses, strict=True))
+
+
 # running it ---------------------------------------------------------------------------------------------------------
 
 

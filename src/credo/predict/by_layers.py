@@ -25,7 +25,16 @@ from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator, Stored
-from credo.model.layers import Layers, corner, find_layers, separable, symmetric_places
+from credo.model.layers import (
+    Layers,
+    corner,
+    find_layers,
+    is_single,
+    jacobian,
+    jacobian_of_row,
+    separable,
+    symmetric_places,
+)
 
 TILE = 128  # rows and columns
 HELD, HELD_OF_PAIRS = 3, 3  # arrays at a time of a row's inputs and derivatives, and of products of a pair of layers
@@ -51,12 +60,11 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
     places = [sum(uses) for uses in layers.places]
     shapes = [layer.index.shape for layer in layers.layers]
     inner, index = _inner(scale)
-    is_single = [count == 1 for count in places]
-    pairs = separable(shapes, is_single, num_outputs) if isinstance(inner, Dense) else ()
+    pairs = separable(shapes, [count == 1 for count in places], num_outputs) if isinstance(inner, Dense) else ()
     width = num_outputs * layers.rest.size
     for i, (count, (num_in, num_out)) in enumerate(zip(places, shapes, strict=True)):
         width += count * (num_in + num_outputs * num_out)
-        if (isinstance(inner, Dense) and (i, i) not in pairs) or (isinstance(inner, LowRank) and not is_single[i]):
+        if (isinstance(inner, Dense) and (i, i) not in pairs) or (isinstance(inner, LowRank) and count > 1):
             width += num_outputs * num_in * num_out
     numbers = max((shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs), default=0)
     width = max(HELD * width + HELD_OF_PAIRS * numbers, 1)
@@ -197,17 +205,12 @@ def _blocks(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) -> l
     return [Block(group, sd[_among(index, group)]) for group in groups(layers)]
 
 
-def _is_single(uses) -> bool:
-    """Whether a layer is applied once in a row. ``uses``: (M, S, in) each."""
-    return len(uses) == 1 and uses[0].shape[1] == 1
-
-
 def _of_layer(block: Block, a_uses, g_uses):
     """(M, K, K). ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
     if block.left is not None:
         a_uses = [a @ block.left for a in a_uses]
         g_uses = [g @ block.right for g in g_uses]
-    if _is_single(a_uses):
+    if is_single(a_uses):
         a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
         t = jnp.square(a) @ jnp.square(block.sd)
         return jnp.einsum("mkj,mlj->mkl", g * t[:, None, :], g)
@@ -215,17 +218,11 @@ def _of_layer(block: Block, a_uses, g_uses):
 
     def one(row):
         """(K, K), while the row's Jacobian stays in the processor's cache."""
-        J: Any = sum(jnp.einsum("kso,si->koi", g, a) for a, g in zip(*row, strict=True))
+        J = jacobian_of_row(*row)
         root = J.reshape(len(J), -1) * sd
         return root @ root.T
 
     return jax.lax.map(one, (a_uses, g_uses))
-
-
-def _jacobian(a_uses, g_uses):
-    """(M, K, in · out)."""
-    J: Any = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
-    return J.reshape(*J.shape[:2], -1)
 
 
 def _jacobian_of_rest(outputs: Callable, rest: np.ndarray, centre, x):
@@ -243,12 +240,12 @@ def _of_directions(scale: LowRank, index, layers: Layers, inputs, derivatives, J
     moved = jnp.zeros((), P.dtype)
     for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
         own = P[_among(index, layer.index)]  # (in, out, rank)
-        if _is_single(a_uses):
+        if is_single(a_uses):
             a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
             along = (a @ own.reshape(len(own), -1)).reshape(len(a), *own.shape[1:])
             moved = moved + jnp.einsum("mko,mor->mkr", g, along)
         else:
-            moved = moved + _jacobian(a_uses, g_uses) @ own.reshape(-1, own.shape[-1])
+            moved = moved + jacobian(a_uses, g_uses) @ own.reshape(-1, own.shape[-1])
     if J_rest is not None:
         moved = moved + J_rest @ P[_among(index, layers.rest)]
     return jnp.einsum("mkr,rs,mls->mkl", moved, scale.excess(), moved)
@@ -258,9 +255,9 @@ def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
     """Σ over pairs of layers of g T g'ᵀ, or of J Σ J'ᵀ where places are shared."""
     J: dict[int, Any] = {}
 
-    def jacobian(i):
+    def jacobian_of(i):
         if i not in J:
-            J[i] = J_rest if i == len(inputs) else _jacobian(inputs[i], derivatives[i])
+            J[i] = J_rest if i == len(inputs) else jacobian(inputs[i], derivatives[i])
         return J[i]
 
     total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
@@ -278,6 +275,6 @@ def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
             T = (products @ block.reshape(shape[0] * shape[1], -1)).reshape(num_rows, *shape[2:])
             share = jnp.einsum("mko,mop,mlp->mkl", g, T, h, optimize=[(0, 1), (0, 1)])
         else:
-            share = jnp.einsum("mkp,mlp->mkl", jacobian(i) @ block, jacobian(j))
+            share = jnp.einsum("mkp,mlp->mkl", jacobian_of(i) @ block, jacobian_of(j))
         total = total + (share if i == j else share + jnp.swapaxes(share, 1, 2))
     return total

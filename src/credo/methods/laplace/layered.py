@@ -20,7 +20,16 @@ from credo.compiling import TINY, brief
 from credo.linalg.products import second_order
 from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
-from credo.model.layers import Layers, find_layers, separable, set_corner, symmetric_places
+from credo.model.layers import (
+    Layers,
+    find_layers,
+    is_single,
+    jacobian,
+    jacobian_of_row,
+    separable,
+    set_corner,
+    symmetric_places,
+)
 from credo.model.target import Target
 from credo.status import CredoError
 from credo.traced import by_shapes
@@ -154,10 +163,10 @@ def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -
     num_groups = len(layers.layers) + (rest is not None)
     J: dict[int, Any] = {}
 
-    def jacobian(i):
+    def jacobian_of(i):
         """(M · K, coordinates of group i)."""
         if i not in J:
-            found: Any = rest if i == len(layers.layers) else _jacobian(inputs[i], derivatives[i])
+            found: Any = rest if i == len(layers.layers) else jacobian(inputs[i], derivatives[i])
             J[i] = found.reshape(-1, found.shape[-1])
         return J[i]
 
@@ -174,7 +183,7 @@ def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -
                 products = (a[:, :, None] * c[:, None, :]).reshape(len(a), -1)
                 blocks[i, j] = products.T @ jnp.einsum("mko,mkp->mop", g, h).reshape(len(g), -1)
             else:
-                blocks[i, j] = jacobian(i).T @ jacobian(j)
+                blocks[i, j] = jacobian_of(i).T @ jacobian_of(j)
     return blocks
 
 
@@ -197,12 +206,6 @@ def parts(curvature: Rooted, target: Target, layers: Layers, u, rows):
     return inputs, derivatives, jax.vmap(others)(rows.x, columns)
 
 
-def _jacobian(a_uses, g_uses):
-    """(M, K, in · out)."""
-    J: Any = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
-    return J.reshape(*J.shape[:2], -1)
-
-
 # the diagonal --------------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +215,6 @@ def diagonal(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndar
     numbers = num_columns * layers.rest.size + 1
     for layer, each in zip(layers.layers, by_use, strict=True):
         numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])
-        numbers += num_columns * layer.index.size if sum(each) > 1 else 0
     parts = summed(_squares, target, u, numbers, curvature, Frozen(layers))
     found = np.empty(free.size, u.dtype)
     for layer, part in zip(layers.layers, parts, strict=False):
@@ -228,12 +230,22 @@ def _squares(target: Target, u, rows, curvature: Rooted, frozen: Frozen) -> list
     inputs, derivatives, rest = parts(curvature, target, layers, u, rows)
     found = []
     for a_uses, g_uses in zip(inputs, derivatives, strict=True):
-        if len(a_uses) == 1 and a_uses[0].shape[1] == 1:
+        if is_single(a_uses):
             a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
             found.append(jnp.square(a).T @ jnp.sum(jnp.square(g), axis=1))
         else:
-            found.append(jnp.sum(jnp.square(_jacobian(a_uses, g_uses)), axis=(0, 1)))
+            found.append(_summed_squares(a_uses, g_uses))
     return found if rest is None else [*found, jnp.sum(jnp.square(rest), axis=(0, 1))]
+
+
+def _summed_squares(a_uses, g_uses):
+    """(in, out): Σ over rows and columns of the squares of the weighted Jacobian, row by row."""
+
+    def add(total, row):
+        return total + jnp.sum(jnp.square(jacobian_of_row(*row)), axis=0), None
+
+    start = jnp.zeros((g_uses[0].shape[-1], a_uses[0].shape[-1]), g_uses[0].dtype)
+    return jax.lax.scan(add, start, (a_uses, g_uses))[0].T
 
 
 # the prior -----------------------------------------------------------------------------------------------------------
