@@ -13,6 +13,7 @@ of the draws and serve the other, so that they cost no bias. Errors are those of
 have the first correction for skewness (Hall 1992, section 3).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,9 @@ import scipy.sparse
 from jaxtyping import Float
 from scipy.special import ndtri
 
+from credo.crew import num_cores
 from credo.diagnose.rules import RULES
+from credo.linalg.blas import ONE_THREAD
 
 SURE = 3.0  # standard errors: what a pass holds by; wrong once in 740 at the bound
 ALARM = 0.05  # how often an exact approximation shows any shift at all
@@ -70,18 +73,22 @@ class Weighed(NamedTuple):
 
 def shifts(weighed: Weighed) -> Shifts:
     """How far means and log sds of the scalars move under the weights; NaN where weights or scalars are unknown."""
+    weighed = _in_halves(weighed)
+
+    def of_half(other: slice):
+        return None if weighed.gradient is None else _inverse_slope(weighed.gradient[other], weighed.z[other])
+
+    def of_block(columns: slice) -> list[Shift]:
+        with np.errstate(all="ignore"):
+            figures = _shifts(*_moments(weighed, inverses, columns))
+            return [_limits(value, influence, num_scalars) for value, influence in figures]
+
+    num_scalars = weighed.scalars.shape[1]
     with np.errstate(all="ignore"):
-        weighed = _in_halves(weighed)
-        halves = _halves(len(weighed.z))
-        inverses = [
-            None if weighed.gradient is None else _inverse_slope(weighed.gradient[other], weighed.z[other])
-            for _, other in halves
-        ]
-        parts = [_shifts(*_moments(weighed, inverses, columns)) for columns in _blocks(weighed)]
-        figures = (
-            [np.concatenate(x, axis=-1) for x in zip(*figure, strict=True)] for figure in zip(*parts, strict=True)
-        )
-        return Shifts(*(_limits(value, influence) for value, influence in figures))
+        inverses = [of_half(other) for _, other in _halves(len(weighed.z))]
+    with ONE_THREAD, ThreadPoolExecutor(num_cores()) as pool:
+        parts = list(pool.map(of_block, _blocks(weighed)))
+    return Shifts(*(Shift(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)))
 
 
 def _in_halves(weighed: Weighed) -> Weighed:
@@ -120,9 +127,9 @@ def slopes(f: Float[np.ndarray, "S K"], z: Float[np.ndarray, "S dim"]) -> Float[
     return np.linalg.lstsq(square, z.T @ (f - f.mean(axis=0)), rcond=None)[0]
 
 
-def _limits(value: np.ndarray, influence: np.ndarray) -> Shift:
-    """``influence`` (S, K): what each draw adds to the error of the mean."""
-    num_draws, num_scalars = influence.shape
+def _limits(value: np.ndarray, influence: np.ndarray, num_scalars: int) -> Shift:
+    """``influence`` (S, K): what each draw adds to the error of the mean. ``num_scalars``: of all blocks."""
+    num_draws = len(influence)
     influence = influence - influence.mean(axis=0)
     sd = np.sqrt(np.mean(influence**2, axis=0))
     error = sd / np.sqrt(num_draws)
