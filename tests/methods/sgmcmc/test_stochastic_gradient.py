@@ -11,6 +11,7 @@ import pytest
 from scipy import linalg
 
 import credo
+from credo.diagnose.function_space import weights_of
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.nose_hoover import nose_hoover
@@ -277,6 +278,29 @@ def test_warm_up_measures_the_curvature_where_chains_are():
     curvatures = np.array([3 * u[0] ** 2 + 0.01 for u in positions])
     np.testing.assert_allclose(found.scale, np.mean(curvatures) ** -0.5, rtol=1e-12)
     np.testing.assert_allclose(found.curvature, np.max(curvatures) / np.mean(curvatures), rtol=1e-12)
+
+
+def test_the_gradient_noise_of_weights_counts_in_the_mean():
+    """The largest variance of a single one would rule the step; the sd of the noise is a coordinate like others."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(3, 20)), "v": rng.normal(size=20) / 4}
+    network = credo.nn.BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], weights, head=credo.nn.Gaussian(dist.HalfNormal(1.0))
+    )
+    x = rng.normal(size=(200, 3))
+    with double():
+        target = shuffled(network.given(x, np.sin(x[:, 0])).flat(), 10, rng)
+        u, key = np.asarray(target.unconstrain(network.start)), jax.random.key(0)
+        found = measure_among(target, 10, CurvatureScale(), key, [u], u)
+        gradient = stochastic_gradient(target, 10, None)
+        gradients = jax.vmap(lambda key: gradient(key, u))(jax.random.split(jax.random.key(1), 4_000))
+        variances = np.var(np.asarray(found.scale * gradients), axis=0)
+    is_weight = weights_of(target)
+    assert is_weight is not None
+    assert np.sum(~is_weight) == 1
+    expected = max(np.mean(variances[is_weight]), variances[~is_weight][0])
+    assert expected < 0.5 * np.max(variances)
+    assert abs(found.noise / expected - 1) < 0.5  # of 64 gradients
 
 
 def test_a_step_that_was_given_is_not_changed_but_ends_in_warm_up(tmp_path):

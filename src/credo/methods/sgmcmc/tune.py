@@ -112,7 +112,7 @@ def measure_among(
     scales = [_scale(target, stream(key, 0, i), u, batch_size, preconditioner) for i, u in numbered]
     scale = (np.mean([np.asarray(s) ** -2.0 for s in scales], axis=0) ** -0.5).astype(center.dtype)
     found = [_measure(target, stream(key, 1, i), u, center, scale, 0.0, batch_size) for i, u in numbered]
-    largest = [np.max(jnp.stack(each)) for each in zip(*(each[2:] for each in found), strict=True)]
+    largest = [np.max(np.asarray(each)) for each in zip(*(each[2:] for each in found), strict=True)]
     return Measured(scale, found[0].gradient, *largest)
 
 
