@@ -177,8 +177,8 @@ def column(name: str, leaf) -> np.ndarray:
         values = _from_objects(name, values)
     if values.dtype.kind in "USTMm":
         raise CredoError(
-            f"{name} holds text or dates (first value {values.ravel()[0]!r}) where numbers belong: encode it, drop it, "
-            "or name it in groups=."
+            f"{name} holds text or dates (first value {str(values.ravel()[0])!r}) where numbers belong: encode it, "
+            "drop it, or name it in groups=."
         )
     if values.dtype.kind in "biu":
         return values.astype(np.int64)

@@ -118,9 +118,10 @@ class Categorical(Head):
         _whole(y)
         if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
             wrong = y[(y < 0) | (y >= z.shape[-1])].ravel()[0]
+            wider = f", or give the last layer {int(y.max()) + 1} outputs" if wrong > 0 else ""
             raise CredoError(
                 f"A label is {wrong:g}, and the network has {z.shape[-1]} classes, 0 to {z.shape[-1] - 1}: recode y "
-                f"(scikit-learn's LabelEncoder), or give the last layer {int(y.max()) + 1} outputs."
+                f"(scikit-learn's LabelEncoder){wider}."
             )
         _same_shape(self, jax.ShapeDtypeStruct(z.shape[:-1], z.dtype), y)
 

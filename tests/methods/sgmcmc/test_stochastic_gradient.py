@@ -276,8 +276,8 @@ def test_warm_up_measures_the_curvature_where_chains_are():
     with double():
         found = measure_among(quartic().flat(), None, CurvatureScale(), jax.random.key(0), positions, np.zeros(1))
     curvatures = np.array([3 * u[0] ** 2 + 0.01 for u in positions])
-    np.testing.assert_allclose(found.scale, np.mean(curvatures) ** -0.5, rtol=1e-12)
-    np.testing.assert_allclose(found.curvature, np.max(curvatures) / np.mean(curvatures), rtol=1e-12)
+    np.testing.assert_allclose(found.scale, np.prod(curvatures) ** (-1 / 6), rtol=1e-12)
+    np.testing.assert_allclose(found.curvature, 1.0, rtol=1e-12)  # of the scaled density, in the geometric mean
 
 
 def test_the_gradient_noise_of_weights_counts_in_the_mean():
@@ -309,6 +309,24 @@ def test_a_step_that_was_given_is_not_changed_but_ends_in_warm_up(tmp_path):
         credo.fit(quartic(), method, key=0, start={"a": 0.0}, progress=False, checkpoint=folder)
     assert list(folder.glob("draws-0-*"))
     assert not list(folder.glob("draws-5-*"))  # of sampling
+
+
+def test_chains_begin_at_positions_of_their_own():
+    starts = MEAN + 50.0 * np.arange(4)[:, None]
+    target = LINEAR.given(X, Y)
+    method = credo.SGLD(num_draws=4, num_warmup=0, num_steps=1, step_size=1e-6)
+    first = credo.fit(target, method, key=7, start=starts, progress=False).kind.positions[:, 0]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(first, starts, atol=10 * np.sqrt(np.max(COVARIANCE)))
+
+
+def test_starts_that_are_wrong_are_said():
+    target = LINEAR.given(X, Y)
+    with pytest.raises(
+        credo.CredoError, match=r"start has shape \(3, 2\): give one position, \(2,\), or one a chain, \(4, 2\)"
+    ):
+        credo.fit(target, credo.SGHMC(), start=np.zeros((3, 2)), progress=False)
+    with pytest.raises(credo.CredoError, match=r"start is not finite at w\[1\]"):
+        credo.fit(target, credo.SGHMC(), start=np.array([0.0, np.nan]), progress=False)
 
 
 # requests that cannot be answered -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution
 from credo.algorithm import as_key, stream
 from credo.compiling import brief
 from credo.diagnose.startup import explain
-from credo.methods.optimise.objective import members
+from credo.methods.optimise.objective import members, positions_given
 from credo.model.distributions import is_improper, transform_to
 from credo.model.visit import at_index
 from credo.native import jit
@@ -124,11 +124,8 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
         if known is not None:
             return known
         return np.stack([_draw(start.kind, stream(key, STREAM + chain)) for chain in range(num_chains)])
-    positions = np.asarray(start)
-    if positions.shape not in ((dim,), (num_chains, dim)):
-        raise CredoError(
-            f"start has shape {positions.shape}: give one position, ({dim},), or one a chain, ({num_chains}, {dim})."
-        )
+    positions = positions_given(start, num_chains, dim)
+    assert positions is not None
     return np.broadcast_to(positions, (num_chains, dim))
 
 

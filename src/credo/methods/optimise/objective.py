@@ -141,6 +141,18 @@ def starting_position(target: Target, key, start) -> np.ndarray:
     return start[0] if start.ndim == 2 else start
 
 
+def positions_given(start, num_chains: int, dim: int) -> np.ndarray | None:
+    """``start`` as positions (dim,) or (num_chains, dim); None where it is a posterior or nothing."""
+    if start is None or hasattr(start, "kind"):
+        return None
+    positions = np.asarray(start)
+    if positions.shape not in ((dim,), (num_chains, dim)):
+        raise CredoError(
+            f"start has shape {positions.shape}: give one position, ({dim},), or one a chain, ({num_chains}, {dim})."
+        )
+    return positions
+
+
 def centre(posterior: Posterior):
     """A position (dim,) in the middle of a posterior."""
     if isinstance(posterior.kind, Point):

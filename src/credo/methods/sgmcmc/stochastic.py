@@ -15,7 +15,8 @@ from credo.algorithm import Algorithm, Options, Phase, as_key, stream
 from credo.diagnose.convergence import convergence, stuck_chains
 from credo.diagnose.function_space import observed
 from credo.diagnose.verdict import judge
-from credo.methods.optimise.objective import members
+from credo.methods.optimise.diagnosis import coordinate_names
+from credo.methods.optimise.objective import members, positions_given
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
@@ -119,17 +120,16 @@ class StochasticGradient:
         self._check(target)
         deadline = options.deadline()
         random = np.random.default_rng(stream(key, STREAM))
-        is_apart = isinstance(start, Posterior) and members(start, 1) is not None
+        known = self._known(target, start)
         batch = self.batch_of(target)
         position = first_position(target, batch, key, start, options.until(deadline))
         data = shuffled(target, batch, random)
         found = measure(data, batch, self.preconditioner, key, position)
-        tuning = self._tuning(found, position, is_apart)
+        tuning = self._tuning(found, position, known is not None)
         num_steps = self.num_steps or int(np.clip(self.updates(float(tuning.step_size)), 1, MOST_UPDATES))
         first, total = num_steps * self.num_warmup, num_steps * self.num_draws
         chain = Chain(self, num_steps, first, total)
         spread = found.scale / np.sqrt(max(float(found.curvature), 1.0))
-        known = members(start, self.chains) if isinstance(start, Posterior) else None
         centres = position if known is None else known.astype(position.dtype)
         away = spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
 
@@ -152,6 +152,16 @@ class StochasticGradient:
             identity={"dtype": str(position.dtype)},
         )
         return self._posterior(done, target, chain, found, done.tuning)
+
+    def _known(self, target, start) -> np.ndarray | None:
+        """A position (chain, dim) for each chain, where ``start`` has them."""
+        if isinstance(start, Posterior):
+            return members(start, self.chains)
+        given = positions_given(start, self.chains, target.dim)
+        if given is not None and not np.all(np.isfinite(given)):
+            place = np.argwhere(~np.isfinite(given))[0][-1]
+            raise CredoError(f"start is not finite at {coordinate_names(target)[place]}: give finite starting values.")
+        return given if given is not None and given.ndim == 2 else None
 
     def _check(self, target) -> None:
         if not self.temperature > 0:

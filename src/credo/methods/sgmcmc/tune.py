@@ -104,16 +104,22 @@ def measure(
 def measure_among(
     target: Target, batch_size: int | None, preconditioner: Preconditioner, key, positions: list, center
 ) -> Measured:
-    """At the ``positions`` of chains: one scale for all, and the largest L and V. ``center``: the anchor.
+    """At the ``positions`` of chains: scale, L and V, geometric means over them. ``center``: the anchor.
 
     What holds at a mode of a network, where units that are off have no curvature at all, need not among its draws.
     """
     numbered = list(enumerate(positions))
     scales = [_scale(target, stream(key, 0, i), u, batch_size, preconditioner) for i, u in numbered]
-    scale = (np.mean([np.asarray(s) ** -2.0 for s in scales], axis=0) ** -0.5).astype(center.dtype)
+    scale = _middle(scales).astype(center.dtype)
     found = [_measure(target, stream(key, 1, i), u, center, scale, 0.0, batch_size) for i, u in numbered]
-    largest = [np.max(np.asarray(each)) for each in zip(*(each[2:] for each in found), strict=True)]
-    return Measured(scale, found[0].gradient, *largest)
+    middle: list[Any] = [_middle(each) for each in zip(*(each[2:] for each in found), strict=True)]
+    return Measured(scale, found[0].gradient, *middle)
+
+
+def _middle(values) -> np.ndarray:
+    """The geometric mean: curvatures may differ by orders of magnitude, and a single one is not to rule."""
+    values = np.asarray([np.asarray(value) for value in values], np.float64)
+    return np.exp(np.mean(np.log(np.maximum(values, np.finfo(np.float64).tiny)), axis=0))
 
 
 def ran_away(tuning: Tuning) -> CredoError:
