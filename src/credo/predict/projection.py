@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from credo.algorithm import stream
 from credo.compiling import brief
+from credo.linalg.operator import Stored
 from credo.model.heads import Head, head_of
 from credo.model.layers import Layers, find_layers
 from credo.model.target import Target
@@ -72,9 +73,10 @@ class Outlook(eqx.Module):
         return rows if rows.mean is not None else Projection(rows.x, *self.project(rows.x))
 
 
-def centre_of(kind: Kind) -> Float[Array, " dim"]:
+def centre_of(kind: Kind) -> Float[Stored, " dim"]:
     """Where the outputs are linearised."""
-    return kind.mean if isinstance(kind, Gaussian) else kind.position  # type: ignore[attr-defined]
+    assert isinstance(kind, Gaussian | Point)  # as ``outlook`` has checked
+    return kind.mean if isinstance(kind, Gaussian) else kind.position
 
 
 def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:

@@ -21,6 +21,7 @@ from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
 from credo.methods.sgmcmc.tune import measure_among
 from credo.model.windows import shuffled
+from credo.posterior.kinds import Draws
 from credo.precision import double
 from interrupted import on_a_full_disk
 
@@ -43,6 +44,12 @@ LINEAR = credo.Model({"w": dist.Normal(0.0, 2.0).expand([2])}, likelihood)
 PRECISION = X.T @ X / 0.25 + np.eye(2) / 4
 MEAN = np.linalg.solve(PRECISION, X.T @ Y / 0.25)
 COVARIANCE = np.linalg.inv(PRECISION)
+
+
+def positions_of(posterior) -> np.ndarray:
+    """(chain, draw, dim)."""
+    assert isinstance(posterior.kind, Draws)
+    return posterior.kind.positions
 
 
 def dynamics(gradient, step_size, *, num_steps=1, schedule=None, temperature=1.0, scale=None, total=1_000) -> Dynamics:
@@ -201,7 +208,8 @@ def test_the_bias_vanishes_with_the_step():
 
 def test_draws_of_decaying_steps_are_weighed_by_them():
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=Decaying(), batch_size=20), key=3, progress=False)
-    weights = np.exp(posterior.kind.log_weights)  # type: ignore[attr-defined]
+    assert isinstance(posterior.kind, Draws)
+    weights = np.exp(np.asarray(posterior.kind.log_weights))
     assert weights.sum() == pytest.approx(1.0)
     factors = (1 + np.arange(1, 1_001) / 50.0) ** -0.55
     np.testing.assert_allclose(weights[0] / weights[0, 0], factors / factors[0], rtol=0.02)
@@ -211,7 +219,7 @@ def test_draws_of_decaying_steps_are_weighed_by_them():
 def test_a_cycle_explores_without_noise_and_its_draws_are_dropped():
     schedule = Cyclical(cycles=4, exploration=0.75)
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=schedule, batch_size=None), key=4, progress=False)
-    num_kept = posterior.kind.positions.shape[1]  # type: ignore[attr-defined]
+    num_kept = positions_of(posterior).shape[1]
     assert abs(num_kept - 250) <= 4
     with double():
         place = np.array([schedule.factor(t, 1_000) for t in (0, 125, 249, 250)])
@@ -239,7 +247,7 @@ def test_a_run_that_a_full_disk_stopped_is_resumed_bit_for_bit(method, tmp_path)
     with on_a_full_disk(folder, 3, phase=5):
         credo.fit(target, method(**settings), key=6, checkpoint=folder, progress=False)
     again = credo.resume(folder, target, progress=False)
-    np.testing.assert_array_equal(whole.kind.positions, again.kind.positions)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(positions_of(whole), positions_of(again))
 
 
 def test_chains_begin_round_a_posterior_or_a_position():
@@ -247,7 +255,7 @@ def test_chains_begin_round_a_posterior_or_a_position():
     laplace = credo.fit(target, credo.Laplace(), progress=False)
     for start in (laplace, {"w": MEAN}):
         posterior = credo.fit(target, credo.SGLD(num_draws=50, num_warmup=0), key=7, start=start, progress=False)
-        first = posterior.kind.positions[:, 0]  # type: ignore[attr-defined]
+        first = positions_of(posterior)[:, 0]
         assert np.all(np.abs(first - MEAN) < 10 * np.sqrt(np.diag(COVARIANCE)))
 
 
@@ -268,7 +276,7 @@ def test_a_step_that_chains_run_away_with_is_halved_in_warm_up(tmp_path):
     with on_a_full_disk(tmp_path / "run", 3, phase=3):
         credo.fit(target, credo.SGHMC(**settings), key=0, start=start, checkpoint=tmp_path / "run", progress=False)
     again = credo.resume(tmp_path / "run", target, progress=False)
-    np.testing.assert_array_equal(again.kind.positions, posterior.kind.positions)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(positions_of(again), positions_of(posterior))
 
 
 def test_warm_up_measures_the_curvature_where_chains_are():
@@ -315,8 +323,8 @@ def test_chains_begin_at_positions_of_their_own():
     starts = MEAN + 50.0 * np.arange(4)[:, None]
     target = LINEAR.given(X, Y)
     method = credo.SGLD(num_draws=4, num_warmup=0, num_steps=1, step_size=1e-6)
-    first = credo.fit(target, method, key=7, start=starts, progress=False).kind.positions[:, 0]  # type: ignore[attr-defined]
-    np.testing.assert_allclose(first, starts, atol=10 * np.sqrt(np.max(COVARIANCE)))
+    posterior = credo.fit(target, method, key=7, start=starts, progress=False)
+    np.testing.assert_allclose(positions_of(posterior)[:, 0], starts, atol=10 * np.sqrt(np.max(COVARIANCE)))
 
 
 def test_starts_that_are_wrong_are_said():

@@ -124,9 +124,7 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
         if known is not None:
             return known
         return np.stack([_draw(start.kind, stream(key, STREAM + chain)) for chain in range(num_chains)])
-    positions = positions_given(start, num_chains, dim)
-    assert positions is not None
-    return np.broadcast_to(positions, (num_chains, dim))
+    return np.broadcast_to(positions_given(start, num_chains, dim), (num_chains, dim))
 
 
 def draws_of(start, key) -> np.ndarray | None:

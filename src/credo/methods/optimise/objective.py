@@ -141,10 +141,8 @@ def starting_position(target: Target, key, start) -> np.ndarray:
     return start[0] if start.ndim == 2 else start
 
 
-def positions_given(start, num_chains: int, dim: int) -> np.ndarray | None:
-    """``start`` as positions (dim,) or (num_chains, dim); None where it is a posterior or nothing."""
-    if start is None or hasattr(start, "kind"):
-        return None
+def positions_given(start, num_chains: int, dim: int) -> np.ndarray:
+    """An array ``start`` as positions, (dim,) or (num_chains, dim)."""
     positions = np.asarray(start)
     if positions.shape not in ((dim,), (num_chains, dim)):
         raise CredoError(

@@ -69,7 +69,7 @@ class Chain:
 class StochasticGradient:
     """``chains`` × ``num_draws`` draws after ``num_warmup`` of warm-up each, on minibatches of ``batch_size`` rows.
 
-    ``batch_size`` None: all rows. ``step_size``: None for one whose bias is about a tenth of a variance at most, by the
+    ``batch_size`` None: all rows. ``step_size``: None for one whose bias is about a tenth of a variance, by the
     curvature and the gradients' variance at the start, and then where warm-up has brought the chains (warm_up.py).
     ``num_steps``: updates a draw; None for what decorrelates.
     ``control_variates``: gradients relative to those at the start, which should be near a mode; None: where that makes
@@ -157,11 +157,13 @@ class StochasticGradient:
         """A position (chain, dim) for each chain, where ``start`` has them."""
         if isinstance(start, Posterior):
             return members(start, self.chains)
+        if start is None:
+            return None
         given = positions_given(start, self.chains, target.dim)
-        if given is not None and not np.all(np.isfinite(given)):
+        if not np.all(np.isfinite(given)):
             place = np.argwhere(~np.isfinite(given))[0][-1]
             raise CredoError(f"start is not finite at {coordinate_names(target)[place]}: give finite starting values.")
-        return given if given is not None and given.ndim == 2 else None
+        return given if given.ndim == 2 else None
 
     def _check(self, target) -> None:
         if not self.temperature > 0:

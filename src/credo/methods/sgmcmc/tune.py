@@ -1,4 +1,4 @@
-"""Where the chains begin, the scales of their coordinates and the step size, measured before the first step.
+"""Where chains begin, the scales of their coordinates and the step size: by what is measured where they are.
 
 With L the largest curvature of the scaled log density and V the largest variance of a coordinate of its stochastic
 gradient (of a network's weights the mean), a step of Langevin dynamics makes the stationary variance wrong by a share
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from credo.algorithm import Options, as_key, stream
 from credo.compiling import NATIVE, brief
 from credo.diagnose.function_space import weights_of
+from credo.linalg.operator import Stored
 from credo.linalg.products import hvp
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import Status
@@ -53,11 +54,11 @@ class Tuning(NamedTuple):
 class Measured(NamedTuple):
     """In the scale: ``gradient`` on all data at the anchor; L; V without and with a control variate."""
 
-    scale: Float[Array, " dim"]
-    gradient: Float[Array, " dim"]
-    curvature: Float[Array, ""]
-    noise: Float[Array, ""]
-    anchored_noise: Float[Array, ""]
+    scale: Float[Stored, " dim"]
+    gradient: Float[Stored, " dim"]
+    curvature: Float[Stored, ""]
+    noise: Float[Stored, ""]
+    anchored_noise: Float[Stored, ""]
 
 
 def first_position(target: Target, batch_size: int | None, key, start, options: Options) -> np.ndarray:
@@ -112,7 +113,7 @@ def measure_among(
     scales = [_scale(target, stream(key, 0, i), u, batch_size, preconditioner) for i, u in numbered]
     scale = _middle(scales).astype(center.dtype)
     found = [_measure(target, stream(key, 1, i), u, center, scale, 0.0, batch_size) for i, u in numbered]
-    middle: list[Any] = [_middle(each) for each in zip(*(each[2:] for each in found), strict=True)]
+    middle = [_middle(each) for each in zip(*(each[2:] for each in found), strict=True)]
     return Measured(scale, found[0].gradient, *middle)
 
 
@@ -145,7 +146,6 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
     k_power, k_noise, k_away = jax.random.split(as_key(key), 3)
     everything = None if batch_size is None else all_rows(target)
     gradient = jax.grad(lambda u: target.log_density(u, everything))(center)
-
     some = everything if target.size <= MOST_ROWS or batch_size is None else window(target, MOST_ROWS, 0)
 
     def scaled_product(v):

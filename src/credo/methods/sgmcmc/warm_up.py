@@ -2,7 +2,8 @@
 
 What is measured at a mode may be wrong by orders of magnitude where the chains live. After two of the five windows it
 is measured again at their positions. Where the first steps are so long that chains run away before, these begin anew,
-nearer by half and with half the step. A step size that the caller gave is not touched, nor the scale that it is in.
+nearer to the start by half at least and with half the step. A step size that the caller gave is not touched, nor the
+scale that it is in.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,8 @@ def warm_up(method: "StochasticGradient", data: Any, key, first: Tuning, begin: 
         if method.step_size is not None:
             raise ran_away(tuning)
         tuning = tuning._replace(step_size=0.5 * tuning.step_size)
-        _, fresh = begin(data, tuning, float(tuning.step_size / first.step_size))
+        share = min(0.5, float(tuning.step_size / first.step_size))  # steps found since may be longer than the first
+        _, fresh = begin(data, tuning, share)
         fresh = [new._replace(count=old.count) for new, old in zip(fresh, states, strict=True)]
         return tuning, [new if lost else old for lost, new, old in zip(is_lost, fresh, states, strict=True)], False
 
@@ -43,9 +45,9 @@ def warm_up(method: "StochasticGradient", data: Any, key, first: Tuning, begin: 
             return tuning, states
         batch, positions = method.batch_of(data), [state.position for state in states]
         found = measure_among(data, batch, method.preconditioner, stream(key, STREAM), positions, tuning.center)
-        if not (np.all(np.isfinite(found.scale)) and np.isfinite(found.curvature)):
-            return tuning, states
         noise = found.noise if tuning.anchor is None else found.anchored_noise
+        if not all(np.all(np.isfinite(each)) for each in (found.scale, found.curvature, noise)):
+            return tuning, states
         size = method.best_step(float(found.curvature), float(noise))
         return tuning._replace(scale=found.scale, step_size=np.asarray(size, tuning.step_size.dtype)), states
 
