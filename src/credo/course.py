@@ -15,6 +15,7 @@ import numpy as np
 
 from credo.algorithm import Options
 from credo.checkpoint import read_arrays, read_tree, write_arrays, write_tree
+from credo.collector import collect_as_usual
 from credo.journal import Journal, versions
 from credo.precision import to_numpy
 from credo.progress import Progress
@@ -81,6 +82,7 @@ class Course:
                         self.save()
                         return
                     self.state = jax.block_until_ready(advance(self.state, self.done, last))
+                    collect_as_usual()
                     self.done = last
                     if self.done == stop or is_over(self.state):
                         self.state = at_stop(self.state, self.done)

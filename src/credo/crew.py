@@ -20,6 +20,7 @@ import numpy as np
 
 from credo.algorithm import Key, Options, Phase, Program, Records, stream
 from credo.chunk import loop
+from credo.collector import collect_as_usual
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.stopping import Stopping
@@ -191,6 +192,7 @@ class Crew:
         fair: the next chunk of a team waits behind those of the others.
         """
         self.stop.check()
+        collect_as_usual()
         is_large = sum(leaf.nbytes for leaf in jax.tree.leaves(tuning)) > LARGE_TUNING
         tuning, states, done = jax.device_put(tuning) if is_large else tuning, list(states), list(done)
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import LAYOUTS, Options
+from credo.collector import collecting_rarely
 from credo.diagnose.scales import column_sentence, parameter_sentence
 from credo.journal import read_identity
 from credo.methods.settings import check_settings, from_json, to_json
@@ -138,7 +139,7 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
     is_double = precision != "float32"
-    with double(is_double), stopwatch() as seconds:
+    with double(is_double), collecting_rarely(), stopwatch() as seconds:
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
         if options.checkpoint is not None and not options.resume:

@@ -9,6 +9,7 @@ import numpy as np
 
 from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
+from credo.collector import collecting_rarely
 from credo.model.data import outcomes
 from credo.precision import double
 from credo.predict.information import information
@@ -65,7 +66,8 @@ class Predictive:
 
     def _compute(self, function, *args, **options):
         """``function`` over the rows; from a failed posterior numbers or a sentence, and never a silent NaN."""
-        found = self._stream(function, *args, **options)
+        with collecting_rarely():
+            found = self._stream(function, *args, **options)
         if self._is_failed:
             leaves = [leaf for leaf in jax.tree.leaves(found) if np.issubdtype(leaf.dtype, np.floating)]
             if any(np.isnan(leaf).any() for leaf in leaves):
