@@ -52,3 +52,14 @@ def test_after_the_deadline_nothing_more_begins(monkeypatch):
         objective = density_of(target())
         values = AtPositions(4, 1).values(objective.function, objective.args, np.zeros((64, 3)), deadline=0.0)
     assert len(values) == 16
+
+
+def test_the_search_for_a_mode_sees_minus_the_hessian_and_only_where_it_looks():
+    at = RANDOM.normal(size=3) / 3
+    with double():
+        objective, program = density_of(target()), AtPositions(4, 1)
+        seen = program.evaluate(objective.function, objective.args, at, -np.inf, None)
+        higher = program.evaluate(objective.function, objective.args, at, seen.value + 1.0, None)
+        hessian = jax.hessian(lambda u: objective.function(objective.args, u))(at)
+    np.testing.assert_allclose(seen.curvature, -hessian, rtol=1e-9)
+    np.testing.assert_array_equal(higher.curvature, 0.0)  # below what was asked for: no Hessian is worked out
