@@ -53,7 +53,8 @@ class Algorithm(NamedTuple):
 class Program(Protocol):
     """What a compiled loop is keyed on: hashable settings that make an algorithm of a target and its tuning.
 
-    One that may run for minutes on a network says ``is_long = True``, which is worth a longer compilation.
+    One that may run for minutes on a network says ``is_long = True``, which is worth a longer compilation. One whose
+    steps take ``Noise`` in place of a key says ``noise_sizes(state)``, how many normal and uniform numbers.
     """
 
     def algorithm(self, target: Any, tuning: Tuning) -> Algorithm: ...

@@ -1,12 +1,14 @@
 """The compiled unit of the loop: as many steps as it is told, written into buffers of fixed length.
 
-One program serves warm-up and sampling, any number of draws, new data and new keys. Step i of a chain draws its key
-from (key, i) alone, so neither the size of the chunks nor the layout changes which random numbers it sees.
+One program serves warm-up and sampling, any number of draws, new data and new keys. What step i of a chain draws
+follows from (key, i) alone: neither the size of the chunks nor the layout changes which random numbers it sees.
 
 *One chain*: steps one after the other. *Many chains*: all of them advance together, one piece of a step at a time
 (``Stages``), so that every turn of the loop evaluates one gradient a chain; a chain whose step is over records it and
 begins the next one while the others are under way. Each chain stops at its own count of steps, never on a budget of
 gradients, which would favour short steps. Steps without stages have one length, and go on abreast.
+
+Steps that take ``Noise`` are given it, drawn before (noise.py), where that is not None.
 """
 
 import functools
@@ -20,6 +22,7 @@ from jax.extend import core as jex
 from credo.algorithm import Program, Stages, as_key
 from credo.compiling import LONG, NATIVE
 from credo.native import jit
+from credo.noise import Noise, row
 from credo.ordered import plain
 
 
@@ -30,12 +33,12 @@ class Work(NamedTuple):
     useful: jax.Array
 
 
-def _one_chain(target, tuning, key, state, start, stop, *, program: Program, length: int):
+def _one_chain(target, tuning, key, noise, state, start, stop, *, program: Program, length: int):
     """Steps ``start`` to ``stop`` of one chain, ``length`` at most -> (state, records of each step, None)."""
     algorithm = program.algorithm(plain(target), tuning)
 
     def step(i, state):
-        state, info = algorithm.step(jax.random.fold_in(as_key(key), i), state)
+        state, info = algorithm.step(_source(key, noise, i, start), state)
         return state, (program.record(state), info)
 
     # The user's density is traced here, once; the loop repeats the equations that came of it.
@@ -53,30 +56,35 @@ def _one_chain(target, tuning, key, state, start, stop, *, program: Program, len
     return state, buffers, None
 
 
-def _many_chains(target, tuning, keys, states, start, stop, *, program: Program, length: int):
-    """The same of chains along the first axis of ``keys`` and ``states`` -> (states, records, Work)."""
+def _source(key, noise: Noise | None, i, start):
+    """What step i takes its random numbers from."""
+    return jax.random.fold_in(as_key(key), i) if noise is None else row(noise, i, start)
+
+
+def _many_chains(target, tuning, keys, noise, states, start, stop, *, program: Program, length: int):
+    """The same of chains along the first axis of ``keys``, ``noise`` and ``states`` -> (states, records, Work)."""
     stages = program.algorithm(plain(target), tuning).stages
     if stages is not None:
-        return _by_stages(stages, keys, states, start, stop, program, length)
+        return _by_stages(stages, keys, noise, states, start, stop, program, length)
 
-    def one(key, state):
-        return _one_chain(target, tuning, key, state, start, stop, program=program, length=length)
+    def one(key, noise, state):
+        return _one_chain(target, tuning, key, noise, state, start, stop, program=program, length=length)
 
-    return jax.vmap(one)(keys, states)
+    return jax.vmap(one)(keys, noise, states)
 
 
-def _by_stages(stages: Stages, keys, states, start, stop, program: Program, length: int):
+def _by_stages(stages: Stages, keys, noise, states, start, stop, program: Program, length: int):
     chains = jnp.arange(len(keys), dtype=jnp.int32)
 
-    def begin(i, key, state, previous):
-        return stages.begin(jax.random.fold_in(as_key(key), i), state, previous)
+    def begin(i, key, noise, state, previous):
+        return stages.begin(_source(key, noise, i, start), state, previous)
 
     def end(unfinished):
         state, info = stages.end(unfinished)
         return state, (program.record(state), info)
 
     i = jnp.full(len(keys), start)
-    unfinished = jax.vmap(begin, in_axes=(0, 0, 0, None))(i, keys, states, None)
+    unfinished = jax.vmap(begin, in_axes=(0, 0, 0, 0, None))(i, keys, noise, states, None)
     equations, shapes = jax.make_jaxpr(jax.vmap(stages.advance), return_shape=True)(unfinished)
     records = jax.eval_shape(jax.vmap(end), unfinished)[1]
     buffers = jax.tree.map(lambda s: jnp.zeros((s.shape[0], length, *s.shape[1:]), s.dtype), records)
@@ -98,7 +106,7 @@ def _by_stages(stages: Stages, keys, states, start, stop, program: Program, leng
         states = _where(is_new, new, states)
         work = Work(work.executed, work.useful + jnp.sum(jnp.where(is_new, pieces, 0), dtype=jnp.int32))
         i = i + is_new.astype(i.dtype)
-        next_step = jax.vmap(begin)(i, keys, states, unfinished)
+        next_step = jax.vmap(begin)(i, keys, noise, states, unfinished)
         return i, states, _where(is_done, next_step, unfinished), buffers, jnp.where(is_done, 0, pieces), work
 
     none = jnp.zeros((), jnp.int32)

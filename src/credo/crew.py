@@ -21,6 +21,7 @@ import numpy as np
 from credo.algorithm import Key, Options, Phase, Program, Records, stream
 from credo.chunk import loop
 from credo.collector import collect_as_usual
+from credo.noise import draw
 from credo.precision import double, to_numpy
 from credo.progress import Progress
 from credo.stopping import Stopping
@@ -61,7 +62,9 @@ class Crew:
         self.memory = memory_for_draws()
         budget = BUFFER_BYTES * min(len(self.teams[0]), TEAM_BUFFERS)
         budget = min(budget, (options.max_memory or self.memory) // BUFFER_SHARE)
+        self.noise_sizes = _noise_sizes(program, like[1])
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.like[1]))  # of one step of a team
+        num_bytes += 8 * len(self.teams[0]) * sum(self.noise_sizes or ())
         self.length = 2 ** int(np.log2(np.clip(budget / max(num_bytes, 1), MIN_CHUNK, MAX_CHUNK)))
         first = 1 if options.time_limit is not None else FIRST_CHUNK
         self.quota = [min(first, self.length)] * len(self.teams)
@@ -126,12 +129,16 @@ class Crew:
         self.rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[2:], a.dtype), rows)
 
     def arguments(self, tuning, team: int, states: list, first: int, last: int):
-        chains = self.teams[team]
+        keys, noise = self.keys[self.teams[team]], None
+        if self.noise_sizes is not None:
+            dtype = np.float64 if self.is_double else np.float32
+            parts = [draw(key, self.noise_sizes, first, last, self.length, dtype) for key in keys]
+            noise = jax.tree.map(lambda *rows: np.stack(rows), *parts) if self.is_vectorized else parts[0]
         if self.is_vectorized:
-            keys, state = self.keys, jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+            state = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
         else:
-            keys, state = self.keys[chains[0]], states[0]
-        return self.target, tuning, keys, state, np.int32(first), np.int32(last)
+            keys, state = keys[0], states[0]
+        return self.target, tuning, keys, noise, state, np.int32(first), np.int32(last)
 
     def chunk(self, *args) -> tuple[list, Any, Any]:
         """(states, records (chain, step, …), work) of a team."""
@@ -248,6 +255,12 @@ class Crew:
         """Of the turns of a shared loop, those of steps that were recorded; 1 where chains have loops of their own."""
         executed, useful = self.work
         return float(useful / executed) if executed else 1.0
+
+
+def _noise_sizes(program: Program, state) -> tuple[int, int] | None:
+    """Of a step's noise that is better drawn before it; an accelerator draws its own."""
+    sizes = getattr(program, "noise_sizes", None)
+    return None if sizes is None or jax.default_backend() != "cpu" else sizes(state)
 
 
 def choose_layout(num_chains: int) -> str:

@@ -116,7 +116,7 @@ def test_step_size_meets_the_target_acceptance(target):
 
 
 def test_a_funnel_does_not_pass():
-    posterior = credo.fit(TARGETS["funnel"]().target, credo.NUTS(num_draws=300), key=1, progress=False)
+    posterior = credo.fit(TARGETS["funnel"]().target, credo.NUTS(num_draws=300), key=2, progress=False)
     assert posterior.verdict.status != "pass"
     assert posterior.verdict.figures["num_divergences"] > 0
 

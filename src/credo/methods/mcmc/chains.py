@@ -44,6 +44,7 @@ class Recipe:
     ``like(position)``: a state at ``position``, right in shapes and types alone. ``target_acceptance``: what warm-up
     tunes the kernel's ``step_size`` to; None where it has none. ``metric``: how its ``metric`` is found; None where it
     has none. ``settings`` are hashable and ``given`` are arguments of the compiled program: pytrees of arrays.
+    ``num_uniform``: uniform numbers that a step of a kernel takes which can do with ``Noise`` in place of a key.
     ``warmup``: the phases before sampling. ``layout``: where the caller names none; None is the library's rule.
     """
 
@@ -53,6 +54,7 @@ class Recipe:
     metric: MetricEstimator | None = None
     settings: tuple[tuple[str, Any], ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+    num_uniform: int | None = None
     warmup: Callable[..., list[Phase]] = warmup_phases
     layout: str | None = None
 
@@ -72,7 +74,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     """``method.chains`` × ``method.num_draws`` draws after ``method.num_warmup`` steps of warm-up each."""
     target = target.flat()
     dtype = jnp.result_type(float)
-    program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None)
+    program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None, recipe.num_uniform)
     given = _cast(dict(recipe.given), dtype)
 
     step_size = getattr(start, "info", {}).get("step_size", FIRST_STEP)  # that of an earlier run

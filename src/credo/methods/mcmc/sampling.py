@@ -46,7 +46,7 @@ class NUTS:
 
     def recipe(self, dim: int) -> Recipe:
         settings = ("max_depth", self.max_depth), ("integrator", self.integrator)
-        return Recipe(nuts, State.like, self.target_acceptance, self.metric, settings)
+        return Recipe(nuts, State.like, self.target_acceptance, self.metric, settings, num_uniform=1 + self.max_depth)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         recipe = self.recipe(target.dim)
@@ -80,7 +80,7 @@ class HMC:
 
     def recipe(self, dim: int) -> Recipe:
         settings = ("num_steps", self.num_steps), ("integrator", self.integrator)
-        return Recipe(hmc, State.like, self.target_acceptance, self.metric, settings)
+        return Recipe(hmc, State.like, self.target_acceptance, self.metric, settings, num_uniform=2)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)

@@ -62,11 +62,16 @@ class Adaptive:
     """A kernel that adapts its step size, if it has one, for the one loop; warm-up and sampling share its program.
 
     ``kernel``: such as ``nuts``; ``settings``: its keyword arguments that are neither adapted nor arrays.
+    ``num_uniform``: numbers of a step beside a normal one a dimension, if it takes ``Noise``.
     """
 
     kernel: Callable[..., Algorithm]
     settings: tuple[tuple[str, Any], ...]
     has_step_size: bool
+    num_uniform: int | None = None
+
+    def noise_sizes(self, state: State) -> tuple[int, int] | None:
+        return None if self.num_uniform is None else (state.position.size, self.num_uniform)
 
     def initial(self, target, given: dict[str, Any], key, position):
         """The state of a kernel at ``position``, before anything is tuned."""
