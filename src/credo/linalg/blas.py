@@ -3,6 +3,8 @@
 Small matrices are faster so, by far on a busy machine, and sums do not depend on how many cores there are.
 """
 
+import functools
+import sys
 import threading
 from typing import Any
 
@@ -18,18 +20,24 @@ class OneThread:
         self._limits: Any = None
 
     def __enter__(self) -> None:
-        from threadpoolctl import threadpool_limits
-
         with self._lock:
             self._num_inside += 1
             if self._num_inside == 1:
-                self._limits = threadpool_limits(limits=1, user_api="blas")
+                self._limits = _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
 
     def __exit__(self, *error) -> None:
         with self._lock:
             self._num_inside -= 1
             if self._num_inside == 0:
                 self._limits.restore_original_limits()
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries(num_modules: int):
+    """Those that are loaded. The search takes milliseconds, so it is done anew only where more modules are there."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 ONE_THREAD = OneThread()
