@@ -26,6 +26,7 @@ from credo.posterior.kinds import Gaussian, Kind
 
 MOST_ROUNDS = 32
 MOST_NUMBERS = 2**24  # coordinates of draws held at once: 128 MB, and as much again for gradients
+MOST_WORK = 2**36  # numbers of the data that all densities together read: a minute or so on a core
 FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
@@ -58,7 +59,8 @@ def correct(
     """
     rounds, steep, promised = [draw(0)], None, np.inf
     size, dim = rounds[0][0].shape
-    most = max(size, min(most_rounds * size, MOST_NUMBERS // dim))
+    affordable = max(FEW_ROUNDS * size, MOST_WORK // numbers_in(target))
+    most = max(size, min(most_rounds * size, MOST_NUMBERS // dim, affordable))
     while True:
         u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
         num_draws = len(u)
@@ -90,6 +92,11 @@ def correct(
         if num_draws >= allowed or (needed > allowed and (steep is not None or dim > LARGEST)):
             return answer
         rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), -(-allowed // size)))]
+
+
+def numbers_in(target: Target) -> int:
+    """What one log density reads, at least."""
+    return max(1, sum(np.size(leaf) for leaf in jax.tree.leaves((target.x, target.y))))
 
 
 def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: int) -> Float[np.ndarray, "S dim"]:
