@@ -116,9 +116,10 @@ def test_step_size_meets_the_target_acceptance(target):
 
 
 def test_a_funnel_does_not_pass():
-    posterior = credo.fit(TARGETS["funnel"]().target, credo.NUTS(num_draws=300), key=2, progress=False)
-    assert posterior.verdict.status != "pass"
-    assert posterior.verdict.figures["num_divergences"] > 0
+    target, method = TARGETS["funnel"]().target, credo.NUTS(num_draws=300)
+    verdicts = [credo.fit(target, method, key=key, progress=False).verdict for key in range(4)]
+    assert all(verdict.status != "pass" for verdict in verdicts)
+    assert sum(verdict.figures["num_divergences"] > 0 for verdict in verdicts) >= 2  # a short run may meet none
 
 
 def test_separated_modes_fail():

@@ -102,15 +102,10 @@ def test_a_deadline_leaves_it_open():
 def test_draws_are_rationed_where_data_are_large(monkeypatch):
     monkeypatch.setattr(correction, "LARGEST", 0)  # no gradients: draws alone, up to the most that are allowed
     free = Weighing(np.zeros(DIM), chain(0.18)).correct()
-    monkeypatch.setattr(correction, "MOST_WORK", 0)
+    monkeypatch.setattr(correction, "MOST_BYTES", 0)
     rationed = Weighing(np.zeros(DIM), chain(0.18)).correct()
     assert rationed.num_draws <= correction.FEW_ROUNDS * ROUND < free.num_draws
     assert judge(rationed.figures).status == "doubtful"  # what was not seen is not passed
-
-
-def test_a_density_reads_all_rows():
-    target = credo.Model({"w": dist.Normal(0, 1)}, lambda params, x: dist.Normal(params["w"] * x[:, 0], 1.0))
-    assert correction.numbers_in(target.given(np.ones((50, 3)), np.ones(50))) == 200
 
 
 def test_what_is_compared_is_what_the_user_sees():

@@ -20,13 +20,14 @@ from credo.compiling import brief
 from credo.diagnose.moments import LEAST, MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.rules import RULES
+from credo.memory import bytes_of
 from credo.methods.optimise.diagnosis import transformed
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
 MOST_ROUNDS = 32
 MOST_NUMBERS = 2**24  # coordinates of draws held at once: 128 MB, and as much again for gradients
-MOST_WORK = 2**36  # numbers of the data that all densities together read: a minute or so on a core
+MOST_BYTES = 2**39  # of data that all densities together read, once a few rounds are done
 FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
@@ -59,7 +60,7 @@ def correct(
     """
     rounds, steep, promised = [draw(0)], None, np.inf
     size, dim = rounds[0][0].shape
-    affordable = max(FEW_ROUNDS * size, MOST_WORK // numbers_in(target))
+    affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(bytes_of((target.x, target.y)), 1))
     most = max(size, min(most_rounds * size, MOST_NUMBERS // dim, affordable))
     while True:
         u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
@@ -92,11 +93,6 @@ def correct(
         if num_draws >= allowed or (needed > allowed and (steep is not None or dim > LARGEST)):
             return answer
         rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), -(-allowed // size)))]
-
-
-def numbers_in(target: Target) -> int:
-    """What one log density reads, at least."""
-    return max(1, sum(np.size(leaf) for leaf in jax.tree.leaves((target.x, target.y))))
 
 
 def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: int) -> Float[np.ndarray, "S dim"]:
