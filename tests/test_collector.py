@@ -12,6 +12,7 @@ import credo
 from credo.algorithm import Options
 from credo.collector import RARELY, collect_as_usual, collecting_rarely
 from credo.course import Course
+from credo.noise import draw
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +69,20 @@ def test_a_long_loop_collects_as_usual(usual):
         course.run(advance, [7], math.inf)
     assert seen[0] == RARELY
     assert set(seen[1:]) == {usual[0]}
+
+
+def test_chains_at_work_collect_as_usual(usual, monkeypatch):
+    """Noise is drawn once while the chunk is traced and compiled, then by every chunk that runs."""
+    seen = []
+
+    def watched(*args):
+        seen.append(gc.get_threshold()[0])
+        return draw(*args)
+
+    monkeypatch.setattr("credo.crew.draw", watched)
+    target = credo.Model.from_log_density(
+        lambda params: -0.5 * jnp.sum(params["w"] ** 2), {"w": constraints.real_vector}, {"w": (2,)}
+    ).given()
+    credo.fit(target, credo.NUTS(num_warmup=20, num_draws=20, chains=2), key=0, progress=False)
+    assert seen[0] == RARELY
+    assert seen[-1] == usual[0]

@@ -7,7 +7,6 @@ chains are one task, whose program the compiler spreads over whatever the device
 import contextlib
 import contextvars
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import numpy as np
 from credo.algorithm import Key, Options, Phase, Program, Records, stream
 from credo.chunk import loop
 from credo.collector import collect_as_usual
+from credo.cores import num_cores
 from credo.noise import draw
 from credo.precision import double, to_numpy
 from credo.progress import Progress
@@ -269,8 +269,3 @@ def choose_layout(num_chains: int) -> str:
     The rule reads nothing that differs between two runs on machines of one kind: same key, same draws.
     """
     return "threads" if jax.default_backend() == "cpu" else "vectorized"
-
-
-def num_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,6 @@ of the draws and serve the other, so that they cost no bias. Errors are those of
 have the first correction for skewness (Hall 1992, section 3).
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ import scipy.sparse
 from jaxtyping import Float
 from scipy.special import ndtri
 
-from credo.crew import num_cores
+from credo.cores import workers
 from credo.diagnose.rules import RULES
 from credo.linalg.blas import ONE_THREAD
 
@@ -71,36 +70,52 @@ class Weighed(NamedTuple):
     is_normal: bool = False
 
 
+class _Halves(NamedTuple):
+    """Every other draw first, then the rest. Draws lie along the last axis, so that those of a scalar are one piece."""
+
+    z: Float[np.ndarray, "dim S"]
+    weights: Float[np.ndarray, " S"]
+    scalars: Float[np.ndarray, "K S"]
+    directions: Any
+    gradient: Float[np.ndarray, "dim S"] | None
+    is_normal: bool
+
+    @classmethod
+    def of(cls, weighed: Weighed) -> "_Halves":
+        def columns(rows: np.ndarray) -> np.ndarray:
+            halves = np.empty(rows.T.shape)
+            np.concatenate([rows[::2].T, rows[1::2].T], axis=1, out=halves)
+            return halves
+
+        log_weights = np.concatenate([weighed.log_weights[::2], weighed.log_weights[1::2]])
+        return cls(
+            z=columns(weighed.z),
+            weights=np.exp(log_weights) * len(log_weights),
+            scalars=columns(weighed.scalars),
+            directions=scipy.sparse.csc_array(weighed.directions),
+            gradient=None if weighed.gradient is None else columns(weighed.gradient),
+            is_normal=weighed.is_normal,
+        )
+
+
 def shifts(weighed: Weighed) -> Shifts:
     """How far means and log sds of the scalars move under the weights; NaN where weights or scalars are unknown."""
-    weighed = _in_halves(weighed)
+    num_draws, num_scalars = weighed.scalars.shape
+    draws = _Halves.of(weighed)
 
     def of_half(other: slice):
-        return None if weighed.gradient is None else _inverse_slope(weighed.gradient[other], weighed.z[other])
+        return None if draws.gradient is None else _inverse_slope(draws.gradient[:, other].T, draws.z[:, other].T)
 
-    def of_block(columns: slice) -> list[Shift]:
+    def of_block(block: slice) -> list[Shift]:
         with np.errstate(all="ignore"):
-            figures = _shifts(*_moments(weighed, inverses, columns))
+            figures = _shifts(*_moments(draws, inverses, block))
             return [_limits(value, influence, num_scalars) for value, influence in figures]
 
-    num_scalars = weighed.scalars.shape[1]
     with np.errstate(all="ignore"):
-        inverses = [of_half(other) for _, other in _halves(len(weighed.z))]
-    with ONE_THREAD, ThreadPoolExecutor(num_cores()) as pool:
-        parts = list(pool.map(of_block, _blocks(weighed)))
+        inverses = [of_half(other) for _, other in _halves(num_draws)]
+    with ONE_THREAD:
+        parts = list(workers().map(of_block, _blocks(num_draws, num_scalars)))
     return Shifts(*(Shift(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)))
-
-
-def _in_halves(weighed: Weighed) -> Weighed:
-    """Every other draw first, then the rest."""
-    order = np.argsort(np.arange(len(weighed.z)) % 2, kind="stable")
-    gradient = None if weighed.gradient is None else weighed.gradient[order]
-    return weighed._replace(
-        z=weighed.z[order],
-        log_weights=weighed.log_weights[order],
-        scalars=weighed.scalars[order],
-        gradient=gradient,
-    )
 
 
 def figures_of(moved: Shifts) -> dict[str, float]:
@@ -141,8 +156,7 @@ def _limits(value: np.ndarray, influence: np.ndarray, num_scalars: int) -> Shift
     return Shift(value, error, least, np.maximum(value + above, below - value))
 
 
-def _blocks(weighed: Weighed) -> list[slice]:
-    num_draws, num_scalars = weighed.scalars.shape
+def _blocks(num_draws: int, num_scalars: int) -> list[slice]:
     size = max(1, AT_ONCE // (num_draws * (1 + 2 * NUM_POWERS)))
     return [slice(i, min(i + size, num_scalars)) for i in range(0, num_scalars, size)]
 
@@ -160,25 +174,23 @@ def _shifts(of_q: tuple, of_p: tuple):
     return (shift, by_shift), (0.5 * np.log(variance / variance_q), by_log_sd - by_log_sd_q)
 
 
-def _moments(weighed: Weighed, inverses: list, columns: slice):
+def _moments(draws: _Halves, inverses: list, block: slice):
     """(E f, E f²) of some scalars (2, K), and what each draw adds to their errors (2, S, K): of q and of the target.
 
-    ``weighed``: in halves. ``inverses``: by draws of the other half. Inside, scalars come first and draws last, so that
-    each control of a scalar lies in one piece.
+    ``inverses``: by draws of the other half.
     """
-    f = weighed.scalars[:, columns].T
+    f, w = draws.scalars[block], draws.weights
     f = (f - f.mean(axis=1, keepdims=True)) / f.std(axis=1, keepdims=True)
-    directions = scipy.sparse.csc_array(weighed.directions[:, columns])
+    directions = draws.directions[:, block]
     directions = directions.multiply(1 / np.sqrt(directions.multiply(directions).sum(axis=0))).tocsc()
-    w = np.exp(weighed.log_weights) * f.shape[1]
     powers = np.stack([f, f * f], axis=1)  # (K, 2, S)
     change = (w - 1) * powers
     own, added = powers.copy(), change.copy()  # less what the controls explain
-    s = np.ascontiguousarray(np.asarray(weighed.z @ directions).T)
-    hermite = _hermite(s) if weighed.is_normal else []
+    s = np.asarray(directions.T @ draws.z)
+    hermite = _hermite(s) if draws.is_normal else []
     for (here, other), inverse in zip(_halves(f.shape[1]), inverses, strict=True):
         own[:, :, here] -= _explained(hermite, powers, np.ones_like(w), here, other)
-        controls = hermite if inverse is None else [*hermite, *_stein(weighed, directions, inverse, w, s)]
+        controls = hermite if inverse is None else [*hermite, *_stein(draws, directions, inverse, s)]
         added[:, :, here] -= _explained(controls, change, w, here, other)
     moments_q = own.mean(axis=2)
     moments = moments_q + added.mean(axis=2)
@@ -199,11 +211,11 @@ def _hermite(s: np.ndarray) -> list[np.ndarray]:
     return [s, square - 1, s * (square - 3), square * (square - 6) + 3]
 
 
-def _stein(weighed: Weighed, directions, inverse, w, s) -> list[np.ndarray]:
+def _stein(draws: _Halves, directions, inverse, s) -> list[np.ndarray]:
     """w (div h + hᵀg) for h = φ(s) C b."""
-    field = np.asarray(inverse @ directions)
+    field, w = np.asarray(inverse @ directions), draws.weights
     spread = np.asarray(directions.multiply(field).sum(axis=0))[:, None]
-    along, power = w * (weighed.gradient @ field).T, w  # type: ignore[operator]
+    along, power = w * (field.T @ draws.gradient), w
     found = [along]
     for p in range(1, NUM_POWERS):
         along = s * along

@@ -6,6 +6,7 @@ affordable number would show it; gradients of the log density are asked for only
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -92,7 +93,9 @@ def correct(
         allowed = most if steep is None else max(min(most, STEEP_ROUNDS * size), num_draws)
         if num_draws >= allowed or (needed > allowed and (steep is not None or dim > LARGEST)):
             return answer
-        rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), -(-allowed // size)))]
+        promises_hold = steep is not None  # as they rarely do of densities alone
+        wanted = max(2 * len(rounds), math.ceil(needed / size) if promises_hold else 0)
+        rounds += [draw(i) for i in range(len(rounds), min(wanted, -(-allowed // size)))]
 
 
 def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: int) -> Float[np.ndarray, "S dim"]:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from credo.algorithm import Options, stream
-from credo.crew import num_cores
+from credo.cores import num_cores
 from credo.diagnose.verdict import judge
 from credo.memory import footprint
 from credo.methods.particles.importance import MEMORY, has_evidence

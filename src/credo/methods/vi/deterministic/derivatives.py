@@ -9,7 +9,6 @@ one native function (native.py).
 import math
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float
 
-from credo.crew import num_cores
+from credo.cores import num_cores, workers
 from credo.linalg.products import second_order
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.subproblem import Dense, columns
@@ -96,10 +95,9 @@ class AtPositions:
         if cores == 1:
             yield from ((rows, call(rows)) for rows in parts)
             return
-        with ThreadPoolExecutor(cores) as pool:
-            for first in range(0, len(parts), cores):  # no more under way than are wanted before a deadline
-                group = parts[first : first + cores]
-                yield from zip(group, pool.map(call, group), strict=True)
+        for first in range(0, len(parts), cores):  # no more under way than are wanted before a deadline
+            group = parts[first : first + cores]
+            yield from zip(group, workers().map(call, group), strict=True)
 
     def evaluate(self, objective, args, u: np.ndarray, minimum: float, last: Proposal | None) -> Evaluation:
         is_open = minimum == -math.inf

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from jaxtyping import Float
 
-from credo.crew import num_cores
+from credo.cores import num_cores
 from credo.linalg.blas import ONE_THREAD
 from credo.methods.vi.cavi.mixture.statistics import Features
 

@@ -1,0 +1,21 @@
+"""All cores, for work in this process that releases Python's lock."""
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def workers() -> ThreadPoolExecutor:
+    """Threads for short pieces of work, none of which waits for another: starting threads takes about a millisecond
+    each. What has signals to hear, or an end of its own, keeps threads of its own."""
+    return ThreadPoolExecutor(num_cores(), thread_name_prefix="credo")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=workers.cache_clear)

@@ -1,0 +1,29 @@
+"""Threads for short pieces of work: started once, and again in a process that was forked."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from credo.cores import num_cores, workers
+
+
+def test_threads_are_started_once():
+    assert workers() is workers()
+    assert list(workers().map(lambda i: i * i, range(20))) == [i * i for i in range(20)]
+    assert num_cores() >= 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_threads_of_its_own():
+    program = """
+import os
+from credo.cores import workers
+workers().submit(len, "ab").result()
+child = os.fork()
+if child == 0:
+    os._exit(workers().submit(len, "abc").result(timeout=20))
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
