@@ -1,7 +1,8 @@
 """One variational fit in one process: ``vi.py`` starts it, and reads the JSON of its last line.
 
 python one_approximation.py '{"kind": "credo", "problem": "radon", "family": "full-rank", "name": "Credo ADVI", …}'
-kinds: long (the family's best ELBO), credo (a fit to its own end), peer (steps until the ELBO reaches ``mark``)
+kinds: long (the family's best ELBO), credo (a fit to its own end), peer (steps until the ELBO reaches ``mark``), match
+(Credo's BatchAndMatch as a peer is measured)
 """
 
 import json
@@ -97,7 +98,25 @@ def peer(problem, family: str, name: str, key: int, rate: float, mark: float, bu
     }
 
 
-KINDS = {"long": long, "credo": credo, "peer": peer}
+def match(problem, family: str, key: int, mark: float, **_) -> dict:
+    """BatchAndMatch cut after more and more steps, a fifth more each time, until its ELBO reaches ``mark``."""
+    from approximators.credo_fits import read
+
+    import credo
+    import credo.vi
+
+    target, steps = problem.credo_target(problem.data()), 1
+    evaluate = evaluation(problem, target)
+    while True:
+        posterior = credo.fit(target, credo.vi.BatchAndMatch(max_steps=steps, num_draws=1), key=key, progress=False)
+        elbo = evaluate(read(posterior, family))
+        is_there, is_over = elbo >= mark - LATE, posterior.info["num_steps"] < steps
+        if is_there or is_over:
+            return {"gradients": posterior.info["num_gradients"], "elbo": elbo, "reached": is_there}
+        steps = math.ceil(1.2 * steps)
+
+
+KINDS = {"long": long, "credo": credo, "peer": peer, "match": match}
 
 if __name__ == "__main__":
     from posteriors import POSTERIORS

@@ -84,6 +84,11 @@ def peer_fits(options, model: str, family: str, mark: float) -> dict[str, dict]:
     return found
 
 
+def middle_gradients(fits: list[dict]) -> dict:
+    reached = [fit["gradients"] for fit in fits if fit.get("reached")]
+    return {"gradients": median(reached)} if 2 * len(reached) >= len(fits) else {"error": "mark not reached"}
+
+
 def rank(fit: dict) -> tuple:
     """Those that reached the mark by their time, then the others by how near they came, then failures."""
     if "error" in fit:
@@ -105,6 +110,10 @@ def compare(options, model: str, family: str) -> dict:
     best = max([best, *(fit["elbo"] for fit in peers.values() if "error" not in fit)])
     for fit in own.values():
         fit["reached"] = "error" not in fit and fit["elbo"] >= best - NEAR
+    if "Credo BatchAndMatch" in own:
+        asked = {"kind": "match", "problem": model, "family": family, "mark": best - NEAR}
+        fits = [ask(options, "credo", **asked, key=key) for key in range(options.keys)]
+        return {"best": best, "credo": own, "peers": peers, "matched": middle_gradients(fits)}
     return {"best": best, "credo": own, "peers": peers}
 
 

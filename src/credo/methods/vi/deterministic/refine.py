@@ -12,7 +12,7 @@ from credo.methods.optimise.newton import Evaluation, Optimum, Proposal, Status,
 from credo.methods.optimise.subproblem import Dense
 from credo.methods.vi.deterministic.gaussian import FixedDraws
 
-TOLERANCE = 1e-4  # decrement: F lacks half its square in nats
+TOLERANCE = 1e-3  # decrement: F lacks half its square in nats
 MAX_STEPS = 40
 LEAST = 1e-8  # yᵀs over |y||s|: below it y is rounding, or the curvature is not positive
 
