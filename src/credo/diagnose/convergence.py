@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from scipy.fft import next_fast_len
 from scipy.special import betaincinv, ndtri
 
+from credo.cores import num_cores, workers
 from credo.status import CredoError
 from credo.storage import column_blocks, release
 
@@ -24,7 +25,8 @@ Draws = Float[np.ndarray, "chain draw k"]
 Figures = Float[np.ndarray, " k"]
 
 MIN_DRAWS = 4  # two draws a half chain: the least that has a variance
-BLOCK = 2**20  # draws worked on at once (8 MB an array: stays in cache, and bounds memory)
+BLOCK = 2**20  # draws worked on at once by all cores (8 MB an array: stays in cache, and bounds memory)
+LEAST = 2**16  # draws worth a thread
 
 
 class Convergence(NamedTuple):
@@ -218,15 +220,20 @@ def _by_blocks(
     x = _checked(x)
     num_chains, num_draws, k = x.shape
     answer = np.full((rows or 1, k), np.nan)
+
+    def fill(columns: slice) -> None:
+        block = np.ascontiguousarray(np.moveaxis(x[:, :, columns], 2, 0), dtype=float)
+        release(x)
+        pooled = _pool(block)
+        usable = np.all(np.isfinite(pooled), axis=-1) & np.any(pooled != pooled[:, :1], axis=-1)
+        if usable.any():
+            block = block if usable.all() else block[usable]
+            answer[:, columns][:, usable] = figure(block)
+
     if num_draws >= least and num_chains:
-        for columns in column_blocks(num_chains * num_draws, k, BLOCK):
-            block = np.ascontiguousarray(np.moveaxis(x[:, :, columns], 2, 0), dtype=float)
-            release(x)
-            pooled = _pool(block)
-            usable = np.all(np.isfinite(pooled), axis=-1) & np.any(pooled != pooled[:, :1], axis=-1)
-            if usable.any():
-                block = block if usable.all() else block[usable]
-                answer[:, columns][:, usable] = figure(block)
+        at_once = max(BLOCK // num_cores(), min(BLOCK, LEAST))
+        each = list(column_blocks(num_chains * num_draws, k, at_once))
+        list(workers().map(fill, each) if len(each) > 1 else map(fill, each))
     return answer if rows else answer[0]
 
 

@@ -99,17 +99,17 @@ def _gradients(draws: FixedDraws, objective, args, optimum: Optimum) -> tuple[np
     each = np.concatenate([g, draws.by_entries(g)], axis=1)
     each = 0.5 * (each[:num_pairs] + each[num_pairs:])
     assert A is not None
-    assert A is not None and at.hessians is not None
+    assert at.hessians is not None
     H, curvature = coordinates.scaled(at.hessians), A[:dim, :dim] @ C
-    if coordinates.is_diagonal and has_unit_squares(z) and not is_quadrature(z):  # the terms in z_i² alone
-        squares, scales = np.square(z[:num_pairs]) - 1, np.diagonal(C)
-        M = np.einsum("kai,ki->ai", H, z) * scales / len(z)  # E[z_i ∂g_a/∂z_i] = E[z_i H_ai] C_ii
+    if is_quadrature(z):
+        quadratics = z[:num_pairs, :, None] * z[:num_pairs, None, :] - np.eye(dim)
+        M = np.tensordot(H, z, axes=(0, 0)).transpose(0, 2, 1) @ C / len(z)  # E[z_i ∂g_a/∂z_j] = Σ_l E[z_i H_al] C_lj
+        symmetric = 0.5 * (M + M.transpose(0, 2, 1))
+        of_g = 0.5 * quadratics.reshape(num_pairs, -1) @ symmetric.reshape(dim, -1).T
+        products = -curvature @ quadratics
+        return each, np.concatenate([of_g, products[:, coordinates.rows, coordinates.columns]], axis=1)
+    if coordinates.is_diagonal and has_unit_squares(z):  # the terms in z_i² alone
+        squares = np.square(z[:num_pairs]) - 1
+        M = np.einsum("kai,ki->ai", H, z) * np.diagonal(C) / len(z)
         return each, np.concatenate([0.5 * squares @ M.T, -np.diagonal(curvature) * squares], axis=1)
-    if not is_quadrature(z):
-        return each, np.zeros_like(each)
-    quadratics = z[:num_pairs, :, None] * z[:num_pairs, None, :] - np.eye(dim)
-    M = np.tensordot(H, z, axes=(0, 0)).transpose(0, 2, 1) @ C / len(z)  # E[z_i ∂g_a/∂z_j] = Σ_l E[z_i H_al] C_lj
-    symmetric = 0.5 * (M + M.transpose(0, 2, 1))
-    of_g = 0.5 * quadratics.reshape(num_pairs, -1) @ symmetric.reshape(dim, -1).T
-    products = -curvature @ quadratics
-    return each, np.concatenate([of_g, products[:, coordinates.rows, coordinates.columns]], axis=1)
+    return each, np.zeros_like(each)
