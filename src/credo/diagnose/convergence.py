@@ -231,9 +231,11 @@ def _by_blocks(
             answer[:, columns][:, usable] = figure(block)
 
     if num_draws >= least and num_chains:
-        at_once = max(BLOCK // num_cores(), min(BLOCK, LEAST))
-        each = list(column_blocks(num_chains * num_draws, k, at_once))
-        list(workers().map(fill, each) if len(each) > 1 else map(fill, each))
+        threads = min(num_cores(), max(BLOCK // LEAST, 1))
+        each = list(column_blocks(num_chains * num_draws, k, BLOCK // threads))
+        for first in range(0, len(each), threads):
+            group = each[first : first + threads]
+            list(workers().map(fill, group) if len(group) > 1 else map(fill, group))
     return answer if rows else answer[0]
 
 
