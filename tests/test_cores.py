@@ -6,13 +6,27 @@ import sys
 
 import pytest
 
-from credo.cores import num_cores, workers
+from credo.cores import in_groups, num_cores, workers
 
 
 def test_threads_are_started_once():
     assert workers() is workers()
     assert list(workers().map(lambda i: i * i, range(20))) == [i * i for i in range(20)]
     assert num_cores() >= 1
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_no_more_begins_than_is_asked_for(at_once):
+    begun = []
+
+    def square(i):
+        begun.append(i)
+        return i * i
+
+    answers = in_groups(square, range(5), at_once)
+    assert next(answers) == 0
+    assert set(begun) <= set(range(at_once))
+    assert list(answers) == [1, 4, 9, 16]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 
@@ -15,6 +16,13 @@ def workers() -> ThreadPoolExecutor:
     """Threads for short pieces of work, none of which waits for another: starting threads takes about a millisecond
     each. What has signals to hear, or an end of its own, keeps threads of its own."""
     return ThreadPoolExecutor(num_cores(), thread_name_prefix="credo")
+
+
+def in_groups(function: Callable, items: Sequence, at_once: int) -> Iterator:
+    """``function`` of each item, in order, ``at_once`` of them under way; none begins before it is asked for."""
+    for first in range(0, len(items), at_once):
+        group = items[first : first + at_once]
+        yield from workers().map(function, group) if len(group) > 1 else map(function, group)
 
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork

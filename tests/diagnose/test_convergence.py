@@ -91,11 +91,14 @@ def test_ess_is_that_of_theory(phi):
     assert np.median(c.ess_mean(x)) == pytest.approx(8000 * (1 - phi) / (1 + phi), rel=0.08)
 
 
-def test_one_call_answers_as_three_whatever_the_blocks(monkeypatch):
+@pytest.mark.parametrize("cores", [1, 3])
+def test_one_call_answers_as_three_whatever_the_blocks(monkeypatch, cores):
     x = scalars(4, 100)
     x[0, 3, 2], x[1, :, 5], x[:, :, 6] = np.nan, np.inf, 2.5
     apart = np.stack([c.r_hat(x), c.ess_bulk(x), c.ess_tail(x)])
     monkeypatch.setattr(c, "BLOCK", 3 * 4 * 100)
+    monkeypatch.setattr(c, "WORTHWHILE", 4 * 100)
+    monkeypatch.setattr(c, "num_cores", lambda: cores)
     np.testing.assert_array_equal(np.stack(c.convergence(x)), apart)
     assert np.all(np.isnan(apart[:, [2, 5, 6]]))
     assert not np.any(np.isnan(np.delete(apart, [2, 5, 6], axis=1)))

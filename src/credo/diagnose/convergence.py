@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from scipy.fft import next_fast_len
 from scipy.special import betaincinv, ndtri
 
-from credo.cores import num_cores, workers
+from credo.cores import in_groups, num_cores
 from credo.status import CredoError
 from credo.storage import column_blocks, release
 
@@ -26,7 +26,7 @@ Figures = Float[np.ndarray, " k"]
 
 MIN_DRAWS = 4  # two draws a half chain: the least that has a variance
 BLOCK = 2**20  # draws worked on at once by all cores (8 MB an array: stays in cache, and bounds memory)
-LEAST = 2**16  # draws worth a thread
+WORTHWHILE = 2**16  # draws for a thread
 
 
 class Convergence(NamedTuple):
@@ -231,11 +231,9 @@ def _by_blocks(
             answer[:, columns][:, usable] = figure(block)
 
     if num_draws >= least and num_chains:
-        threads = min(num_cores(), max(BLOCK // LEAST, 1))
+        threads = min(num_cores(), max(BLOCK // WORTHWHILE, 1))
         each = list(column_blocks(num_chains * num_draws, k, BLOCK // threads))
-        for first in range(0, len(each), threads):
-            group = each[first : first + threads]
-            list(workers().map(fill, group) if len(group) > 1 else map(fill, group))
+        list(in_groups(fill, each, threads))
     return answer if rows else answer[0]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float
 
-from credo.cores import num_cores, workers
+from credo.cores import in_groups, num_cores
 from credo.linalg.products import second_order
 from credo.methods.optimise.newton import Evaluation, Proposal
 from credo.methods.optimise.subproblem import Dense, columns
@@ -92,12 +92,7 @@ class AtPositions:
                 return jax.block_until_ready(found)
 
         parts = [positions[first : first + size] for first in range(0, num, size)]
-        if cores == 1:
-            yield from ((rows, call(rows)) for rows in parts)
-            return
-        for first in range(0, len(parts), cores):  # no more under way than are wanted before a deadline
-            group = parts[first : first + cores]
-            yield from zip(group, workers().map(call, group), strict=True)
+        yield from zip(parts, in_groups(call, parts, cores), strict=True)  # none that a deadline would not want
 
     def evaluate(self, objective, args, u: np.ndarray, minimum: float, last: Proposal | None) -> Evaluation:
         is_open = minimum == -math.inf
