@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 import targets
 from credo.fitting import fit
 from credo.methods.vi.deterministic import small
-from credo.methods.vi.deterministic.composed import Composed
+from credo.methods.vi.deterministic.composed import MOST_PAIRS, Composed
 from credo.methods.vi.deterministic.dadvi import DADVI
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.draws import fixed_draws, is_quadrature
@@ -202,6 +202,16 @@ def test_products_find_the_same_optimum(family, monkeypatch):
     for error in ("error_of_mean", "error_of_log_sd"):  # by 15 pairs; second derivatives bring the bound down further
         assert np.max(dense.info[error]) < 4 * np.max(composed.info[error]) + 1e-3
         assert np.max(composed.info[error]) < 0.06  # draws that are not whitened leave 0.15 to log sds
+
+
+def test_products_find_the_error_of_many_draws_from_some_of_them(monkeypatch):
+    settings = {"linear_response": False, "tolerance": np.inf, "num_draws": 6 * MOST_PAIRS, "is_whitened": False}
+    target = targets.logistic().target
+    dense = dadvi(target, **settings).info
+    monkeypatch.setattr(small, "MAX_WORK", 0.0)
+    composed = dadvi(target, **settings).info
+    for error in ("error_of_mean", "error_of_log_sd", "draws_loss"):
+        assert np.all(np.abs(np.log(composed[error] / dense[error])) < 0.5)
 
 
 @pytest.mark.parametrize("family", [FullRank(), LowRank(1)], ids=["full_rank", "low_rank"])

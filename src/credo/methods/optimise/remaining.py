@@ -35,7 +35,7 @@ from credo.model.curvature import Curvature
 from credo.model.fisher import Expected
 from credo.model.target import Target
 
-MOST = 250  # products with A
+MOST, FEWEST, WORK = 250, 20, 1e11  # products with A; of them times rows times coordinates
 CLOSE = 1.1  # between the bounds of d, where they count as one
 SOLVED = 1e-3  # residual where no bound from above is known
 SEARCHES = 30  # products with H
@@ -115,7 +115,8 @@ def remaining(
     is_bounded = bool(is_apart) and bool(np.all(precision > 0))
     D = np.sqrt(precision) if is_bounded else np.ones_like(u)
     bound = np.asarray(rule.passes**2, u.dtype)
-    found = _decrement(objective.log_prior, MOST, objective.args, target, u, gradient, D, is_bounded, bound)
+    most = int(np.clip(WORK / (max(target.size, 1) * len(u)), FEWEST, MOST))
+    found = _decrement(objective.log_prior, most, objective.args, target, u, gradient, D, is_bounded, bound)
     lower, upper, is_convex, count = (each.item() for each in found)
     if not is_convex:
         return None

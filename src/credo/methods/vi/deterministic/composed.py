@@ -30,7 +30,8 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.status import CredoError
 
-SOLVED, MAX_PRODUCTS = 1e-3, 100  # of the conjugate gradients that give the error: three digits are plenty
+SOLVED, MAX_PRODUCTS = 1e-2, 100  # of the conjugate gradients that give the error: two digits are plenty
+MOST_PAIRS = 50  # by which the spread of pairs is known to a tenth
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def fit_composed(
             start=begun.q,
             responding=None,
             response_variances=None,
-            error_of_mean=_spread(of_mean) / np.sqrt(np.asarray(family.variances(q))),
-            error_of_log_sd=_spread(of_log_sd),
+            error_of_mean=_spread(of_mean, num_pairs) / np.sqrt(np.asarray(family.variances(q))),
+            error_of_log_sd=_spread(of_log_sd, num_pairs),
             loss=float(np.min(losses)),
             value=optimum.value,
             lacks=0.5 * float(optimum.gradient_norm) ** 2,
@@ -125,8 +126,8 @@ def _averages(q: Kind, noise: np.ndarray) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("objective", "averages_q"))
 def _moves(objective: Composed, args, rest, averages_q: bool):
-    """How far each pair of draws pulls means and log sds, (P, ways, dim) each; nats that this costs in expectation
-    (response.py), (ways,); and the number of products that took.
+    """How far each of some pairs of draws pulls means and log sds, (P, ways, dim) each; nats that this costs in
+    expectation (response.py), (ways,); and the number of products that took.
 
     ``args`` has q at the optimum, where the tangent is ``rest``, zero.
     """
@@ -154,18 +155,18 @@ def _moves(objective: Composed, args, rest, averages_q: bool):
         return (*sums[:3], count + jnp.sum(counts, dtype=count.dtype)), (of_mean, of_log_sd)
 
     pairs = jnp.stack(jnp.split(z, 2), axis=1)
+    num_pairs, pairs = len(pairs), pairs[:MOST_PAIRS]
     num, blank = len(pairs), jnp.zeros((1 + averages_q, *rest.shape), rest.dtype)
     sums, (of_mean, of_log_sd) = jax.lax.scan(one, (blank, blank, blank[:, 0], jnp.zeros((), jnp.int32)), pairs)
     of_move, of_gradient, of_product, count = sums
-    losses = 0.5 * (of_product - jnp.sum(of_move * of_gradient, axis=1) / num) / (num * (num - 1))
+    losses = 0.5 * (of_product - jnp.sum(of_move * of_gradient, axis=1) / num) / (num_pairs * (num - 1))
     return of_mean, of_log_sd, losses, count
 
 
-def _spread(moves) -> np.ndarray:
-    """The standard error (dim,) of a mean of pairs, from ``moves`` (P, ways, dim): of several ways, all of them upper
-    bounds (response.py), the least."""
-    moves = np.asarray(moves)
-    return np.min(np.std(moves, axis=0, ddof=1), axis=0) / np.sqrt(len(moves))
+def _spread(moves, num_pairs: int) -> np.ndarray:
+    """The standard error (dim,) of a mean of ``num_pairs``, from ``moves`` (P, ways, dim) of some: of several ways, all
+    of them upper bounds (response.py), the least."""
+    return np.min(np.std(np.asarray(moves), axis=0, ddof=1), axis=0) / np.sqrt(num_pairs)
 
 
 def _solve(product: Callable, b):

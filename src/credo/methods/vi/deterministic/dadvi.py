@@ -117,7 +117,7 @@ class DADVI:
         if wants_response and not has_curvature(family, target.dim):
             raise CredoError(
                 f"Linear response forms the curvature of {type(family).__name__}() in {target.dim} dimensions: it "
-                "serves MeanField() up to 500 and FullRank() up to 43. Leave linear_response out."
+                "serves MeanField() up to 750 and FullRank() up to 53. Leave linear_response out."
             )
 
         def draw(num_pairs: int, dim: int) -> np.ndarray:
