@@ -252,6 +252,15 @@ def test_chunks_change_nothing(monkeypatch):
     assert cut.sample(0, 6).shape == (6, 20)
 
 
+def test_what_parameters_alone_compute_cuts_no_rows(monkeypatch):
+    """Each draw of many weights would be made again for each chunk of rows."""
+    monkeypatch.setattr(stream, "MEMORY", 2**20)
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([2, 10_000])}, lambda q, x: dist.Normal(x @ q["w"].sum(1), 1.0))
+    p = Posterior(Point(np.zeros(20_000)), model.given(X, np.zeros(20)), verdict=Verdict("pass"))
+    assert p.predict(X)._stream.chunk == 20
+    assert p.predict(np.zeros((100_000, 2)))._stream.chunk < 20_000
+
+
 def test_draws_too_large_to_store_are_made_anew(monkeypatch):
     from credo.predict import monte_carlo, stratified
 

@@ -137,12 +137,11 @@ def find_layers(outputs: Callable, u, row) -> Layers:
         groups.setdefault((index.shape, index.tobytes()), []).append((index, use))
     counts = np.zeros(dim, int)
     for members in groups.values():
-        np.add.at(counts, members[0][0].ravel(), 1)
+        counts += np.bincount(members[0][0].ravel(), minlength=dim)
     layers = []
     for members in groups.values():
         index = members[0][0]
-        is_own = len(np.unique(index)) == index.size and not tainted[index].any() and np.all(counts[index] == 1)
-        if is_own:
+        if not tainted[index].any() and np.all(counts[index] == 1):  # nowhere else, nor twice in here
             layers.append(Layer(index, tuple(use for _, use in members)))
     covered = np.zeros(dim, bool)
     for layer in layers:
@@ -224,7 +223,7 @@ def _search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray) ->
             continue
         for index in given:
             if index is not None:
-                tainted[np.unique(index)] = True
+                tainted[index.ravel()] = True
     return [of(atom) for atom in jaxpr.outvars]
 
 

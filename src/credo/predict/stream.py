@@ -77,10 +77,10 @@ class Stream(NamedTuple):
 
 def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     """(what is known of the outcomes, the stream). CredoError where the likelihood cannot take these rows."""
-    outcomes, cost = _outline(law, rows, size=size)
+    outcomes, _ = _outline(law, rows, size=size)
     named = list(outcomes.values()) if isinstance(outcomes, dict) else [outcomes]
     num_rows = size or named[0].shape[0]
-    row_cost = max(cost / num_rows, 1.0)
+    row_cost = _row_cost(law, rows, size, num_rows)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
     chunk, light, is_streamed = None, None, False
     together = NUM_TEMPORARIES * law.width * element + row_cost
@@ -132,6 +132,19 @@ def _outline(law: Law, rows, *, size: int | None) -> tuple[Any, float]:
                 "with one entry a row must be indexed by a column of x."
             )
     return seen[0], of_program(jaxpr.jaxpr)
+
+
+def _row_cost(law: Law, rows, size: int | None, num_rows: int) -> float:
+    """The bytes that one row more computes: what is computed of the parameters alone is the same for all."""
+    _, cost = _outline(law, rows, size=size)
+    few = num_rows // 2
+    if size is not None and few > 0 and cost > MEMORY:
+        try:
+            _, cost_of_few = _outline(law, jax.tree.map(lambda leaf: leaf[:few], rows), size=few)
+        except CredoError:  # the rows cannot be cut
+            return max(cost / num_rows, 1.0)
+        return max((cost - cost_of_few) / (num_rows - few), 1.0)
+    return max(cost / num_rows, 1.0)
 
 
 def _can_cut(law: Law, rows, chunk: int) -> bool:
