@@ -54,12 +54,12 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
 
     None where the covariance does not part by them.
     """
-    layers, num_outputs = _varying(layers, scale), layers.num_outputs
+    layers, num_outputs = varying(layers, scale), layers.num_outputs
     if not _suits(scale, layers, num_rows * num_outputs):
         return None
     places = [sum(uses) for uses in layers.places]
     shapes = [layer.index.shape for layer in layers.layers]
-    inner, index = _inner(scale)
+    inner, index = inner_of(scale)
     pairs = separable(shapes, [count == 1 for count in places], num_outputs) if isinstance(inner, Dense) else ()
     width = num_outputs * layers.rest.size
     for i, (count, (num_in, num_out)) in enumerate(zip(places, shapes, strict=True)):
@@ -76,7 +76,7 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
 
 def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
     """Whether ``scale`` parts into blocks by these layers."""
-    inner, index = _inner(scale)
+    inner, index = inner_of(scale)
     if isinstance(inner, Dense):
         return bool(layers.layers) and num_vectors >= inner.dim // FEW and layers.num_outputs * inner.dim > SMALL
     if isinstance(inner, Diagonal | LowRank):
@@ -89,7 +89,7 @@ def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
     )
 
 
-def _varying(layers: Layers, scale: ScaleOperator) -> Layers:
+def varying(layers: Layers, scale: ScaleOperator) -> Layers:
     return layers.within(scale.index) if isinstance(scale, Embedded) else layers
 
 
@@ -150,7 +150,7 @@ def _folded(block: np.ndarray) -> Folded:
 
 def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, centre, x) -> tuple[Any, Any]:
     """``outputs(u, row)`` (M, K) and their covariances (M, K, K) at the rows of ``x``; ``prepared``: of the plan."""
-    layers = _varying(find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x)), scale)
+    layers = varying(find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x)), scale)
 
     def one(row):
         z, inputs, back = layers.linearised(centre, row)
@@ -160,8 +160,8 @@ def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, 
     J_rest = _jacobian_of_rest(outputs, layers.rest, centre, x) if layers.rest.size else None
     if prepared is not None:
         return z, _of_pairs(prepared, inputs, derivatives, J_rest, z)
-    inner, index = _inner(scale)
-    blocks = _blocks(inner, index, layers)
+    inner, index = inner_of(scale)
+    blocks = blocks_of(inner, index, layers)
     total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
     for block, a_uses, g_uses in zip(blocks, inputs, derivatives, strict=False):
         total = total + _of_layer(block, a_uses, g_uses)
@@ -173,7 +173,7 @@ def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, 
     return z, total
 
 
-def _inner(scale: ScaleOperator) -> tuple[ScaleOperator, np.ndarray | None]:
+def inner_of(scale: ScaleOperator) -> tuple[ScaleOperator, np.ndarray | None]:
     """The operator of the coordinates that vary, and which these are; None for all."""
     return (scale.inner, scale.index) if isinstance(scale, Embedded) else (scale, None)
 
@@ -197,7 +197,7 @@ def _square(lower: np.ndarray) -> np.ndarray:
     return found[::-1, ::-1]
 
 
-def _blocks(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) -> list[Block]:
+def blocks_of(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) -> list[Block]:
     if isinstance(scale, Kronecker):
         return list(scale.blocks)
     sd = scale.scale if isinstance(scale, LowRank) else jnp.sqrt(scale.diagonal())

@@ -13,11 +13,12 @@ from jaxtyping import Array
 from credo.algorithm import as_key
 from credo.model.heads import Head
 from credo.posterior.kinds import Gaussian
+from credo.predict import layer_draws
 from credo.predict.inputs import Table
 from credo.predict.links import LINKS, by_column
 from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at
 from credo.predict.outcome import cdf
-from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, centre_of, outlook
+from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, centre_of, outlook, row_outputs
 from credo.predict.stream import Law
 from credo.status import CredoError
 
@@ -152,8 +153,22 @@ def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int
     return ProjectedLaw(how, number), rows
 
 
+class LayeredLaw(MixtureLaw):
+    """Draws that are made anew; for rows by themselves, of the layers' outputs in the place of the weights."""
+
+    def by_row(self, rows):
+        assert self.head is not None
+        assert isinstance(self.kind, Gaussian)
+        head, centre = self.head, jnp.asarray(self.centre)
+        z, move = layer_draws.moves(row_outputs(self.target, head), self.kind.scale, centre, rows)
+        beside = likelihood_at(self.target, self.target.constrain(centre), rows)
+        return lambda index: head.join(z + move(as_key(self.keys[index])), beside)
+
+
 def _drawn(how: Outlook, key, number: int) -> MixtureLaw:
     """The linearised outputs at draws of the parameters: their covariances are never formed."""
     positions, keys, log_weights = MonteCarlo(number)._draws(how.kind, how.target.dim, key, False)
     kind = None if positions is not None else how.kind
-    return MixtureLaw(how.target, kind, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))
+    is_rotated = how.is_layered and isinstance(kind, Gaussian) and layer_draws.is_rotated(kind.scale)
+    law = LayeredLaw if is_rotated else MixtureLaw
+    return law(how.target, kind, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))

@@ -1,6 +1,7 @@
 """Prediction by draws: the mixture of the likelihood's distributions over draws of the posterior."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,10 @@ class MixtureLaw(eqx.Module):
             return self.average([self._at(u, key, rows[i]) for i in range(self.views)])
         return self._at(u, key, rows)
 
+    def by_row(self, rows) -> Callable[[Any], Any]:
+        """index -> p(y | x, θ) where each row is looked at alone: that may be cheaper than one θ for all rows."""
+        return functools.partial(self.likelihood, rows)
+
     def _at(self, u, key, rows) -> Any:
         if self.head is not None:
             return self._linearised(self.head, u, rows)
@@ -157,7 +162,7 @@ class MixtureLaw(eqx.Module):
         weights = jnp.exp(self.log_weights)
         if self.is_streamed:
             return self._streamed_moments(rows, weights)
-        components = self._each(lambda d: over(moments, d), rows)
+        components = self._each(lambda d: over(moments, d), self.by_row(rows))
 
         def combine(pair):
             means, variances = pair
@@ -167,22 +172,25 @@ class MixtureLaw(eqx.Module):
         return over(combine, components)
 
     def log_prob(self, rows, y) -> Float[Array, " M"]:
-        return jax.nn.logsumexp(self.log_probs(rows, y) + self.log_weights[:, None], axis=0)
+        return jax.nn.logsumexp(self._log_probs(y, self.by_row(rows)) + self.log_weights[:, None], axis=0)
 
     def log_probs(self, rows, y) -> Float[Array, "draw M"]:
         """log p(y | x, θ_s) at each draw."""
+        return self._log_probs(y, functools.partial(self.likelihood, rows))
 
+    def _log_probs(self, y, at: Callable):
         def one(d) -> Any:
             terms = over(log_prob, d, y)
             return sum(terms.values()) if isinstance(terms, dict) else terms
 
-        return self._each(one, rows)
+        return self._each(one, at)
 
     def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
         """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""
         if self.is_streamed:
             return lambda y: self.expected(lambda d: cdf(d if part is None else d[part], y), rows)
-        components = self._each(lambda d: d if part is None else d[part], rows)
+        at = functools.partial(self.likelihood, rows)
+        components = self._each(lambda d: d if part is None else d[part], at)
         weights = jnp.exp(self.log_weights)
         return lambda y: jnp.tensordot(weights, jax.vmap(lambda d: cdf(d, y))(components), axes=1)
 
@@ -220,8 +228,10 @@ class MixtureLaw(eqx.Module):
     def _streamed_moments(self, rows, weights):
         """(mean, aleatoric, epistemic), updated by each draw (West 1979)."""
 
+        at = self.by_row(rows)
+
         def look(index):
-            return over(moments, self.likelihood(rows, index))
+            return over(moments, at(index))
 
         def update(state, pair):
             total, found = state
@@ -245,11 +255,11 @@ class MixtureLaw(eqx.Module):
         pairs = (jnp.arange(self.width), weights)
         return jax.lax.scan(update, (jnp.zeros((), weights.dtype), start), pairs)[0][1]
 
-    def _each(self, function: Callable[[Any], Any], rows):
-        """``function`` of the likelihood at each draw, stacked on a leading axis."""
+    def _each(self, function: Callable[[Any], Any], at: Callable):
+        """``function`` of the likelihood ``at`` each draw, stacked on a leading axis."""
 
         def one(index):
-            return function(self.likelihood(rows, index))
+            return function(at(index))
 
         indices = jnp.arange(self.width)
         if self.batch >= self.width:

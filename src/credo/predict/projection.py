@@ -143,12 +143,12 @@ def _head(target: Target, x, *, size: int | None) -> tuple[Head | None, int, boo
 def _layers(target: Target, centre, row, *, head: Head) -> Layers | None:
     """Those of one row's outputs, for their shapes alone; None where a row cannot be seen alone."""
     try:
-        return find_layers(_row_outputs(target, head), jnp.asarray(centre), row)
+        return find_layers(row_outputs(target, head), jnp.asarray(centre), row)
     except (TypeError, ValueError, IndexError):
         return None
 
 
-def _row_outputs(target: Target, head: Head) -> Callable:
+def row_outputs(target: Target, head: Head) -> Callable:
     """(u, row) -> the outputs (K,) of one row."""
 
     def outputs(u, row):
@@ -164,7 +164,7 @@ def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_la
     target, kind, prepared = given
     centre = centre_of(kind)
     if is_layered and isinstance(kind, Gaussian):
-        return by_layers.covariances(_row_outputs(target, head), kind.scale, prepared, centre, x)
+        return by_layers.covariances(row_outputs(target, head), kind.scale, prepared, centre, x)
 
     def outputs(u, x):
         return head.split(likelihood_at(target, target.constrain(u), x))
