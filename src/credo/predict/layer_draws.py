@@ -27,7 +27,7 @@ def is_rotated(scale: ScaleOperator) -> bool:
 def moves(outputs: Callable, scale: ScaleOperator, centre, x) -> tuple[Any, Callable]:
     """(``outputs(u, row)`` (M, K) at the centre, key -> J S z (M, K), in each row by the law of the row alone).
 
-    Rows share ξ. Where they are more than a layer has inputs and outputs, drawing its weights is the cheaper way.
+    Rows share ξ. Of many rows drawing a layer's weights is the cheaper way.
     """
     layers = varying(find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x)), scale)
     blocks = blocks_of(*inner_of(scale), layers)
@@ -60,7 +60,8 @@ def moves(outputs: Callable, scale: ScaleOperator, centre, x) -> tuple[Any, Call
 def _noise(block: Block, a_uses: list) -> Callable:
     """key -> a draw of the layer's share of its outputs (M, places, out) in each of its uses."""
     num_in, num_out = block.sd.shape
-    if is_single(a_uses) and len(a_uses[0]) < num_in + num_out:
+    by_rows, by_weights = len(a_uses[0]) * num_out**2, num_in * num_out * (num_in + num_out + len(a_uses[0]))
+    if is_single(a_uses) and by_rows < by_weights:
         a = a_uses[0] if block.left is None else a_uses[0] @ block.left
         root = jnp.sqrt(jnp.square(a) @ jnp.square(block.sd))
 

@@ -126,3 +126,15 @@ def test_what_is_compared_is_what_the_user_sees():
         unconstrained = correct(draw, gradient, kind, bare(1)).figures
     assert judge(unconstrained).status == "pass"
     assert judge(seen).status == "doubtful"
+
+
+def test_entries_that_are_always_the_same_are_left_out():
+    """Of the Cholesky factor of a correlation matrix: a one, and the zeros above the diagonal."""
+    y = np.random.default_rng(0).multivariate_normal([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]], size=2_000)
+    model = credo.Model(
+        {"L": dist.LKJCholesky(2, 1.0)},
+        lambda params, x: dist.MultivariateNormal(np.zeros((x.shape[0], 2)), scale_tril=params["L"]),
+    )
+    posterior = credo.fit(model.given(np.zeros(2_000), y), credo.Laplace(), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["log_sd_limit"] > 0

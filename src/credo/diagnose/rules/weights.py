@@ -97,6 +97,17 @@ WEIGHTS: dict[str, Rule] = {
         "this library",
         "The log evidence is known to ± {value:.2g} nats (0.2 passes). Raise num_particles, or ess_share.",
     ),
+    "evidence_gap": Rule(
+        "by how many nats the path's log evidence and that of bridge sampling from its draws differ, beyond three "
+        "standard errors",
+        "at most",
+        0.1,
+        ANY,
+        "this library; Meng & Wong (1996)",
+        "The log evidence along the path is off by {value:.2g} nats at least from that of bridge sampling between the "
+        "draws and a Gaussian (0.1 passes): on the way particles did not spread along some narrow part. "
+        "Raise ess_share and num_particles, or begin nearer, at SMC(reference=credo.fit(target, credo.Laplace())).",
+    ),
     "mutation_correlation": Rule(
         "largest correlation of particles with where they were before their moves at one temperature",
         "at most",

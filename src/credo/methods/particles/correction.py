@@ -33,6 +33,7 @@ FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
 AT_ONCE = 2_000  # draws, as many as a round has by default
+SAME = 1e-12  # of its size: rounding
 STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
 
 Draws = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -129,6 +130,10 @@ def shifts_of(
         gradients = None if gradients is None else gradients[:, free]
         moving = np.flatnonzero(abs(directions).sum(axis=0))
         values, directions = values[:, moving], directions.tocsc()[:, moving]
+    # an entry that is always the same is known, whatever q: the zeros of a Cholesky factor, the diagonal of correlations
+    varying = np.flatnonzero(~(np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)))
+    if 0 < varying.size < values.shape[1]:
+        values, directions = values[:, varying], directions.tocsc()[:, varying]
     return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
 
 

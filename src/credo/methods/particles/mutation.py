@@ -2,6 +2,7 @@
 
 H(u, r) = −log γ_β(u) + ½ rᵀr,  u = S x         r ~ N(0, I), in coordinates x in which the particles are white
 ε_i ~ ε · Uniform(0.8, 1.2)                     each particle's own step, so that no orbit closes for all of them
+ε_i · exp(−3 max(v, 0)),  v ~ Uniform(−1, 1)    and short ones, for the narrow part of a funnel
 L leapfrog steps, the end accepted with probability min(1, exp(H_0 − H_L))        (Neal 2011, section 5.3)
 
 All particles take the same number of steps, and so none waits for another. Where ℓ is −inf or not a number γ_β is 0,
@@ -23,6 +24,7 @@ from credo.methods.particles.path import Path
 from credo.tree import where
 
 JITTER = 0.2  # of the step size: a quarter of a period of a Gaussian keeps a correlation of 0.2 at most
+SHORT = 3.0  # of every other move: by how much the log of its step may be less
 
 
 class Particles(NamedTuple):
@@ -102,10 +104,10 @@ def _moves(path: Path, particle: Particles, kernel: Kernel, key_of):
         start, acceptance = carry
         is_first = i < 0
         # one call for all random numbers: each would compile a generator of its own
-        v = jax.random.uniform(key_of(i), (start.position.size + 2,), dtype, np.nextafter(-1, 0, dtype=dtype), 1)
-        momentum = np.sqrt(2).astype(dtype) * lax.erf_inv(v[:-2])
-        jitter, choice = v[-2], 0.5 * (v[-1] + 1)
-        step_size = jnp.where(is_first, 0, kernel.step_size * (1 + JITTER * jitter))
+        v = jax.random.uniform(key_of(i), (start.position.size + 3,), dtype, np.nextafter(-1, 0, dtype=dtype), 1)
+        momentum = np.sqrt(2).astype(dtype) * lax.erf_inv(v[:-3])
+        jitter, choice, shorter = v[-2], 0.5 * (v[-1] + 1), jnp.exp(-SHORT * jnp.maximum(v[-3], 0))
+        step_size = jnp.where(is_first, 0, kernel.step_size * (1 + JITTER * jitter) * shorter)
 
         def leap(_, carry):
             state, r = carry

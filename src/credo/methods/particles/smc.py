@@ -11,12 +11,13 @@ from scipy.special import logsumexp
 
 from credo.algorithm import Options, stream
 from credo.cores import num_cores
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import RULES, judge
 from credo.memory import footprint
+from credo.methods.particles.bridge import bridge
 from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
-from credo.methods.particles.tempering import Population, Tempered, temper
+from credo.methods.particles.tempering import Population, Tempered, scale_of, temper
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import mcse_of_weighted_mean
@@ -26,6 +27,8 @@ from credo.status import CredoError, Estimate, Verdict
 from credo.stopping import Stopping
 
 BEGIN, RESAMPLE, MOVE = 0, 1, 2  # streams of the key
+CERTAIN = 3.0  # standard errors
+FEWEST = 4  # islands: two halves, in each of which a spread can be seen
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,12 @@ class SMC:
     a density to begin at in place of the prior, for priors that cannot be drawn from; a posterior given as ``start``
     serves too. It should be wider than the target.
 
-    The answer holds weighted draws (islands, particles, dim), equal within an island; ``log_evidence`` with its Monte
-    Carlo error (None under an improper prior); ``mcse_mean`` in its summary. ``info``: ``temperatures`` (beta),
-    ``acceptance``, ``num_moves`` and ``correlation`` at each, and ``log_evidence_islands``. Modes that no draw of the
-    prior comes near stay unseen, here as everywhere.
+    The answer holds weighted draws (islands, particles, dim), equal within an island; ``mcse_mean`` in its summary;
+    ``log_evidence`` with its Monte Carlo error (None under an improper prior). It is known twice, by the path's weights
+    and by bridge sampling between the draws and a Gaussian (bridge.py; with four islands or more): the answer is the
+    one of smaller error, and where they differ the verdict says so. ``info``: ``temperatures`` (beta), ``acceptance``,
+    ``num_moves`` and ``correlation`` at each; ``path_evidence``, ``log_evidence_islands``, ``bridge_evidence``. Modes
+    that no draw of the prior comes near stay unseen, here as everywhere.
     Raises CredoError where the prior is improper, the likelihood nowhere finite, or the time limit comes before the
     end: what there is then is no posterior.
 
@@ -82,8 +87,12 @@ class SMC:
             population = _inside(population)
             generator = np.random.default_rng(stream(key, RESAMPLE).tolist())
             done = temper(population, islands.move, generator, ess_share=self.ess_share, max_moves=self.max_moves)
+            bridged = None
+            if has_evidence(target) and self.islands >= FEWEST:
+                bridged = bridge(done.population, done.log_z, islands.evaluate, generator)
         log_weights = np.repeat((done.log_z - logsumexp(done.log_z))[:, None] - np.log(size), size, axis=1)
-        evidence = log_evidence(done.log_z)
+        along = log_evidence(done.log_z)
+        evidence = along if bridged is None or not bridged.error < along.error else bridged
         info = {
             "num_gradients": int(done.each("num_gradients").sum()),
             "num_densities": self.islands * size,
@@ -92,12 +101,14 @@ class SMC:
             "correlation": done.each("correlation"),
             "num_moves": done.each("num_moves"),
             "log_evidence_islands": done.log_z,
+            "path_evidence": along,
+            "bridge_evidence": bridged,
             "seconds": {"tempering": time.monotonic() - begun},
         }
         return Posterior(
             Draws(done.population.position, log_weights.astype(done.population.position.dtype)),
             target,
-            verdict=_verdict(done, log_weights, evidence, share),
+            verdict=_verdict(done, log_weights, along, bridged, share),
             info=info,
             log_evidence=evidence if has_evidence(target) else None,
         )
@@ -145,6 +156,15 @@ class _Islands:
 
         population, acceptance = self._stack(type(kernel.scale).__name__, one)
         return population, float(np.mean(acceptance))
+
+    def evaluate(self, position: np.ndarray) -> Population:
+        """Particles at positions (island, particle, dim), by moves that are none: their program is there already."""
+        shape, dtype = position.shape[:2], position.dtype
+        scale = scale_of(position, np.full(shape, 1 / np.prod(shape)))
+        one, none = np.ones((), dtype), np.zeros((), np.int32)
+        still = Kernel(one, scale, one, none, none)
+        unknown = np.zeros(shape, dtype)
+        return self.move(Population(position, unknown, unknown), still, 0, 0)[0]
 
     def _stack(self, program: str, function):
         """The answers for all islands as NumPy arrays with the island in front."""
@@ -197,7 +217,7 @@ def _inside(population: Population) -> Population:
     return population._replace(gain=np.where(is_inside, population.gain, -np.inf).astype(population.gain.dtype))
 
 
-def _verdict(done: Tempered, log_weights, evidence: Estimate, undefined_share: float) -> Verdict:
+def _verdict(done: Tempered, log_weights, along: Estimate, bridged: Estimate | None, undefined_share: float) -> Verdict:
     position = done.population.position
     u, weights = position.reshape(-1, position.shape[-1]).astype(float), np.exp(log_weights).ravel()
     variance = weights @ (u - weights @ u) ** 2
@@ -206,7 +226,7 @@ def _verdict(done: Tempered, log_weights, evidence: Estimate, undefined_share: f
         num_effective = np.minimum(variance / error**2, len(u))
     figures = {
         "island_ess": float(np.min(num_effective)),
-        "evidence_error": evidence.error,
+        "evidence_error": along.error if bridged is None else min(along.error, bridged.error),
         "mutation_correlation": float(np.max(done.each("correlation"))),
         "mutation_acceptance": float(np.min(done.each("acceptance"))),
         "num_ancestors": int(done.is_ancestor.sum()),
@@ -216,4 +236,11 @@ def _verdict(done: Tempered, log_weights, evidence: Estimate, undefined_share: f
         "num_temperatures": len(done.moved),
         "num_draws": len(u),
     }
+    if bridged is not None and bridged.error <= RULES["evidence_error"].passes:  # beyond, it can tell nothing
+        figures["evidence_gap"] = _gap(along, bridged)
     return judge(figures)
+
+
+def _gap(a: Estimate, b: Estimate) -> float:
+    """What is certain of the difference, in nats."""
+    return max(0.0, abs(a.value - b.value) - CERTAIN * float(np.hypot(a.error, b.error)))

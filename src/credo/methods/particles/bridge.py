@@ -1,0 +1,82 @@
+"""Bridge sampling between particles of the target and a Gaussian (Meng & Wong 1996): the evidence from its other end.
+
+With l = log p(u, D) − log q(u) at n_p particles of the target and n_q draws of q, s_p and s_q their shares of all,
+
+    Z = mean_q [e^l / (s_p e^l + s_q Z)] / mean_p [1 / (s_p e^l + s_q Z)]
+
+solved by iteration. Both means are of bounded terms, so that no tail weighs; nothing of the path is in it. q is fitted
+to one half of the islands and serves the other, in turn. Error: of the particles' mean by the spread of the islands.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+from credo.linalg.dense import Dense
+from credo.methods.particles.mutation import Particles
+from credo.methods.particles.tempering import Population, scale_of
+from credo.status import Estimate
+
+SETTLED, MOST_ROUNDS = 1e-8, 1_000
+
+
+def bridge(
+    population: Population,
+    log_shares: Float[np.ndarray, " K"],
+    evaluate: Callable[[np.ndarray], Particles],
+    generator: np.random.Generator,
+) -> Estimate:
+    """log p(D) from particles of the target in islands, which count by ``log_shares``.
+
+    ``evaluate(u)``: positions (K, n, dim) as particles.
+    """
+    position = np.asarray(population.position, np.float64)
+    num_islands, size, dim = position.shape
+    white = generator.normal(size=position.shape)
+    shares = np.exp(log_shares - logsumexp(log_shares))
+    halves = np.arange(num_islands) % 2 == 0, np.arange(num_islands) % 2 == 1
+    drawn, z_of_particles, log_dets = np.empty_like(position), np.empty_like(position), np.empty(num_islands)
+    for here, other in (halves, halves[::-1]):
+        weights = np.repeat(shares[other, None] / np.sum(shares[other]) / size, size, axis=1)
+        mean = np.tensordot(weights, position[other], axes=2)
+        scale = scale_of(position[other], weights)
+        S = np.asarray(scale.lower if isinstance(scale, Dense) else np.diag(scale.diagonal()), np.float64)
+        drawn[here] = mean + white[here] @ S.T
+        z_of_particles[here] = np.linalg.solve(S, (position[here] - mean).reshape(-1, dim).T).T.reshape(-1, size, dim)
+        log_dets[here] = np.sum(np.log(np.diagonal(S)))
+
+    def ratio(particles: Particles, z: np.ndarray) -> np.ndarray:
+        log_q = -0.5 * np.sum(z**2, axis=-1) - log_dets[:, None] - 0.5 * dim * np.log(2 * np.pi)
+        value = np.asarray(particles.log_base, np.float64) + np.asarray(particles.gain, np.float64)
+        return np.where(np.isfinite(value), value, -np.inf) - log_q
+
+    of_particles = ratio(population, z_of_particles)
+    of_draws = ratio(evaluate(drawn.astype(population.position.dtype)), white)
+    found = [_solve(of_particles[half], shares[half], of_draws[half]) for half in halves]
+    values, errors = np.array(found).T
+    return Estimate(float(np.mean(values)), float(np.linalg.norm(errors) / len(halves)), "monte carlo")
+
+
+def _solve(of_particles, shares, of_draws) -> tuple[float, float]:
+    """log Z and its standard error, from l of both; the first (K, n), by islands that count by ``shares``."""
+    shares = shares / np.sum(shares)
+    log_z = float(np.max(of_draws[np.isfinite(of_draws)], initial=-np.inf))
+    for _ in range(MOST_ROUNDS):
+        above, below = _terms(of_draws, log_z), _terms(of_particles, log_z, is_inverse=True)
+        step = float(np.log(np.mean(above)) - np.log(shares @ np.mean(below, axis=1)))
+        log_z += step
+        if not abs(step) > SETTLED:
+            break
+    above, below = _terms(of_draws, log_z), np.mean(_terms(of_particles, log_z, is_inverse=True), axis=1)
+    of_q = np.std(above) / np.sqrt(above.size) / np.mean(above)
+    mean = shares @ below
+    of_p = np.sqrt(np.sum((shares * (below - mean)) ** 2) * len(shares) / (len(shares) - 1)) / mean
+    return log_z, float(np.hypot(of_q, of_p))
+
+
+def _terms(ratios, log_z: float, *, is_inverse: bool = False):
+    """2 e^l / (e^l + Z), or 2 Z / (e^l + Z): there are as many draws as particles."""
+    difference = np.clip(ratios - log_z, -700, 700)
+    return 2 / (1 + np.exp(difference if is_inverse else -difference))
