@@ -130,7 +130,7 @@ def shifts_of(
         gradients = None if gradients is None else gradients[:, free]
         moving = np.flatnonzero(abs(directions).sum(axis=0))
         values, directions = values[:, moving], directions.tocsc()[:, moving]
-    # an entry that is always the same is known, whatever q: the zeros of a Cholesky factor, the diagonal of correlations
+    # an entry that is always the same is known, whatever q: zeros of a Cholesky factor, the diagonal of correlations
     varying = np.flatnonzero(~(np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)))
     if 0 < varying.size < values.shape[1]:
         values, directions = values[:, varying], directions.tocsc()[:, varying]
