@@ -438,3 +438,32 @@ def test_modules_of_several_inputs():
     columns = {name: leaf.numpy() for name, leaf in by_name.items()}
     target = BayesianNetwork(network.apply, network.params, head=Gaussian(1.0)).given(columns, np.zeros(4))
     assert target.dim == 7
+
+
+@pytest.mark.filterwarnings("ignore:The rows of padding")
+def test_padding_rows_are_constants():
+    """torch's training leaves them as they are; the prior would give them any value."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 4, padding_idx=2)
+            self.out = nn.Linear(4, 2)
+
+        def forward(self, tokens):
+            return self.out(self.table(tokens).mean(1))
+
+    tokens = np.random.default_rng(0).integers(0, 5, size=(60, 3))
+    module = Words()
+    with torch.no_grad():
+        module.table.weight[2] = torch.tensor([0.5, -1.0, 0.0, 2.0])
+    network = from_torch(module, tokens)
+    assert any("padding_idx" in note and "table.weight" in note for note in network.notes)
+    moved = {**network.params, "table": {"weight": network.params["table"]["weight"] + 3.0}}
+    with torch.no_grad():
+        module.table.weight[[0, 1, 3, 4]] += 3.0
+        expected = module(torch.as_tensor(tokens)).numpy()
+    np.testing.assert_allclose(network.apply(moved, tokens), expected, atol=1e-5)
+    again = to_torch(module, moved)
+    np.testing.assert_allclose(again.table.weight[2].detach(), [0.5, -1.0, 0.0, 2.0])
+    np.testing.assert_allclose(again.table.weight[0].detach(), moved["table"]["weight"][0], rtol=1e-6)

@@ -279,3 +279,54 @@ def test_a_saved_posterior_knows_the_weights_it_was_fitted_to(tmp_path):
     for params, sentence in ((wider, r"this model.s are weights.in.b\[4\]"), (renamed, "weights.(first|in)")):
         with pytest.raises(credo.CredoError, match=sentence):
             credo.load(tmp_path / "fit", BayesianNetwork(apply, params, head=Gaussian(0.5)))
+
+
+@pytest.mark.filterwarnings("ignore:The density holds a float32 constant")
+def test_rows_that_lean_on_each_other():
+    """Batch statistics of training, which a prediction of fewer rows would not have."""
+
+    def normalised(params, x):
+        h = x @ params["in"]["w"]
+        return jnp.tanh((h - h.mean(0)) / h.std(0)) @ params["out"]["w"]
+
+    def by_product(params, x):
+        return x @ (x.T @ x) @ params["in"]["w"] @ params["out"]["w"]
+
+    for leaning in (normalised, by_product):
+        with pytest.raises(credo.CredoError, match="a row changes with the rows beside it"):
+            BayesianNetwork(leaning, weights(), head=Gaussian()).given(X, Y)
+
+    def along_features(params, x):  # of as many as there are rows
+        h = jnp.concatenate([x @ params["in"]["w"]] * 4, axis=1)
+        return jnp.tanh((h - h.mean(1, keepdims=True)).T.T[:, :3]) @ params["out"]["w"]
+
+    assert BayesianNetwork(along_features, weights(), head=Gaussian()).given(X, Y).size == 12
+
+    adjacency = np.random.default_rng(3).integers(2, size=(12, 12)).astype(float)
+
+    def graph(params, x):  # all of its rows at once
+        return jnp.tanh(adjacency @ x @ params["in"]["w"]) @ params["out"]["w"]
+
+    assert BayesianNetwork(graph, weights(), head=Gaussian()).given(X, Y).size == 12
+
+
+@pytest.mark.parametrize(
+    ("outputs", "head", "sentence"),
+    [
+        (lambda z: {"logits": z}, Categorical(), "a dict of 'logits'.*return one of them"),
+        (lambda z: (z, z), Categorical(), "takes one array of outputs, and the network returns 2"),
+        (lambda z: (z, 0.0), Poisson(), "takes one array of outputs, and the network returns 2"),
+    ],
+)
+def test_more_outputs_than_a_head_takes(outputs, head, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        BayesianNetwork(lambda p, x: outputs(apply(p, x)), weights(3), head=head).given(X, COUNTS % 3)
+
+
+@pytest.mark.parametrize(
+    ("y", "sentence"),
+    [(np.eye(3)[COUNTS % 3], r"one-hot.*argmax\(axis=1\)"), (COUNTS[:, None] % 3, r"\(12, 1\).*y.ravel\(\)")],
+)
+def test_labels_in_other_shapes(y, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        network(Categorical(), 3).given(X, y)

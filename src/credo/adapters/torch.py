@@ -5,6 +5,7 @@ training alone stays as in evaluation: dropout is off, batch normalisation keeps
 """
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,9 @@ def from_torch(module, x: Any = None) -> Network:
     ``x``: example inputs, a few rows as NumPy arrays or tensors (M, …), a tuple of arguments or a dict of keyword
     arguments; without them the module is read when first applied, from the shapes it then meets, and tried on made-up
     numbers. The weights keep torch's names and layout (``params["conv"]["weight"]`` is (out, in, …)); tied ones stand
-    once. The module itself is not changed. Buffers and weights without ``requires_grad`` are constants; dropout is off
-    and batch normalisation keeps the statistics of training, which a warning says and ``notes`` keeps.
+    once. The module itself is not changed. Buffers and weights without ``requires_grad`` are constants, and so is what
+    an embedding gives for its ``padding_idx``; dropout is off and batch normalisation keeps the statistics of training:
+    a warning says so, and ``notes`` keeps it.
     Raises CredoError for an operator that JAX code is lacking for, for weights of mixed precision, for a module whose
     rows lean on one another, and where the outputs of the two differ at the example.
 
@@ -52,7 +54,7 @@ def from_torch(module, x: Any = None) -> Network:
     trainable = {name: p for name, p in frozen.named_parameters() if p.requires_grad}
     dtype = check_dtypes({n: str(p.dtype).removeprefix("torch.") for n, p in trainable.items()}, "module.float() say")
     params = nested({name: array(p).astype(dtype) for name, p in trainable.items()})
-    apply = TorchNetwork(frozen, params, dtype)
+    apply = TorchNetwork(frozen, params, dtype, _padding(torch, frozen))
     if x is not None:
         x = jax.tree.map(lambda leaf: leaf.detach().cpu().numpy() if hasattr(leaf, "detach") else leaf, x)
         apply.read(as_rows(x))
@@ -73,24 +75,29 @@ def to_torch(module, weights: Any) -> Any:
     trainable = {name: p for name, p in _unwrapped(result).named_parameters() if p.requires_grad}
     arrays = fitting(weights, {name: tuple(p.shape) for name, p in trainable.items()})
     with torch.no_grad():
+        held = _padding(torch, _unwrapped(result))
         for name, parameter in trainable.items():
             parameter.copy_(torch.from_numpy(np.array(arrays[name])))
+        for name, (row, values) in held.items():
+            trainable[name][row] = torch.from_numpy(values)
     return result
 
 
 class TorchNetwork:
     """``(params, x) -> outputs`` of a torch module, read once for each shape of a row."""
 
-    def __init__(self, module, params: Any, dtype: str):
-        self.module, self.params, self.dtype = module, params, dtype
+    def __init__(self, module, params: Any, dtype: str, held: dict[str, tuple[int, np.ndarray]]):
+        self.module, self.params, self.dtype, self.held = module, params, dtype, held
         self.programs: dict[Any, Program] = {}
 
     def __call__(self, params: Any, x: Any) -> Any:
         kind = _kind(x)
         if kind not in self.programs:
             self.read(made_up(x))
-        program = self.programs[kind]
-        return program.run(named(params), jax.tree.leaves(_ordered(x)))
+        program, weights = self.programs[kind], named(params)
+        for name, (row, values) in self.held.items():
+            weights[name] = jnp.asarray(weights[name]).at[row].set(values)
+        return program.run(weights, jax.tree.leaves(_ordered(x)))
 
     def read(self, x: Any) -> None:
         """Export the module at rows ``x`` (M, …), and compare its outputs with JAX's."""
@@ -158,6 +165,18 @@ def _frozen(torch, module):
     return copy.deepcopy(_unwrapped(module)).cpu().eval()
 
 
+def _padding(torch, module) -> dict[str, tuple[int, np.ndarray]]:
+    """The row of padding of each table that is an embedding's alone, which torch's training leaves as it is."""
+    places = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+    uses = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    found = {}
+    for m in module.modules():
+        is_table = isinstance(m, torch.nn.Embedding | torch.nn.EmbeddingBag) and m.padding_idx is not None
+        if is_table and id(m.weight) in places and uses[id(m.weight)] == 1:
+            found[places[id(m.weight)]] = m.padding_idx, array(m.weight)[m.padding_idx].copy()
+    return found
+
+
 def _notes(torch, module, frozen) -> list[str]:
     module = _unwrapped(module)
     notes = []
@@ -180,6 +199,11 @@ def _notes(torch, module, frozen) -> list[str]:
     constants = [name for name, p in frozen.named_parameters() if not p.requires_grad]
     if constants:
         notes.append(f"The weights without requires_grad ({listed(constants)}) are constants.")
+    padding = _padding(torch, frozen)
+    if padding:
+        notes.append(
+            f"The rows of padding_idx ({listed(padding)}) are constants, whatever the posterior of these weights."
+        )
     everywhere: dict[int, list[str]] = {}
     for name, p in frozen.named_parameters(remove_duplicate=False):
         everywhere.setdefault(id(p), []).append(name)

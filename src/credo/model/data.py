@@ -169,6 +169,7 @@ def is_list_of_numbers(node) -> bool:
 
 
 def column(name: str, leaf) -> np.ndarray:
+    leaf = leaf.detach() if hasattr(leaf, "detach") else leaf  # a tensor of torch that has a gradient
     try:
         values = np.asarray(leaf)
     except ValueError as error:

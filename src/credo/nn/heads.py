@@ -7,7 +7,7 @@ row; ``priors()`` says what these are believed to be. A single output belongs to
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,9 @@ LEAST_SCALE = 1e-6  # of an input-dependent noise: below it a single row would o
 
 @dataclass(frozen=True)
 class Head(ABC):
-    """What is observed, given a network's outputs."""
+    """What is observed, given a network's outputs. ``takes_pairs``: outputs may be several arrays."""
+
+    takes_pairs: ClassVar[bool] = False
 
     def priors(self) -> dict[str, Distribution]:
         """The head's own parameters: their priors by name."""
@@ -83,6 +85,8 @@ class HeteroscedasticGaussian(Head):
     sd = softplus(raw scale), which is 0.69 at zero.
     """
 
+    takes_pairs: ClassVar[bool] = True
+
     def outcome(self, z, own):
         mean, raw = self._split(z)
         return dist.Normal(sole(mean), LEAST_SCALE + jax.nn.softplus(sole(raw)))
@@ -115,6 +119,10 @@ class Categorical(Head):
                 f"Categorical() needs one output a class; the network gives {z.shape}: use Bernoulli() for a single "
                 "logit, or widen the last layer."
             )
+        if y.ndim == len(z.shape) and y.shape[-1] in (1, z.shape[-1]):
+            is_sole = y.shape[-1] == 1
+            what, remedy = ("", "y.ravel()") if is_sole else (", as for labels one-hot", "y.argmax(axis=1)")
+            raise CredoError(f"y has shape {y.shape}{what}, and Categorical() takes one label a row: give {remedy}.")
         _whole(y)
         if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
             wrong = y[(y < 0) | (y >= z.shape[-1])].ravel()[0]
@@ -156,6 +164,8 @@ class Poisson(Head):
 class Custom(Head):
     """``function(z, **own)`` returns a numpyro distribution, one factor a row; ``own``: priors by name."""
 
+    takes_pairs: ClassVar[bool] = True
+
     function: Callable
     own: tuple[tuple[str, Distribution], ...] = ()
 
@@ -176,8 +186,6 @@ def sole(z):
 
 
 def _same_shape(head: Head, z, y: np.ndarray) -> None:
-    if isinstance(z, tuple | list):
-        raise CredoError(f"{type(head).__name__}() takes one array of outputs, and the network returns {len(z)}.")
     shape = z.shape[:-1] if len(z.shape) > 1 and z.shape[-1] == 1 else z.shape
     if shape != y.shape:
         hint = "y of shape (M,) for a single output" if y.ndim > 1 else "a last layer of one output"

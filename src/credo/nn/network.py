@@ -14,6 +14,7 @@ from credo.model.target import Target
 from credo.model.visit import leaf_name
 from credo.nn.heads import Custom, Head
 from credo.nn.priors import WEIGHTS, Isotropic, WeightPrior
+from credo.nn.rows import check_alone
 from credo.status import CredoError
 
 
@@ -78,7 +79,7 @@ class BayesianNetwork(Model):
     def _check_outputs(self, x, y: np.ndarray) -> None:
         params = jax.eval_shape(self.prior.at_origin)
         try:
-            z = jax.eval_shape(self.network.apply, params[WEIGHTS], x)
+            program, z = jax.make_jaxpr(self.network.apply, return_shape=True)(params[WEIGHTS], x)
         except CredoError:
             raise
         except Exception as error:  # the user's code, and the errors of its library
@@ -94,6 +95,16 @@ class BayesianNetwork(Model):
                 "The network returns a state beside its outputs, so its statistics (of batch normalisation?) are not "
                 "frozen: apply it as in evaluation, and return the outputs alone (credo.adapters.from_flax does)."
             )
+        if isinstance(z, Mapping) and not isinstance(self.network.head, Custom):
+            raise CredoError(
+                f"The network returns a dict of {', '.join(map(repr, z))}, and a head takes an array of outputs: "
+                "return one of them, or give head= a function of the dict."
+            )
+        if isinstance(z, tuple | list) and not self.network.head.takes_pairs:
+            raise CredoError(
+                f"{type(self.network.head).__name__}() takes one array of outputs, and the network returns {len(z)}: "
+                "return one of them, or give head= a function of them all."
+            )
         for each in jax.tree.leaves(z):
             if each.shape[:1] != y.shape[:1]:
                 raise CredoError(
@@ -101,6 +112,7 @@ class BayesianNetwork(Model):
                     "row of outputs a row of x."
                 )
         self.network.head.check(z, y)
+        check_alone(self.network.apply, self.start[WEIGHTS], x, program, y.shape[0])
 
     def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:
         """The given weights, and the others where their unconstrained coordinate is zero."""

@@ -45,6 +45,11 @@ def check_inputs(target: Target, x) -> Table:
         return Table(widened(fitted), target.size, ())
     x, new_rows = code(target, _columns(fitted, x))
     x, _ = inputs(x)
+    if isinstance(fitted, np.ndarray) and isinstance(x, Mapping):
+        raise CredoError(
+            f"x is {_described(x)}, as a DataFrame is, and the model was fitted with {_described(fitted)}: give "
+            "x.to_numpy()."
+        )
     is_other_form = jax.tree.structure(x) != jax.tree.structure(fitted)
     if not (is_other_form and type(target.model) is not Model):  # an adapter's model may take its inputs by name
         x = _match(fitted, x)
