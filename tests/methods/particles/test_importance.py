@@ -6,16 +6,21 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
+from scipy.special import logsumexp
 
 from credo.fitting import fit
 from credo.linalg.dense import Dense
+from credo.methods.laplace.laplace import Laplace
 from credo.methods.particles.importance import Importance, draw_and_weigh
+from credo.methods.particles.points import Independent, _log_mixture
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
 from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.status import CredoError, Verdict
 
+KEY = np.array([1, 2], np.uint32)
 NUM_ERRORS = 4.5  # two-sided false-alarm rate 7e-6 a number; keys are fixed
 
 
@@ -47,7 +52,8 @@ def proposal(target, factor=1.0, kind=None):
 
 def test_the_exact_posterior_as_proposal_has_no_variance():
     target = linear()
-    posterior = fit(target, Importance(proposal(target), num_draws=100), progress=False)
+    plain = Importance(proposal(target), num_draws=100, points=Independent(wide_share=0.0))
+    posterior = fit(target, plain, progress=False)
     assert abs(posterior.log_evidence.value - truth(target)[2]) < 1e-10
     assert posterior.log_evidence.error < 1e-7
     np.testing.assert_allclose(posterior.verdict.figures["importance_ess"], 100)
@@ -66,6 +72,39 @@ def test_a_wide_proposal_recovers_evidence_and_moments():
     np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), error)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_wide_draws_come_from_what_they_are_weighed_against(share):
+    z = np.linspace(-300.0, 300.0, 10_001)
+    found = _log_mixture(z[:, None], share) + stats.norm.logpdf(z)
+    mixture = (1 - share) * stats.norm.pdf(z) + share * stats.cauchy.pdf(z)
+    np.testing.assert_allclose(found, np.log(mixture), atol=1e-9)
+    target = linear()
+    every = round(1 / share)
+    u, _ = draw_and_weigh(proposal(target).kind, target.flat(), KEY, 20_000, 256, every=every)
+    mean, covariance, _ = truth(target)
+    white = np.linalg.solve(np.linalg.cholesky(covariance), (u - mean).T)[0]
+    wide = np.arange(20_000) % every == every - 1
+    assert stats.kstest(white[~wide], "norm").pvalue > 1e-3
+    assert stats.kstest(white[wide], "cauchy").pvalue > 1e-3
+
+
+def test_wide_draws_meet_the_tails_of_a_cauchy_posterior():
+    """Of four points; the Gaussian at the mode alone leaves sds too small, and k-hat does not see it."""
+    y, grid = np.array([-1.0, 0.2, 0.5, 3.0]), np.linspace(-400.0, 400.0, 800_001)
+    log_density = np.sum(stats.cauchy.logpdf(y[:, None] - grid), axis=0) + stats.norm.logpdf(grid, scale=50.0)
+    log_z = logsumexp(log_density) + np.log(grid[1] - grid[0])
+    probs = np.exp(log_density - logsumexp(log_density))
+    mean = probs @ grid
+    sd = np.sqrt(probs @ (grid - mean) ** 2)
+    target = Model({"m": dist.Normal(0.0, 50.0)}, lambda params, x: dist.Cauchy(params["m"], 1.0)).given(y=y)
+    for key in range(5):
+        posterior = fit(target, Importance(fit(target, Laplace(), progress=False)), key=key, progress=False)
+        assert posterior.verdict.status == "pass"
+        assert abs(posterior.log_evidence.value - log_z) < 4 * posterior.log_evidence.error
+        assert abs(posterior.mean()["m"] - mean) < 0.1 * sd
+        assert abs(np.log(posterior.sd()["m"] / sd)) < 0.1
+
+
 def test_the_error_of_the_evidence_is_its_spread_over_keys():
     target = linear()
     method = Importance(proposal(target, 1.5), num_draws=500)
@@ -77,10 +116,20 @@ def test_the_error_of_the_evidence_is_its_spread_over_keys():
 
 def test_a_narrow_proposal_does_not_pass():
     target = linear()
-    posterior = fit(target, Importance(proposal(target, 0.3)), progress=False)
+    posterior = fit(target, Importance(proposal(target, 0.3), points=Independent(wide_share=0.0)), progress=False)
     assert posterior.verdict.figures["pareto_k"] > 0.7
     assert posterior.verdict.status != "pass"
     assert np.isnan(posterior.log_evidence.error)
+
+
+def test_wide_draws_save_a_narrow_proposal_and_know_how_little_it_is_worth():
+    target = linear()
+    mean, _, log_evidence = truth(target)
+    posterior = fit(target, Importance(proposal(target, 0.3), num_draws=16_000), progress=False)
+    assert posterior.verdict.figures["importance_ess"] < 2_000
+    assert abs(posterior.log_evidence.value - log_evidence) < NUM_ERRORS * posterior.log_evidence.error
+    summary = posterior.summary()
+    assert np.all(np.abs(posterior.mean()["w"] - mean) < NUM_ERRORS * np.asarray(summary["mcse_mean"], float))
 
 
 def test_mixtures_are_proposals_too():

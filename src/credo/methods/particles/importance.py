@@ -39,11 +39,11 @@ MAX_BATCH = 256  # evaluations at once: enough for matrix products at full speed
 class Importance:
     """Importance sampling with ``proposal``, a posterior over the same parameters that has a density.
 
-    ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7. ``points``: ``Independent()`` draws, or
-    ``Sobol()``, which for a Gaussian proposal and a smooth target in few dimensions is worth many times the draws. The
-    answer holds weighted draws (1, S, dim), or (replications, S / replications, dim); the evidence with its Monte Carlo
-    error; ``mcse_mean`` in its summary; and in its verdict ``pareto_k`` and ``importance_ess`` (of the weights alone,
-    as if the points were independent).
+    ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7. ``points``: ``Independent()`` draws, of
+    which a tenth reach far where the proposal is Gaussian, or ``Sobol()``, which for a Gaussian proposal and a smooth
+    target in few dimensions is worth many times the draws. The answer holds weighted draws (1, S, dim), or
+    (replications, S / replications, dim); the evidence with its Monte Carlo error; ``mcse_mean`` in its summary; and in
+    its verdict ``pareto_k`` and ``importance_ess`` (of the weights alone, as if the points were independent).
     Raises CredoError where the proposal has no density or other parameters, or misses the target altogether.
 
     >>> import numpy as np, numpyro.distributions as dist, credo

@@ -19,8 +19,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
-from scipy.special import ndtri
+from jaxtyping import Bool, Float
+from scipy.special import gammaln, ndtri
 
 from credo.algorithm import as_key, stream
 from credo.compiling import brief
@@ -29,6 +29,7 @@ from credo.posterior.kinds import Gaussian, Kind
 from credo.status import CredoError
 
 MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)
+WIDE_DF = 1.0  # degrees of freedom of the wide draws: those of Cauchy's, which reach a mass ten sds away
 BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
 
 Weighed = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -54,13 +55,25 @@ class Points(ABC):
 
 @dataclass(frozen=True)
 class Independent(Points):
-    """Independent draws, of any proposal that has a density."""
+    """Independent draws, of any proposal that has a density.
+
+    ``wide_share``: of a Gaussian proposal so many draws, rounded to one of a whole number, have the tails of Cauchy's
+    distribution, and all are weighed against the mixture (defensive: Hesterberg 1995). No weight is then large where
+    the Gaussian's tails are too light, and what lies beyond them may be met; 0 for none.
+    """
+
+    wide_share: float = 0.1
+
+    def __post_init__(self):
+        if not 0 <= self.wide_share <= 0.5:
+            raise CredoError(f"wide_share lies between 0 and 0.5; got {self.wide_share}.")
 
     def shape(self, num_draws: int) -> tuple[int, int]:
         return 1, num_draws
 
     def draw_and_weigh(self, kind, target, key, num_draws, batch, deadline=np.inf) -> Weighed:
-        return draw_and_weigh(kind, target, key, num_draws, batch, deadline)
+        every = round(1 / self.wide_share) if self.wide_share > 0 else None
+        return draw_and_weigh(kind, target, key, num_draws, batch, deadline, every=every)
 
 
 @dataclass(frozen=True)
@@ -122,26 +135,50 @@ def _map_and_weigh(kind: Gaussian, target: Target, z):
     return jax.vmap(one)(z)
 
 
-def draw_and_weigh(kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf) -> Weighed:
+def draw_and_weigh(
+    kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf, *, every: int | None = None
+) -> Weighed:
     """Independent draws of ``kind`` and the logs of their importance weights: the same in any ``batch``.
 
-    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first.
+    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first. ``every``: of a Gaussian, one draw
+    of so many has the tails of Cauchy's distribution, and all are weighed against the mixture.
     """
     num_batches = -(-num_draws // batch)
     batch = -(-num_draws // num_batches)  # equal batches: one program, and little drawn in vain
     noise = np.random.default_rng(stream(key).tolist())
+    lengths = np.random.default_rng(stream(key, 1).tolist())
     parts = []
     for first in range(0, num_draws, batch):
         if parts and time.monotonic() > deadline:
             break
         if isinstance(kind, Gaussian):  # random numbers of the host: to compile JAX's takes longer than most densities
-            z = noise.normal(size=(batch, kind.mean.size)).astype(kind.mean.dtype)
-            part = _map_and_weigh(kind, target, z)
+            z = noise.normal(size=(batch, kind.mean.size))
+            if every is not None:
+                z = np.where(_is_wide(first, batch, every)[:, None], z * _stretch(lengths, batch)[:, None], z)
+            u, log_weights = _map_and_weigh(kind, target, z.astype(kind.mean.dtype))
+            part = u, log_weights if every is None else np.asarray(log_weights) - _log_mixture(z, 1 / every)
         else:
             part = _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)
         parts.append(jax.tree.map(np.asarray, part))
     u, log_weights = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
     return u, log_weights
+
+
+def _is_wide(first: int, batch: int, every: int) -> Bool[np.ndarray, " batch"]:
+    return (first + np.arange(batch)) % every == every - 1
+
+
+def _stretch(generator: np.random.Generator, batch: int) -> Float[np.ndarray, " batch"]:
+    """What makes white noise one of Student's t: (ν / χ²_ν)^½."""
+    return np.sqrt(WIDE_DF / generator.chisquare(WIDE_DF, size=batch))
+
+
+def _log_mixture(z: Float[np.ndarray, "S dim"], share: float) -> Float[np.ndarray, " S"]:
+    """log of (1 − a) N(z; 0, I) + a t_ν(z; 0, I), less log N(z; 0, I)."""
+    square, dim = np.sum(z**2, axis=1), z.shape[1]
+    log_t = gammaln(0.5 * (WIDE_DF + dim)) - gammaln(0.5 * WIDE_DF) - 0.5 * dim * np.log(0.5 * WIDE_DF)
+    log_t = log_t - 0.5 * (WIDE_DF + dim) * np.log1p(square / WIDE_DF) + 0.5 * square
+    return np.logaddexp(np.log1p(-share), np.log(share) + log_t)
 
 
 @functools.partial(brief, static_argnames=("batch",))
