@@ -147,7 +147,19 @@ def test_bounds_that_do_not_settle_pass_nothing(monkeypatch):
 def test_a_trained_network_passes(name):
     posterior = credo.fit(target(name), credo.MAP(), key=0, progress=False)
     assert posterior.verdict.figures["mode_distance"] < 1e-3
-    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.status == ("doubtful" if name == "unknown noise" else "pass")
+
+
+def test_a_noise_at_its_mode_with_many_weights_does_not_pass():
+    """Fifteen weights fit fifty rows and their noise; of ten rows a weight it is known."""
+    few = target("unknown noise")
+    X = RNG.normal(size=(400, 2))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * RNG.normal(size=400)
+    many = few.model.given(X, y)
+    doubtful, sure = (credo.fit(each, credo.MAP(), key=0, progress=False) for each in (few, many))
+    assert any("'noise' is at its joint mode with 15 weights" in sentence for sentence in doubtful.verdict.sentences)
+    assert sure.verdict.status == "pass"
+    assert abs(np.log(sure.mean()["noise"] / 0.3)) < 0.15
 
 
 def test_training_by_minibatches_is_judged_as_laplace_judges_it():

@@ -17,7 +17,7 @@ from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import MAX_STEPS, Optimum, Status
 from credo.methods.optimise.objective import Objective, find_mode, in_users_space, solver_for, starting_position
-from credo.methods.optimise.remaining import has_outputs, of_network
+from credo.methods.optimise.remaining import has_outputs, of_network, of_noise
 from credo.methods.optimise.subproblem import ConjugateGradients
 from credo.model.target import Target
 from credo.posterior.kinds import Point
@@ -40,7 +40,8 @@ class MAP:
 
     A mode at infinity or on a boundary, a saddle and a ridge are ``failed``, with a sentence that names the parameter.
     Weights of a network are judged as ``Laplace()`` judges them, by ``mode_distance``: within 0.1 posterior sds of the
-    mode they pass, within 10, which are 50 nats of log density, they are doubtful; a saddle fails.
+    mode they pass, within 10, which are 50 nats of log density, they are doubtful; a saddle fails. With fewer than ten
+    rows a weight a noise that is unknown is too small at the mode, and the fit doubtful.
     Raises CredoError where the density is not finite at the start, or the likelihood cannot be split into minibatches.
     """
 
@@ -69,6 +70,7 @@ class MAP:
         time_limit = options.until(deadline).time_limit
         optimum = find_mode(objective, target, position, key, solver, max_steps=max_steps, time_limit=time_limit)
         diagnosis, num_products = of_network(diagnose(target, objective, optimum, solver), objective, target, optimum)
+        diagnosis = of_noise(diagnosis, target)
         optimum = optimum._replace(num_products=optimum.num_products + num_products)
         if num_updates < num_wanted:
             sentence = f"The time limit came after {num_updates:,} of {num_wanted:,} updates."

@@ -40,6 +40,7 @@ CLOSE = 1.1  # between the bounds of d, where they count as one
 SOLVED = 1e-3  # residual where no bound from above is known
 SEARCHES = 30  # products with H
 SADDLE = -0.1  # of vᵀHv / vᵀAv: one sd along it gains 0.05 nats
+ROWS_A_WEIGHT = 10  # from which on a noise at the joint mode is too small by a twentieth at most
 ON_SADDLE = (
     "The density of the weights rises to both sides of this point along some direction: a saddle. Train further, or "
     "start from other weights (start=)."
@@ -92,6 +93,25 @@ def of_network(diagnosis: Diagnosis, objective: Objective, target: Target, optim
         sentences.append(UNBOUNDED)
     at_best = "pass" if is_positive or found.is_bounded else "doubtful"
     return diagnosis._replace(figures=figures, sentences=tuple(sentences), at_best=at_best), found.num_products
+
+
+def of_noise(diagnosis: Diagnosis, target: Target) -> Diagnosis:
+    """No pass for a network whose noise is at its joint mode with many weights: these fit the noise of the rows too."""
+    name = target.model.weights_name
+    if name is None or not has_outputs(target):
+        return diagnosis
+    tops = {leaf.name: leaf.name.split(".")[0] for leaf in target.structure.leaves}
+    own = [leaf for leaf, top in tops.items() if top not in (name, "precision")]
+    num_weights = sum(leaf.size for leaf in target.structure.leaves if tops[leaf.name] == name)
+    if not own or target.size > ROWS_A_WEIGHT * num_weights:
+        return diagnosis
+    sentence = (
+        f"{own[0]!r} is at its joint mode with {num_weights:,} weights of {target.size:,} rows, where it is too small: "
+        "the weights fit noise. Laplace() finds it by the evidence, better so with a prior precision that is unknown "
+        "(prior=credo.nn.Isotropic(dist.LogNormal(0.0, 3.0)))."
+    )
+    at_best = "doubtful" if diagnosis.at_best == "pass" else diagnosis.at_best
+    return diagnosis._replace(sentences=(*diagnosis.sentences, sentence), at_best=at_best)
 
 
 def has_outputs(target: Target) -> bool:
