@@ -148,7 +148,7 @@ def test_what_memory_there_is_decides(target, monkeypatch, tmp_path):
 
 def test_a_time_limit_cuts_what_lies_on_disk(target):
     method = credo.HMC(num_warmup=20, num_draws=1_000_000, num_steps=2, metric=DiagonalMetric())
-    posterior = credo.fit(target, method, key=1, time_limit=1.5, max_memory=LEAST, progress=False)
+    posterior = credo.fit(target, method, key=1, time_limit=4.0, max_memory=LEAST, progress=False)
     positions = posterior.kind.positions
     assert not posterior.info["is_complete"]
     assert is_stored(positions)

@@ -42,7 +42,8 @@ WEIGHTS: dict[str, Rule] = {
         0.7,
         "Yao et al. (2018); this library",
         "Importance weights change the log of the worst sd by at least {value:.2f} (0.095, 10 %, passes): intervals "
-        "are too narrow or too wide. Use FullRank(), Importance() where its k-hat passes, or NUTS().",
+        "are too narrow or too wide. Use FullRank() where correlations are left out, Importance() where its k-hat "
+        "passes, or NUTS().",
         "look for draws at which the log density is not finite, and for parameters without a variance",
     ),
     "mean_limit": Rule(
