@@ -13,7 +13,7 @@ from credo.fitting import fit
 from credo.linalg.dense import Dense
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.particles.importance import Importance, draw_and_weigh
-from credo.methods.particles.points import Independent, _log_mixture
+from credo.methods.particles.points import Independent, log_widening
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
 from credo.posterior.posterior import Posterior
@@ -72,14 +72,13 @@ def test_a_wide_proposal_recovers_evidence_and_moments():
     np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), error)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_wide_draws_come_from_what_they_are_weighed_against(share):
+@pytest.mark.parametrize("every", [10, 2])
+def test_wide_draws_come_from_what_they_are_weighed_against(every):
     z = np.linspace(-300.0, 300.0, 10_001)
-    found = _log_mixture(z[:, None], share) + stats.norm.logpdf(z)
-    mixture = (1 - share) * stats.norm.pdf(z) + share * stats.cauchy.pdf(z)
+    found = log_widening(z[:, None], every) + stats.norm.logpdf(z)
+    mixture = (1 - 1 / every) * stats.norm.pdf(z) + stats.cauchy.pdf(z) / every
     np.testing.assert_allclose(found, np.log(mixture), atol=1e-9)
     target = linear()
-    every = round(1 / share)
     u, _ = draw_and_weigh(proposal(target).kind, target.flat(), KEY, 20_000, 256, every=every)
     mean, covariance, _ = truth(target)
     white = np.linalg.solve(np.linalg.cholesky(covariance), (u - mean).T)[0]

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.special import gammaln, ndtri
 
 from credo.algorithm import as_key, stream
@@ -154,9 +154,9 @@ def draw_and_weigh(
         if isinstance(kind, Gaussian):  # random numbers of the host: to compile JAX's takes longer than most densities
             z = noise.normal(size=(batch, kind.mean.size))
             if every is not None:
-                z = np.where(_is_wide(first, batch, every)[:, None], z * _stretch(lengths, batch)[:, None], z)
+                z = widen(z, lengths, every, first)
             u, log_weights = _map_and_weigh(kind, target, z.astype(kind.mean.dtype))
-            part = u, log_weights if every is None else np.asarray(log_weights) - _log_mixture(z, 1 / every)
+            part = u, log_weights if every is None else np.asarray(log_weights) - log_widening(z, every)
         else:
             part = _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)
         parts.append(jax.tree.map(np.asarray, part))
@@ -164,21 +164,21 @@ def draw_and_weigh(
     return u, log_weights
 
 
-def _is_wide(first: int, batch: int, every: int) -> Bool[np.ndarray, " batch"]:
-    return (first + np.arange(batch)) % every == every - 1
+def widen(
+    z: Float[np.ndarray, "S dim"], generator: np.random.Generator, every: int, first: int = 0
+) -> Float[np.ndarray, "S dim"]:
+    """White noise z, one row of so many with the tails of Cauchy's distribution; ``first``: the number of row 0."""
+    lengths = np.sqrt(WIDE_DF / generator.chisquare(WIDE_DF, size=len(z)))
+    is_wide = (first + np.arange(len(z))) % every == every - 1
+    return np.where(is_wide[:, None], z * lengths[:, None], z)
 
 
-def _stretch(generator: np.random.Generator, batch: int) -> Float[np.ndarray, " batch"]:
-    """What makes white noise one of Student's t: (ν / χ²_ν)^½."""
-    return np.sqrt(WIDE_DF / generator.chisquare(WIDE_DF, size=batch))
-
-
-def _log_mixture(z: Float[np.ndarray, "S dim"], share: float) -> Float[np.ndarray, " S"]:
-    """log of (1 − a) N(z; 0, I) + a t_ν(z; 0, I), less log N(z; 0, I)."""
+def log_widening(z: Float[np.ndarray, "S dim"], every: int) -> Float[np.ndarray, " S"]:
+    """log of (1 − a) N(z; 0, I) + a t(z; 0, I), a = 1/``every``, less log N(z; 0, I)."""
     square, dim = np.sum(z**2, axis=1), z.shape[1]
     log_t = gammaln(0.5 * (WIDE_DF + dim)) - gammaln(0.5 * WIDE_DF) - 0.5 * dim * np.log(0.5 * WIDE_DF)
     log_t = log_t - 0.5 * (WIDE_DF + dim) * np.log1p(square / WIDE_DF) + 0.5 * square
-    return np.logaddexp(np.log1p(-share), np.log(share) + log_t)
+    return np.logaddexp(np.log1p(-1 / every), log_t - np.log(every))
 
 
 @functools.partial(brief, static_argnames=("batch",))
