@@ -77,6 +77,7 @@ def test_columns_are_chosen_by_cost():
     assert isinstance(affordable(target_of(50, 3, 4, 5)), GaussNewton)
     assert isinstance(affordable(target_of(50, 3, 4, 100)), GaussNewton)  # many outputs, and cheap
     assert affordable(target_of(1_000, 64, 100, 1_000)) == SampledFisher(32)
+    assert affordable(target_of(20_000, 4, 10, 1_000)) == SampledFisher(5)  # of many rows fewer say as much
 
 
 def test_a_large_last_layer_is_of_kronecker_form_unless_told_otherwise():

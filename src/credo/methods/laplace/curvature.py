@@ -31,6 +31,7 @@ from credo.status import CredoError
 
 EXPENSIVE, COLUMNS = 1e10, 32  # multiplications: a second; above it so many columns a row stand for its outputs
 MOST_DRAWN = 2**24  # numbers of the columns of one row
+ENOUGH = 100  # columns of all rows for each output: a factor of as many dimensions is known to a tenth
 FEW = 100  # coordinates: a program of columns is compiled sooner than one of layers
 
 Free = Int[np.ndarray, " free"] | None  # coordinates, ascending; None for all
@@ -196,7 +197,8 @@ def affordable(target: Target) -> OuterProducts:
     num_outputs = z.shape[-1]
     if num_outputs <= 2 * COLUMNS or target.size * num_outputs * (target.dim + num_outputs**2) <= EXPENSIVE:
         return GaussNewton()
-    return SampledFisher(int(np.clip(MOST_DRAWN // num_outputs, 1, COLUMNS)))
+    enough = -(-ENOUGH * num_outputs // max(target.size, 1))
+    return SampledFisher(int(np.clip(min(MOST_DRAWN // num_outputs, enough), 1, COLUMNS)))
 
 
 @functools.partial(brief, static_argnames=("function", "form", "chunk"))
