@@ -3,6 +3,7 @@
 import logging
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -13,7 +14,7 @@ from credo.fitting import fit
 from credo.linalg.dense import Dense
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.particles.importance import Importance, draw_and_weigh
-from credo.methods.particles.points import Independent, log_widening
+from credo.methods.particles.points import WIDE, Independent, log_widening
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
 from credo.posterior.posterior import Posterior
@@ -76,15 +77,31 @@ def test_a_wide_proposal_recovers_evidence_and_moments():
 def test_wide_draws_come_from_what_they_are_weighed_against(every):
     z = np.linspace(-300.0, 300.0, 10_001)
     found = log_widening(z[:, None], every) + stats.norm.logpdf(z)
-    mixture = (1 - 1 / every) * stats.norm.pdf(z) + stats.cauchy.pdf(z) / every
-    np.testing.assert_allclose(found, np.log(mixture), atol=1e-9)
+    mixture = (1 - 1 / every) * stats.norm.pdf(z) + np.mean([stats.norm(0, s).pdf(z) for s in WIDE], axis=0) / every
+    is_seen = mixture > 0
+    np.testing.assert_allclose(found[is_seen], np.log(mixture[is_seen]), atol=1e-9)
     target = linear()
     u, _ = draw_and_weigh(proposal(target).kind, target.flat(), KEY, 20_000, 256, every=every)
     mean, covariance, _ = truth(target)
     white = np.linalg.solve(np.linalg.cholesky(covariance), (u - mean).T)[0]
-    wide = np.arange(20_000) % every == every - 1
-    assert stats.kstest(white[~wide], "norm").pvalue > 1e-3
-    assert stats.kstest(white[wide], "cauchy").pvalue > 1e-3
+    number = np.arange(20_000)
+    is_wide = number % every == every - 1
+    assert stats.kstest(white[~is_wide], "norm").pvalue > 1e-3
+    for i, scale in enumerate(WIDE):
+        own = is_wide & (number // every % len(WIDE) == i)
+        assert abs(np.sum(own) - 20_000 / every / len(WIDE)) < 2
+        assert stats.kstest(white[own] / scale, "norm").pvalue > 1e-3
+
+
+def test_a_wide_draw_at_which_the_density_overflows_has_no_weight():
+    target = Model({"m": dist.Normal(0.0, 100.0)}, lambda params, x: dist.Poisson(jnp.exp(params["m"] * x))).given(
+        np.array([30.0]), np.array([3])
+    )
+    narrow = Posterior(Gaussian(np.array([0.03]), Dense(np.array([[3.0]]))), target, verdict=Verdict("pass"))
+    posterior = fit(target, Importance(narrow), progress=False)
+    u = np.asarray(posterior.kind.positions).reshape(-1, 1)
+    assert np.isnan(jax.vmap(target.flat().log_density)(u)).any()
+    assert not np.isnan(posterior.verdict.figures["pareto_k"])
 
 
 def test_wide_draws_meet_the_tails_of_a_cauchy_posterior():

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.special import gammaln, ndtri
+from scipy.special import logsumexp, ndtri
 
 from credo.algorithm import as_key, stream
 from credo.compiling import brief
@@ -29,7 +29,7 @@ from credo.posterior.kinds import Gaussian, Kind
 from credo.status import CredoError
 
 MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)
-WIDE_DF = 1.0  # degrees of freedom of the wide draws: those of Cauchy's, which reach a mass ten sds away
+WIDE = np.array([2.0, 4.0, 8.0, 16.0])  # times the sds, of wide draws in turn: they reach a mass ten sds away
 BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
 
 Weighed = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -57,9 +57,10 @@ class Points(ABC):
 class Independent(Points):
     """Independent draws, of any proposal that has a density.
 
-    ``wide_share``: of a Gaussian proposal so many draws, rounded to one of a whole number, have the tails of Cauchy's
-    distribution, and all are weighed against the mixture (defensive: Hesterberg 1995). No weight is then large where
-    the Gaussian's tails are too light, and what lies beyond them may be met; 0 for none.
+    ``wide_share``: of a Gaussian proposal so many draws, rounded to one of a whole number, have sds 2, 4, 8 and 16
+    times as large, and all are weighed against the mixture (defensive: Hesterberg 1995). Few weights are then large
+    where the Gaussian's tails are too light, and what lies beyond them may be met; where the density is no number at a
+    wide draw, as after an overflow, it counts as zero. 0 for none.
     """
 
     wide_share: float = 0.1
@@ -141,22 +142,21 @@ def draw_and_weigh(
     """Independent draws of ``kind`` and the logs of their importance weights: the same in any ``batch``.
 
     ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first. ``every``: of a Gaussian, one draw
-    of so many has the tails of Cauchy's distribution, and all are weighed against the mixture.
+    of so many is a wide one, and all are weighed against the mixture.
     """
     num_batches = -(-num_draws // batch)
     batch = -(-num_draws // num_batches)  # equal batches: one program, and little drawn in vain
     noise = np.random.default_rng(stream(key).tolist())
-    lengths = np.random.default_rng(stream(key, 1).tolist())
     parts = []
     for first in range(0, num_draws, batch):
         if parts and time.monotonic() > deadline:
             break
         if isinstance(kind, Gaussian):  # random numbers of the host: to compile JAX's takes longer than most densities
             z = noise.normal(size=(batch, kind.mean.size))
-            if every is not None:
-                z = widen(z, lengths, every, first)
-            u, log_weights = _map_and_weigh(kind, target, z.astype(kind.mean.dtype))
-            part = u, log_weights if every is None else np.asarray(log_weights) - log_widening(z, every)
+            scales = np.ones(batch) if every is None else wide_scales(batch, every, first)
+            z = (z * scales[:, None]).astype(kind.mean.dtype)
+            u, log_weights = _map_and_weigh(kind, target, z)
+            part = u, log_weights if every is None else weighed_widely(np.asarray(log_weights), z, scales, every)
         else:
             part = _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)
         parts.append(jax.tree.map(np.asarray, part))
@@ -164,21 +164,26 @@ def draw_and_weigh(
     return u, log_weights
 
 
-def widen(
-    z: Float[np.ndarray, "S dim"], generator: np.random.Generator, every: int, first: int = 0
-) -> Float[np.ndarray, "S dim"]:
-    """White noise z, one row of so many with the tails of Cauchy's distribution; ``first``: the number of row 0."""
-    lengths = np.sqrt(WIDE_DF / generator.chisquare(WIDE_DF, size=len(z)))
-    is_wide = (first + np.arange(len(z))) % every == every - 1
-    return np.where(is_wide[:, None], z * lengths[:, None], z)
+def wide_scales(num_draws: int, every: int, first: int = 0) -> Float[np.ndarray, " S"]:
+    """What white noise is multiplied by: 1, and for one draw of so many those of ``WIDE`` in turn.
+
+    ``first``: the number of the first draw.
+    """
+    number = first + np.arange(num_draws)
+    return np.where(number % every == every - 1, WIDE[number // every % len(WIDE)], 1.0)
+
+
+def weighed_widely(log_weights: Float[np.ndarray, " S"], z: Float[np.ndarray, "S dim"], scales, every: int):
+    """Log weights against the mixture, from those against N(z; 0, I); a wide draw without a density has no weight."""
+    is_lost = (scales > 1) & (np.isnan(log_weights) | (log_weights == np.inf))
+    return np.where(is_lost, -np.inf, log_weights - log_widening(z, every))
 
 
 def log_widening(z: Float[np.ndarray, "S dim"], every: int) -> Float[np.ndarray, " S"]:
-    """log of (1 − a) N(z; 0, I) + a t(z; 0, I), a = 1/``every``, less log N(z; 0, I)."""
-    square, dim = np.sum(z**2, axis=1), z.shape[1]
-    log_t = gammaln(0.5 * (WIDE_DF + dim)) - gammaln(0.5 * WIDE_DF) - 0.5 * dim * np.log(0.5 * WIDE_DF)
-    log_t = log_t - 0.5 * (WIDE_DF + dim) * np.log1p(square / WIDE_DF) + 0.5 * square
-    return np.logaddexp(np.log1p(-1 / every), log_t - np.log(every))
+    """log of (1 − a) N(z; 0, I) + a mean_s N(z; 0, s² I), a = 1/``every``, less log N(z; 0, I)."""
+    square, dim = np.sum(np.asarray(z, float) ** 2, axis=1), z.shape[1]
+    log_wide = 0.5 * square[:, None] * (1 - 1 / WIDE**2) - dim * np.log(WIDE)
+    return np.logaddexp(np.log1p(-1 / every), logsumexp(log_wide, axis=1) - np.log(len(WIDE) * every))
 
 
 @functools.partial(brief, static_argnames=("batch",))

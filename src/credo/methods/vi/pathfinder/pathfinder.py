@@ -25,7 +25,7 @@ from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.objective import NUM_STARTS, WIDE_SPREAD, generator, random_position, starting_position
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_evidence
-from credo.methods.particles.points import log_widening, widen
+from credo.methods.particles.points import log_widening, wide_scales
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.measure import measure
 from credo.methods.vi.pathfinder.climb import Path, climb
@@ -169,14 +169,16 @@ class Pathfinder:
 
     def _weighed(self, target: Target, bests: list[Best], key, at_once: int, info: dict, cut: tuple) -> Posterior:
         """Draws of the mixture of the paths' Gaussians, as many of each, with their importance weights."""
-        noise = np.random.default_rng(key.tolist())
-        z = noise.normal(size=(self.num_draws, target.dim))
-        shares = [widen(share, noise, EVERY) for share in np.array_split(z, len(bests))]
+        z = np.random.default_rng(key.tolist()).normal(size=(self.num_draws, target.dim))
+        parts = np.array_split(z, len(bests))
+        scales = [wide_scales(len(part), EVERY) for part in parts]
+        shares = [part * wide[:, None] for part, wide in zip(parts, scales, strict=True)]
         u = np.concatenate([best.mean + best.root.times(share) for best, share in zip(bests, shares, strict=True)])
         sizes = np.array([len(share) for share in shares])
         with np.errstate(divide="ignore"):
             log_q = logsumexp([b.log_prob(u) for b in bests], axis=0, b=(sizes / len(u))[:, None])
         log_weights = densities(target, u, at_once) - log_q
+        log_weights[np.isnan(log_weights) & (np.concatenate(scales) > 1)] = -np.inf  # of a wide draw, as after overflow
         smoothed = smooth(log_weights)
         if np.isnan(smoothed.log_weights).any():
             raise CredoError(
