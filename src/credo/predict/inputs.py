@@ -45,13 +45,10 @@ def check_inputs(target: Target, x) -> Table:
         return Table(widened(fitted), target.size, ())
     x, new_rows = code(target, _columns(fitted, x))
     x, _ = inputs(x)
-    if isinstance(fitted, np.ndarray) and isinstance(x, Mapping):
-        raise CredoError(
-            f"x is {_described(x)}, as a DataFrame is, and the model was fitted with {_described(fitted)}: give "
-            "x.to_numpy()."
-        )
     is_other_form = jax.tree.structure(x) != jax.tree.structure(fitted)
-    if not (is_other_form and type(target.model) is not Model):  # an adapter's model may take its inputs by name
+    is_table_for_array = isinstance(fitted, np.ndarray) and isinstance(x, Mapping)
+    may_differ = type(target.model) is not Model and not is_table_for_array  # an adapter's may take inputs by name
+    if not (is_other_form and may_differ):
         x = _match(fitted, x)
     return Table(widened(x), num_rows(x, None, None), new_rows)
 
@@ -81,8 +78,10 @@ def _columns(fitted, x):
 
 def _match(fitted, x):
     if jax.tree.structure(x) != jax.tree.structure(fitted):
+        hint = " (of a DataFrame x.to_numpy())" if isinstance(x, Mapping) and isinstance(fitted, np.ndarray) else ""
         raise CredoError(
-            f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of inputs."
+            f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of "
+            f"inputs{hint}."
         )
     return jax.tree_util.tree_map_with_path(lambda path, old, new: _match_leaf(_name(path), old, new), fitted, x)
 

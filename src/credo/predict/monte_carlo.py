@@ -162,7 +162,7 @@ class MixtureLaw(eqx.Module):
         weights = jnp.exp(self.log_weights)
         if self.is_streamed:
             return self._streamed_moments(rows, weights)
-        components = self._each(lambda d: over(moments, d), self.by_row(rows))
+        components = self._each(lambda d: over(moments, d), rows, self.by_row(rows))
 
         def combine(pair):
             means, variances = pair
@@ -172,25 +172,24 @@ class MixtureLaw(eqx.Module):
         return over(combine, components)
 
     def log_prob(self, rows, y) -> Float[Array, " M"]:
-        return jax.nn.logsumexp(self._log_probs(y, self.by_row(rows)) + self.log_weights[:, None], axis=0)
+        return jax.nn.logsumexp(self._log_probs(rows, y, self.by_row(rows)) + self.log_weights[:, None], axis=0)
 
     def log_probs(self, rows, y) -> Float[Array, "draw M"]:
         """log p(y | x, θ_s) at each draw."""
-        return self._log_probs(y, functools.partial(self.likelihood, rows))
+        return self._log_probs(rows, y)
 
-    def _log_probs(self, y, at: Callable):
+    def _log_probs(self, rows, y, at: Callable | None = None):
         def one(d) -> Any:
             terms = over(log_prob, d, y)
             return sum(terms.values()) if isinstance(terms, dict) else terms
 
-        return self._each(one, at)
+        return self._each(one, rows, at)
 
     def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
         """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""
         if self.is_streamed:
             return lambda y: self.expected(lambda d: cdf(d if part is None else d[part], y), rows)
-        at = functools.partial(self.likelihood, rows)
-        components = self._each(lambda d: d if part is None else d[part], at)
+        components = self._each(lambda d: d if part is None else d[part], rows)
         weights = jnp.exp(self.log_weights)
         return lambda y: jnp.tensordot(weights, jax.vmap(lambda d: cdf(d, y))(components), axes=1)
 
@@ -255,11 +254,11 @@ class MixtureLaw(eqx.Module):
         pairs = (jnp.arange(self.width), weights)
         return jax.lax.scan(update, (jnp.zeros((), weights.dtype), start), pairs)[0][1]
 
-    def _each(self, function: Callable[[Any], Any], at: Callable):
-        """``function`` of the likelihood ``at`` each draw, stacked on a leading axis."""
+    def _each(self, function: Callable[[Any], Any], rows, at: Callable | None = None):
+        """``function`` of the likelihood at each draw, or of what ``at`` has for it, stacked on a leading axis."""
 
         def one(index):
-            return function(at(index))
+            return function(self.likelihood(rows, index) if at is None else at(index))
 
         indices = jnp.arange(self.width)
         if self.batch >= self.width:
