@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from credo.linalg.products import hvp
 from credo.methods.sgmcmc.gradient import Gradient
+from credo.methods.sgmcmc.moments import mean_of, variance_of
 from credo.model.windows import random_window
 
 NUM_PROBES = 32  # random products: a diagonal to about a fifth
@@ -48,7 +49,7 @@ class CurvatureScale(Preconditioner):
             v = jax.random.rademacher(k_sign, u.shape, u.dtype)
             return v * hvp(lambda u: target.log_density(u, batch), u, v)
 
-        curvature = jnp.abs(jnp.mean(jax.lax.map(probe, jax.random.split(key, NUM_PROBES)), axis=0))
+        curvature = jnp.abs(mean_of(probe, jax.random.split(key, NUM_PROBES)))
         return jnp.maximum(curvature, FLAT * jnp.median(curvature)) ** -0.5
 
 
@@ -62,8 +63,7 @@ class GradientScale(Preconditioner):
     damping: float = 1e-5
 
     def scale(self, target, batch_size, gradient, key, u):
-        squares = jax.lax.map(lambda key: gradient(key, u) ** 2, jax.random.split(key, NUM_GRADIENTS))
-        size = jnp.sqrt(jnp.mean(squares, axis=0))
+        size = jnp.sqrt(mean_of(lambda key: gradient(key, u) ** 2, jax.random.split(key, NUM_GRADIENTS)))
         return (self.damping * jnp.max(size) + size) ** -0.5
 
 
@@ -72,6 +72,5 @@ class NoiseScale(Preconditioner):
     """s = V^−½, V the variance of the stochastic gradients: where N is large it is in proportion to the curvature."""
 
     def scale(self, target, batch_size, gradient, key, u):
-        draws = jax.lax.map(lambda key: gradient(key, u), jax.random.split(key, NUM_GRADIENTS))
-        variance = jnp.var(draws, axis=0, ddof=1)
+        variance = variance_of(lambda key: gradient(key, u), jax.random.split(key, NUM_GRADIENTS))
         return jnp.maximum(variance, FLAT * jnp.max(variance)) ** -0.5

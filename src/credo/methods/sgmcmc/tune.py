@@ -30,6 +30,7 @@ from credo.methods.optimise.objective import (
     starting_position,
 )
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
+from credo.methods.sgmcmc.moments import variance_of
 from credo.methods.sgmcmc.preconditioner import NUM_GRADIENTS, Preconditioner
 from credo.model.target import Target
 from credo.model.windows import all_rows, window
@@ -165,8 +166,7 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
         if batch_size is None:
             return jnp.zeros(())
         estimate = stochastic_gradient(target, batch_size, anchor)
-        draws = jax.lax.map(lambda key: scale * estimate(key, away), keys)
-        return _largest(jnp.var(draws, axis=0, ddof=1), weights_of(target))
+        return _largest(variance_of(lambda key: scale * estimate(key, away), keys), weights_of(target))
 
     return Measured(scale, gradient, curvature, noise(None), noise(Anchor(center, gradient)))
 
