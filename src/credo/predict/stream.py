@@ -77,10 +77,10 @@ class Stream(NamedTuple):
 
 def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     """(what is known of the outcomes, the stream). CredoError where the likelihood cannot take these rows."""
-    outcomes, _ = _outline(law, rows, size=size)
+    outcomes, cost = _outline(law, rows, size=size)
     named = list(outcomes.values()) if isinstance(outcomes, dict) else [outcomes]
     num_rows = size or named[0].shape[0]
-    row_cost = _row_cost(law, rows, size, num_rows)
+    row_cost = _row_cost(law, rows, size, num_rows, cost)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
     chunk, light, is_streamed = None, None, False
     together = NUM_TEMPORARIES * law.width * element + row_cost
@@ -134,16 +134,15 @@ def _outline(law: Law, rows, *, size: int | None) -> tuple[Any, float]:
     return seen[0], of_program(jaxpr.jaxpr)
 
 
-def _row_cost(law: Law, rows, size: int | None, num_rows: int) -> float:
-    """The bytes that one row more computes: what is computed of the parameters alone is the same for all."""
-    _, cost = _outline(law, rows, size=size)
+def _row_cost(law: Law, rows, size: int | None, num_rows: int, cost: float) -> float:
+    """The bytes that one row more computes, of ``cost`` for all: what is computed of the parameters alone is shared."""
     few = num_rows // 2
     if size is not None and few > 0 and cost > MEMORY:
         try:
             _, cost_of_few = _outline(law, jax.tree.map(lambda leaf: leaf[:few], rows), size=few)
+            cost, num_rows = cost - cost_of_few, num_rows - few
         except CredoError:  # the rows cannot be cut
-            return max(cost / num_rows, 1.0)
-        return max((cost - cost_of_few) / (num_rows - few), 1.0)
+            pass
     return max(cost / num_rows, 1.0)
 
 

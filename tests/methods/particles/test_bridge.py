@@ -69,6 +69,27 @@ def test_a_density_that_is_zero_over_half_of_the_space():
     assert found.error < 0.1
 
 
+def test_nothing_is_known_where_nothing_meets():
+    """One half of the islands counts for nothing; or the density is zero wherever the Gaussian has its draws."""
+    generator = np.random.default_rng(3)
+    u = draws(generator, 8, 50)
+    for log_shares in (np.where(np.arange(8) % 2 == 0, 0.0, -1e4), np.zeros(8)):
+        at = particles_at if log_shares.any() else lambda u: Particles(u, *np.full((2, *u.shape[:2]), -np.inf))
+        found = bridge(particles_at(u), log_shares, at, generator)
+        assert np.isnan(found.error)
+
+
+def test_many_coordinates_take_no_matrix():
+    def at(u):
+        value = np.sum(stats.norm.logpdf(u), axis=-1)
+        return Particles(u, value, np.zeros(value.shape))
+
+    generator = np.random.default_rng(4)
+    found = bridge(at(generator.normal(size=(8, 100, 700))), np.zeros(8), at, generator)
+    assert abs(found.value) < 4 * found.error
+    assert found.error < 0.5
+
+
 @pytest.mark.parametrize("sd", [10.0, 100.0])
 def test_a_regression_whose_path_leads_through_a_funnel(sd):
     """Coefficients narrow as the unknown noise falls: along the path few particles find the way in."""

@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.mutation import Particles
 from credo.methods.particles.tempering import Population, scale_of
 from credo.status import Estimate
@@ -28,7 +30,8 @@ def bridge(
     evaluate: Callable[[np.ndarray], Particles],
     generator: np.random.Generator,
 ) -> Estimate:
-    """log p(D) from particles of the target in islands, which count by ``log_shares``.
+    """log p(D) from particles of the target in islands, which count by ``log_shares``; NaN where one half counts for
+    nothing, or no draw of the Gaussian meets the target.
 
     ``evaluate(u)``: positions (K, n, dim) as particles.
     """
@@ -37,15 +40,22 @@ def bridge(
     white = generator.normal(size=position.shape)
     shares = np.exp(log_shares - logsumexp(log_shares))
     halves = np.arange(num_islands) % 2 == 0, np.arange(num_islands) % 2 == 1
+    if not all(np.sum(shares[half]) > 0 for half in halves):
+        return Estimate(np.nan, np.nan, "monte carlo")
     drawn, z_of_particles, log_dets = np.empty_like(position), np.empty_like(position), np.empty(num_islands)
     for here, other in (halves, halves[::-1]):
         weights = np.repeat(shares[other, None] / np.sum(shares[other]) / size, size, axis=1)
         mean = np.tensordot(weights, position[other], axes=2)
         scale = scale_of(position[other], weights)
-        S = np.asarray(scale.lower if isinstance(scale, Dense) else np.diag(scale.diagonal()), np.float64)
-        drawn[here] = mean + white[here] @ S.T
-        z_of_particles[here] = np.linalg.solve(S, (position[here] - mean).reshape(-1, dim).T).T.reshape(-1, size, dim)
-        log_dets[here] = np.sum(np.log(np.diagonal(S)))
+        away = position[here] - mean
+        if isinstance(scale, Dense):
+            S = np.asarray(scale.lower, np.float64)
+            drawn[here] = mean + white[here] @ S.T
+            z_of_particles[here] = solve_triangular(S, away.reshape(-1, dim).T, lower=True).T.reshape(away.shape)
+        else:
+            assert isinstance(scale, Diagonal)
+            drawn[here], z_of_particles[here] = mean + white[here] * scale.scale, away / scale.scale
+        log_dets[here] = float(scale.log_det())
 
     def ratio(particles: Particles, z: np.ndarray) -> np.ndarray:
         log_q = -0.5 * np.sum(z**2, axis=-1) - log_dets[:, None] - 0.5 * dim * np.log(2 * np.pi)
@@ -54,7 +64,8 @@ def bridge(
 
     of_particles = ratio(population, z_of_particles)
     of_draws = ratio(evaluate(drawn.astype(population.position.dtype)), white)
-    found = [_solve(of_particles[half], shares[half], of_draws[half]) for half in halves]
+    with np.errstate(all="ignore"):  # nothing in common: no numbers
+        found = [_solve(of_particles[half], shares[half], of_draws[half]) for half in halves]
     values, errors = np.array(found).T
     return Estimate(float(np.mean(values)), float(np.linalg.norm(errors) / len(halves)), "monte carlo")
 
@@ -62,7 +73,7 @@ def bridge(
 def _solve(of_particles, shares, of_draws) -> tuple[float, float]:
     """log Z and its standard error, from l of both; the first (K, n), by islands that count by ``shares``."""
     shares = shares / np.sum(shares)
-    log_z = float(np.max(of_draws[np.isfinite(of_draws)], initial=-np.inf))
+    log_z = float(np.max(of_draws))
     for _ in range(MOST_ROUNDS):
         above, below = _terms(of_draws, log_z), _terms(of_particles, log_z, is_inverse=True)
         step = float(np.log(np.mean(above)) - np.log(shares @ np.mean(below, axis=1)))
