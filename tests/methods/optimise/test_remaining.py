@@ -13,7 +13,7 @@ import pytest
 import credo
 from credo.methods.optimise import remaining as page
 from credo.methods.optimise.objective import in_users_space, of_likelihood
-from credo.methods.optimise.remaining import CLOSE, remaining
+from credo.methods.optimise.remaining import CLOSE, most_products, remaining
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
 from credo.precision import double
 
@@ -148,6 +148,10 @@ def test_a_trained_network_passes(name):
     posterior = credo.fit(target(name), credo.MAP(), key=0, progress=False)
     assert posterior.verdict.figures["mode_distance"] < 1e-3
     assert posterior.verdict.status == ("doubtful" if name == "unknown noise" else "pass")
+
+
+def test_large_networks_take_fewer_products():
+    assert [most_products(*size) for size in ((50, 15), (10_000, 100_000), (1_000, 10_005_500))] == [250, 100, 20]
 
 
 def test_a_noise_at_its_mode_with_many_weights_does_not_pass():

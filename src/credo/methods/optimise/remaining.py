@@ -107,8 +107,8 @@ def of_noise(diagnosis: Diagnosis, target: Target) -> Diagnosis:
         return diagnosis
     sentence = (
         f"{own[0]!r} is at its joint mode with {num_weights:,} weights of {target.size:,} rows, where it is too small: "
-        "the weights fit noise. Laplace() finds it by the evidence, better so with a prior precision that is unknown "
-        "(prior=credo.nn.Isotropic(dist.LogNormal(0.0, 3.0)))."
+        "the weights fit noise. Laplace() finds it by the evidence, better so with prior precisions that are unknown "
+        "(prior=credo.nn.PerLayer(dist.LogNormal(0.0, 2.0)))."
     )
     at_best = "doubtful" if diagnosis.at_best == "pass" else diagnosis.at_best
     return diagnosis._replace(sentences=(*diagnosis.sentences, sentence), at_best=at_best)
@@ -135,7 +135,7 @@ def remaining(
     is_bounded = bool(is_apart) and bool(np.all(precision > 0))
     D = np.sqrt(precision) if is_bounded else np.ones_like(u)
     bound = np.asarray(rule.passes**2, u.dtype)
-    most = int(np.clip(WORK / (max(target.size, 1) * len(u)), FEWEST, MOST))
+    most = most_products(target.size, len(u))
     found = _decrement(objective.log_prior, most, objective.args, target, u, gradient, D, is_bounded, bound)
     lower, upper, is_convex, count = (each.item() for each in found)
     if not is_convex:
@@ -149,6 +149,11 @@ def remaining(
     if distance <= rule.passes and not is_positive:
         saddle, more = _saddle(objective, target, u, D)
     return Remaining(distance, is_bounded, saddle, count + more)
+
+
+def most_products(num_rows: int, dim: int) -> int:
+    """With A: of a large network fewer, so that to judge it takes no longer than to train it."""
+    return int(np.clip(WORK / (max(num_rows, 1) * dim), FEWEST, MOST))
 
 
 @functools.partial(brief, static_argnames=("function", "log_prior"))
