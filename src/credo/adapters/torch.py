@@ -96,7 +96,8 @@ class TorchNetwork:
             self.read(made_up(x))
         program, weights = self.programs[kind], named(params)
         for name, (row, values) in self.held.items():
-            weights[name] = jnp.asarray(weights[name]).at[row].set(values)
+            table = jnp.asarray(weights[name])
+            weights[name] = jnp.concatenate([table[:row], np.asarray(values, table.dtype)[None], table[row + 1 :]])
         return program.run(weights, jax.tree.leaves(_ordered(x)))
 
     def read(self, x: Any) -> None:

@@ -1,7 +1,8 @@
 """Blocks of Kronecker form: Σ = ⊕ (U ⊗ V) diag(sd²) (U ⊗ V)ᵀ, a block for each matrix of weights.
 
 A block's coordinates, laid out as a matrix Z (in, out), are mapped by S Z = U (sd ∘ Z) Vᵀ with orthogonal U (in, in)
-and V (out, out): the eigenvectors of the two factors of its precision. Without them the block is diagonal.
+and V (out, out): the eigenvectors of the two factors of its precision. Without V the block is diagonal, without U alone
+its rows are independent of each other.
 """
 
 import equinox as eqx
@@ -15,20 +16,26 @@ from credo.linalg.operator import ScaleOperator, Stored
 
 
 class Block(eqx.Module):
-    """``index``: the coordinate of each entry. ``left``, ``right``: U and V, or None for a diagonal block."""
+    """``index``: the coordinate of each entry. ``left``, ``right``: U and V, or None for a unit matrix."""
 
     index: Int[Stored, "in out"]
     sd: Float[Stored, "in out"]
     left: Float[Stored, "in in"] | None = None
     right: Float[Stored, "out out"] | None = None
 
+    @property
+    def is_diagonal(self) -> bool:
+        return self.left is None and self.right is None
+
     def rotate(self, Z):
         """U Z Vᵀ."""
-        return Z if self.left is None or self.right is None else jnp.matmul(jnp.matmul(self.left, Z), self.right.T)
+        Z = Z if self.left is None else jnp.matmul(self.left, Z)
+        return Z if self.right is None else jnp.matmul(Z, self.right.T)
 
     def rotate_back(self, Z):
         """Uᵀ Z V."""
-        return Z if self.left is None or self.right is None else jnp.matmul(jnp.matmul(self.left.T, Z), self.right)
+        Z = Z if self.left is None else jnp.matmul(self.left.T, Z)
+        return Z if self.right is None else jnp.matmul(Z, self.right)
 
 
 class Kronecker(ScaleOperator):
@@ -78,8 +85,7 @@ def _sum_of_logs(arrays):
 @brief
 def _diagonal(scale: Kronecker):
     def variances(block: Block, _):
-        if block.left is None or block.right is None:
-            return jnp.square(block.sd)
-        return jnp.square(block.left) @ jnp.square(block.sd) @ jnp.square(block.right).T
+        found = jnp.square(block.sd) if block.left is None else jnp.square(block.left) @ jnp.square(block.sd)
+        return found if block.right is None else found @ jnp.square(block.right).T
 
     return scale._each(jnp.zeros(scale.dim), variances)

@@ -7,7 +7,8 @@ or a token elsewhere), with inputs a_s and the outputs' derivatives g_ks at thes
 
     ∂z_k / ∂W = Σ_s a_s g_ksᵀ,        of a bias Σ_s g_ks
 
-Coordinates that enter otherwise (the scale of a normalisation, an embedding table) are named, and left to autodiff.
+A table of embeddings is the matrix of a layer whose inputs choose a row. Coordinates that enter otherwise (the scale of
+a normalisation, weights that are tied) are named, and left to autodiff.
 """
 
 from collections.abc import Callable
@@ -16,25 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex
 
 from credo.model.program import Hook, Path, bind, called, run
+from credo.model.uses import Use, search
 
 WORTH = 4  # times the numbers of two Jacobians that the products of inputs and of derivatives may take
-
-
-class Use(NamedTuple):
-    """A place in the program where a weight matrix is applied: ``take(other) -> (places, in)`` the inputs there.
-
-    ``give(g) -> (places, out)``: an array of the equation's output as rows of the layer's outputs.
-    """
-
-    path: Path
-    side: int  # which operand is the weight
-    take: Callable
-    give: Callable
-    places: int = 1
-    is_bias: bool = False  # added to something, not multiplied by it
 
 
 class Layer(NamedTuple):
@@ -47,6 +34,11 @@ class Layer(NamedTuple):
     def is_bias(self) -> bool:
         """Whether the weights are added to something, and multiply nothing."""
         return all(use.is_bias for use in self.uses)
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether every place chooses a row of the weights, as in a table of embeddings."""
+        return all(use.is_lookup for use in self.uses)
 
 
 class Layers(NamedTuple):
@@ -94,6 +86,12 @@ class Layers(NamedTuple):
             is_free[layer.index] = False
         return self._replace(layers=kept, rest=np.flatnonzero(is_free))
 
+    def without_lookups(self) -> "Layers":
+        """Tables of rows that are looked up count among the other coordinates."""
+        kept = tuple(layer for layer in self.layers if not layer.is_lookup)
+        tables = [layer.index.ravel() for layer in self.layers if layer.is_lookup]
+        return self._replace(layers=kept, rest=np.sort(np.concatenate([self.rest, *tables])))
+
     @property
     def num_outputs(self) -> int:
         """Of a row: K."""
@@ -131,7 +129,7 @@ def find_layers(outputs: Callable, u, row) -> Layers:
     dim = u.shape[0]
     uses: list[tuple[np.ndarray, Use]] = []
     tainted = np.zeros(dim, bool)
-    _search(program.jaxpr, [np.arange(dim), *[None] * len(leaves)], (), uses, tainted)
+    search(program.jaxpr, [np.arange(dim), *[None] * len(leaves)], (), uses, tainted)
     groups: dict[tuple, list[tuple[np.ndarray, Use]]] = {}
     for index, use in uses:
         groups.setdefault((index.shape, index.tobytes()), []).append((index, use))
@@ -193,163 +191,6 @@ def _span(index: np.ndarray) -> slice:
     return slice(int(index[0]), int(index[-1]) + 1)
 
 
-# reading the program ------------------------------------------------------------------------------------------------
-
-
-def _search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray) -> list:
-    """Views among the outputs of ``jaxpr``, given those among its inputs; what it meets goes to ``uses``."""
-    views: dict[Any, np.ndarray] = {v: i for v, i in zip(jaxpr.invars, inputs, strict=True) if i is not None}
-
-    def of(atom):
-        return None if isinstance(atom, jex.Literal) else views.get(atom)
-
-    alive = _alive(jaxpr)
-    for i, eqn in enumerate(jaxpr.eqns):
-        given = [of(atom) for atom in eqn.invars]
-        if i not in alive or all(index is None for index in given):
-            continue
-        inner = called(eqn)
-        if inner is not None:
-            found = _search(inner.jaxpr, given[-len(inner.jaxpr.invars) :], (*path, i), uses, tainted)
-            views.update({v: f for v, f in zip(eqn.outvars, found, strict=True) if f is not None})
-            continue
-        moved = _moved(eqn, given)
-        if moved is not None:
-            views.update(zip(eqn.outvars, moved, strict=True))
-            continue
-        use = _use(eqn, given, (*path, i))
-        if use is not None:
-            uses.append(use)
-            continue
-        for index in given:
-            if index is not None:
-                tainted[index.ravel()] = True
-    return [of(atom) for atom in jaxpr.outvars]
-
-
-def _alive(jaxpr) -> set[int]:
-    """The equations that an output rests on: a model's program also computes its prior."""
-    needed = {id(atom) for atom in jaxpr.outvars}
-    alive = set()
-    for i in reversed(range(len(jaxpr.eqns))):
-        eqn = jaxpr.eqns[i]
-        if any(id(v) in needed for v in eqn.outvars):
-            alive.add(i)
-            needed.update(id(atom) for atom in eqn.invars)
-    return alive
-
-
-def _moved(eqn, given: list) -> list[np.ndarray] | None:
-    """The views that an equation makes of a view, where it only moves entries."""
-    name, index, params = eqn.primitive.name, given[0], eqn.params
-    if index is None:
-        return None
-    if name == "split":
-        return np.split(index, np.cumsum(params["sizes"])[:-1], axis=params["axis"])
-    moved = _moved_whole(name, index, params, eqn.outvars[0].aval.shape)
-    return None if moved is None else [moved]
-
-
-def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | None:
-    if name in ("convert_element_type", "copy", "copy_p"):
-        return index
-    if name == "squeeze" or (name == "reshape" and params["dimensions"] is None):
-        return index.reshape(shape)
-    if name == "transpose":
-        return np.transpose(index, params["permutation"])
-    if name == "rev":
-        return np.flip(index, params["dimensions"])
-    if name == "slice":
-        steps = params["strides"] or (1,) * index.ndim
-        cuts = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
-        return index[tuple(slice(a, b, s) for a, b, s in cuts)]
-    if name == "broadcast_in_dim":
-        shape = [1] * len(params["shape"])
-        for axis, size in zip(params["broadcast_dimensions"], index.shape, strict=True):
-            shape[axis] = size
-        return np.broadcast_to(index.reshape(shape), params["shape"])
-    return None
-
-
-def _use(eqn, given: list, path: Path) -> tuple[np.ndarray, Use] | None:
-    """A layer that an equation is, or None."""
-    name = eqn.primitive.name
-    if len(given) != 2 or all(index is not None for index in given):
-        return None
-    side = 0 if given[0] is not None else 1
-    index = given[side]
-    if name == "dot_general":
-        return _of_dot(eqn, index, side, path)
-    if name == "conv_general_dilated" and side == 1:
-        return _of_convolution(eqn, index, path)
-    if name in ("add", "add_any") or (name == "sub" and side == 0):
-        return _of_bias(np.broadcast_to(index, eqn.outvars[0].aval.shape), side, path)
-    return None
-
-
-def _of_dot(eqn, index: np.ndarray, side: int, path: Path):
-    (contracted, batched) = eqn.params["dimension_numbers"]
-    if batched[0] or batched[1]:
-        return None
-    own, others = contracted[side], contracted[1 - side]
-    free = [axis for axis in range(index.ndim) if axis not in own]
-    num_in, num_out = _size(index, own), _size(index, free)
-    matrix = np.transpose(index, (*own, *free)).reshape(num_in, num_out)
-    num_free = len(free)
-
-    def take(other):
-        rest = [axis for axis in range(other.ndim) if axis not in others]
-        return jnp.transpose(other, (*rest, *others)).reshape(-1, num_in)
-
-    def give(g):
-        g = jnp.moveaxis(g, tuple(range(num_free)), tuple(range(g.ndim - num_free, g.ndim))) if side == 0 else g
-        return g.reshape(-1, num_out)
-
-    return matrix, Use(path, side, take, give, eqn.outvars[0].aval.size // num_out)
-
-
-def _of_convolution(eqn, index: np.ndarray, path: Path):
-    p, shape = eqn.params, eqn.invars[1].aval.shape
-    if p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
-        return None
-    lhs, rhs, out = p["dimension_numbers"]
-    num_out, window = shape[rhs[0]], [shape[axis] for axis in rhs[2:]]
-    matrix = np.transpose(index, (rhs[1], *rhs[2:], rhs[0])).reshape(-1, num_out)
-
-    def take(image):
-        patches = jax.lax.conv_general_dilated_patches(
-            jnp.transpose(image, lhs),
-            window,
-            p["window_strides"],
-            p["padding"],
-            lhs_dilation=p["lhs_dilation"],
-            rhs_dilation=p["rhs_dilation"],
-        )
-        return jnp.moveaxis(patches, 1, -1).reshape(-1, matrix.shape[0])
-
-    def give(g):
-        return jnp.moveaxis(jnp.transpose(g, out), 1, -1).reshape(-1, num_out)
-
-    return matrix, Use(path, 1, take, give, eqn.outvars[0].aval.size // num_out)
-
-
-def _of_bias(index: np.ndarray, side: int, path: Path):
-    entries, place = np.unique(index, return_inverse=True)
-    place = place.ravel()
-
-    def take(other):
-        return jnp.ones((1, 1), other.dtype)
-
-    def give(g):
-        return jax.ops.segment_sum(g.ravel(), place, len(entries))[None]
-
-    return entries[None], Use(path, side, take, give, is_bias=True)
-
-
-def _size(index: np.ndarray, axes) -> int:
-    return int(np.prod([index.shape[axis] for axis in axes], dtype=int))
-
-
 # Jacobians of rows ----------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +203,11 @@ def jacobian(a_uses: list, g_uses: list) -> Any:
     """(M, K, in · out), of inputs (M, places, in) and derivatives (M, K, places, out) in each use."""
     J: Any = sum(jnp.einsum("msi,mkso->mkio", a, g) for a, g in zip(a_uses, g_uses, strict=True))
     return J.reshape(*J.shape[:2], -1)
+
+
+def alike(a, g) -> Any:
+    """Σ_t [places s and t choose the same row] g_t: of a lookup's inputs (S, in) and derivatives (K, S, out)."""
+    return jnp.einsum("st,kto->kso", a @ a.T, g)
 
 
 def jacobian_of_row(a_uses: list, g_uses: list) -> Any:

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.model.data import Rows
-from credo.model.layers import Layer, Layers, Use, find_layers
+from credo.model.layers import Layer, Layers, find_layers
 from credo.model.program import Hook, Path, bind, equation_at, run
 from credo.model.target import Target
+from credo.model.uses import Use
 
 
 class Site(NamedTuple):

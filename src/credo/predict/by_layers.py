@@ -27,6 +27,7 @@ from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.model.layers import (
     Layers,
+    alike,
     corner,
     find_layers,
     is_single,
@@ -163,8 +164,8 @@ def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, 
     inner, index = inner_of(scale)
     blocks = blocks_of(inner, index, layers)
     total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
-    for block, a_uses, g_uses in zip(blocks, inputs, derivatives, strict=False):
-        total = total + _of_layer(block, a_uses, g_uses)
+    for layer, block, a_uses, g_uses in zip(layers.layers, blocks, inputs, derivatives, strict=False):
+        total = total + _of_layer(block, a_uses, g_uses, layer.is_lookup)
     if J_rest is not None:
         root = J_rest * blocks[-1].sd[0]
         total = total + jnp.einsum("mkp,mlp->mkl", root, root)
@@ -205,15 +206,18 @@ def blocks_of(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) ->
     return [Block(group, sd[_among(index, group)]) for group in groups(layers)]
 
 
-def _of_layer(block: Block, a_uses, g_uses):
+def _of_layer(block: Block, a_uses, g_uses, is_lookup: bool):
     """(M, K, K). ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
-    if block.left is not None:
-        a_uses = [a @ block.left for a in a_uses]
-        g_uses = [g @ block.right for g in g_uses]
+    a_uses = a_uses if block.left is None else [a @ block.left for a in a_uses]
+    g_uses = g_uses if block.right is None else [g @ block.right for g in g_uses]
     if is_single(a_uses):
         a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
         t = jnp.square(a) @ jnp.square(block.sd)
         return jnp.einsum("mkj,mlj->mkl", g * t[:, None, :], g)
+    if is_lookup and block.left is None:  # of the rows chosen alone
+        a, g = jnp.concatenate(a_uses, axis=1), jnp.concatenate(g_uses, axis=2)
+        variances = a @ jnp.square(block.sd)
+        return jnp.einsum("mkso,mlso->mkl", g * variances[:, None], jax.vmap(alike)(a, g))
     sd = jnp.ravel(jnp.transpose(block.sd))
 
     def one(row):

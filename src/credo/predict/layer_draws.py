@@ -21,7 +21,7 @@ from credo.predict.by_layers import blocks_of, inner_of, varying
 def is_rotated(scale: ScaleOperator) -> bool:
     """Whether a draw of a layer's weights takes products of whole matrices."""
     inner, _ = inner_of(scale)
-    return isinstance(inner, Kronecker) and any(block.left is not None for block in inner.blocks)
+    return isinstance(inner, Kronecker) and not all(block.is_diagonal for block in inner.blocks)
 
 
 def moves(outputs: Callable, scale: ScaleOperator, centre, x) -> tuple[Any, Callable]:

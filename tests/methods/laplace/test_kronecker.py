@@ -44,6 +44,12 @@ def attention(p, tokens):
     return jnp.mean(jax.nn.softmax(q @ k.T / 3.0) @ v @ p["o"], axis=0)
 
 
+def padded(p, tokens):
+    """The row of padding is a constant, and so it is beside a table that is chosen from by columns."""
+    table = jnp.concatenate([p["table"][:2], np.full((1, 4), 0.5), p["table"][2:]])
+    return (jnp.take(table, tokens, axis=0) * p["columns"][:, tokens].T).sum(0)
+
+
 def recurrent(p, x):
     h = jnp.zeros(3)
     for t in range(4):
@@ -67,8 +73,9 @@ NETWORKS = {
         attention,
         {"q": normal(6, 8), "k": normal(6, 8), "v": normal(6, 8), "o": normal(8, 3), "table": normal(10, 6)},
         RANDOM.integers(0, 10, 7),
-        60,
+        0,
     ),
+    "padded": (padded, {"table": normal(5, 4), "columns": normal(4, 6)}, np.array([0, 2, 5, 5, 1]), 0),
     "recurrent": (recurrent, {"h": normal(3, 3), "i": normal(2, 3), "o": normal(3, 2)}, normal(4, 2), 0),
     "tied": (tied, {"w": normal(4, 3)}, normal(4), 12),
 }

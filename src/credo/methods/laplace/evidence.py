@@ -123,7 +123,7 @@ class BlockPieces(Pieces):
         """(block, precisions, whether an entry is a weight's) for each block."""
         whole = jnp.concatenate([jnp.ones(self.num_fixed, P.dtype), P])
         for block, values in zip(self.blocks, self.values, strict=True):
-            τ = whole[block.index] if block.left is None else jnp.mean(whole[block.index])
+            τ = whole[block.index] if block.is_diagonal else jnp.mean(whole[block.index])
             yield block, c * values + τ, jnp.asarray(block.index) >= self.num_fixed
 
     def log_det(self, c, P):
@@ -148,7 +148,7 @@ class BlockPieces(Pieces):
         for block, values in zip(self.blocks, self.values, strict=True):
             index = np.asarray(block.index)
             H = np.where(index >= self.num_fixed, c * np.asarray(values), 0.0)
-            A = H + (own[index] if block.left is None else np.mean(own[index]))
+            A = H + (own[index] if block.is_diagonal else np.mean(own[index]))
             blocks.append(Block(index, A**-0.5, block.left, block.right))
         if not self.is_diagonal:
             return KroneckerScale(tuple(blocks))
@@ -210,9 +210,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
     ``scale``: S with S Sᵀ = (H + I)⁻¹. CredoError where θ changes the likelihood's curvature by more than a factor.
     """
     theta, weights = u[:num_fixed], u[num_fixed:]
-    row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
-    num_outputs = jax.eval_shape(lambda u: _outputs(target, u, row)[0], jax.ShapeDtypeStruct(u.shape, u.dtype)).shape[1]
-    number = int(np.clip(PROBES // num_outputs, 1, min(64, target.size)))
+    number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:number], target.x)
     probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
     found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
@@ -230,6 +228,12 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
                 "noise for all outputs: say tune=False, or give the head one noise."
             )
     return found._replace(pieces=pieces_of(scale, num_fixed, is_even), bend=bend)
+
+
+def num_outputs(target: Target, u: np.ndarray) -> int:
+    """Of a row."""
+    row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
+    return jax.eval_shape(lambda u: _outputs(target, u, row)[0], jax.ShapeDtypeStruct(u.shape, u.dtype)).shape[1]
 
 
 def _is_even(P: np.ndarray) -> bool:

@@ -28,7 +28,7 @@ from credo.methods.laplace.curvature import GaussNewton, OuterProducts
 from credo.methods.laplace.structure import Shape
 from credo.methods.optimise.spectrum import LEAST
 from credo.model.data import Rows
-from credo.model.layers import Layers
+from credo.model.layers import Layer, Layers
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -37,7 +37,7 @@ LARGEST_FACTOR = 20_000  # rows of A or B: 3 GB each
 
 
 class Factors(NamedTuple):
-    """Σ a aᵀ and Σ g gᵀ of each layer, how many places a row has, and the diagonal of the other coordinates."""
+    """Σ a aᵀ, of a lookup its diagonal, and Σ g gᵀ of each layer, and the diagonal of the other coordinates."""
 
     inputs: list[Any]
     outputs: list[Any]
@@ -50,7 +50,8 @@ class Kronecker:
 
     Needs GaussNewton(), EmpiricalFisher() or SampledFisher().
 
-    ``shared``: "expand" or "reduce", where weights are used at several places of a row (pixels, tokens).
+    ``shared``: "expand" or "reduce", where weights are used at several places of a row (pixels, tokens). The rows of a
+    table of embeddings have covariances of their own and are independent of each other, either way.
     """
 
     shared: Literal["expand", "reduce"] = "expand"
@@ -69,7 +70,7 @@ class Kronecker:
                     "The subset holds no whole matrix of weights, which Kronecker() needs: use structure=Diagonal() or "
                     "Dense(), or a subset of whole layers."
                 )
-        sizes = [size for layer in layers.layers for size in layer.index.shape]
+        sizes = [size for layer in layers.layers for size in sides(layer)]
         if max(sizes, default=0) > LARGEST_FACTOR:
             raise CredoError(
                 f"A layer has {max(sizes):,} inputs or outputs, and Kronecker() would factor a matrix of "
@@ -80,7 +81,7 @@ class Kronecker:
         blocks, smallest, coordinate = [], np.inf, 0
         last, b, V = None, np.zeros(0), np.zeros((0, 0))
         for layer, A, B, places in zip(layers.layers, factors.inputs, factors.outputs, num_places, strict=True):
-            a, U = np.linalg.eigh(np.asarray(A, float))
+            a, U = np.linalg.eigh(np.asarray(A, float)) if A.ndim == 2 else (np.asarray(A, float), None)
             if last is None or not np.array_equal(B, last):  # a bias has the derivatives of its weights
                 last, (b, V) = B, np.linalg.eigh(np.asarray(B, float))
             τ = float(np.mean(prior[layer.index]))
@@ -124,6 +125,11 @@ def _block(index, values: np.ndarray, U, V) -> tuple[Block, float]:
     return Block(index, values**-0.5, U, V), least
 
 
+def sides(layer: Layer) -> tuple[int, ...]:
+    """Those of a layer's weights for which a matrix is held: not of the rows of a table, which are counted."""
+    return layer.index.shape[1:] if layer.is_lookup else layer.index.shape
+
+
 def layers_of(target: Target, u) -> Layers:
     """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone."""
     return layered.layers_of(target, u, "Kronecker()", "structure=Diagonal() or Dense()")
@@ -143,7 +149,8 @@ def gather(
         numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])
     frozen = layered.Frozen(layers)
     total = layered.summed(_gather, target, u, numbers, curvature, frozen, shared)
-    return total, [1 if shared == "reduce" else sum(each) for each in by_use]
+    is_once = [shared == "reduce" and not layer.is_lookup for layer in layers.layers]
+    return total, [1 if once else sum(each) for once, each in zip(is_once, by_use, strict=True)]
 
 
 @functools.partial(brief, static_argnames=("curvature", "frozen", "shared"))
@@ -152,11 +159,12 @@ def _gather(target: Target, u, rows: Rows, curvature: OuterProducts, frozen: lay
     inputs, derivatives, rest = layered.parts(curvature, target, layers, u, rows)
     is_counted = (rows.weights > 0).astype(u.dtype)
     As, Bs = [], []
-    for a_uses, g_uses in zip(inputs, derivatives, strict=True):
-        if shared == "reduce":
+    for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
+        if shared == "reduce" and not layer.is_lookup:
             a_uses = [jnp.mean(jnp.concatenate(a_uses, axis=1), axis=1, keepdims=True)]
             g_uses = [sum(jnp.sum(g, axis=2, keepdims=True) for g in g_uses)]
-        As.append(sum(_gram(a * is_counted[:, None, None]) for a in a_uses))
+        a_uses = [a * is_counted[:, None, None] for a in a_uses]
+        As.append(sum(jnp.sum(a, axis=(0, 1)) if layer.is_lookup else _gram(a) for a in a_uses))
         Bs.append(sum(_gram(g) for g in g_uses))
     return Factors(As, Bs, jnp.zeros(0, u.dtype) if rest is None else jnp.sum(jnp.square(rest), axis=(0, 1)))
 

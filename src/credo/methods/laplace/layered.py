@@ -22,6 +22,7 @@ from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
 from credo.model.layers import (
     Layers,
+    alike,
     find_layers,
     is_single,
     jacobian,
@@ -229,10 +230,14 @@ def _squares(target: Target, u, rows, curvature: Rooted, frozen: Frozen) -> list
     layers = frozen.layers(target, u)
     inputs, derivatives, rest = parts(curvature, target, layers, u, rows)
     found = []
-    for a_uses, g_uses in zip(inputs, derivatives, strict=True):
+    for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
         if is_single(a_uses):
             a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
             found.append(jnp.square(a).T @ jnp.sum(jnp.square(g), axis=1))
+        elif layer.is_lookup:
+            a, g = jnp.concatenate(a_uses, axis=1), jnp.concatenate(g_uses, axis=2)
+            squares = jnp.sum(g * jax.vmap(alike)(a, g), axis=1)
+            found.append(a.reshape(-1, a.shape[-1]).T @ squares.reshape(-1, squares.shape[-1]))
         else:
             found.append(_summed_squares(a_uses, g_uses))
     return found if rest is None else [*found, jnp.sum(jnp.square(rest), axis=(0, 1))]

@@ -1,11 +1,12 @@
-"""What each structure of a Laplace approximation holds at its peak, by the shapes of the parameters alone."""
+"""What each structure of a Laplace approximation holds at its peak, by shapes alone."""
 
 from typing import Any
 
-import numpy as np
+import jax
 
 from credo.memory import Need, require
-from credo.methods.laplace.kronecker import Kronecker
+from credo.methods.laplace.kronecker import Kronecker, sides
+from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.lowrank import LowRank
 from credo.methods.laplace.matrix_free import VECTORS as OF_A_SOLVE
 from credo.methods.laplace.matrix_free import MatrixFree
@@ -35,8 +36,8 @@ def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | 
 
 def size_of_factors(layers: Layers) -> tuple[int, float]:
     """The longest side of a layer's weights, and the bytes of Kronecker factors of all of them."""
-    shapes = [layer.index.shape for layer in layers.layers]
-    return max(max(shape) for shape in shapes), NUMBER * MATRICES * float(sum(a**2 + b**2 for a, b in shapes))
+    found = [size for layer in layers.layers for size in sides(layer)]
+    return max(found), NUMBER * MATRICES * float(sum(size**2 for size in found))
 
 
 def num_bytes(structure: Any, target: Target) -> float | None:
@@ -52,10 +53,6 @@ def num_bytes(structure: Any, target: Target) -> float | None:
     if isinstance(structure, MatrixFree):
         return of_positions + NUMBER * OF_A_SOLVE * dim
     if isinstance(structure, Kronecker):
-        sides = [
-            (int(np.prod(leaf.free_shape[:-1])), leaf.free_shape[-1])
-            for leaf in target.structure.leaves
-            if leaf.free_shape
-        ]
-        return of_positions + NUMBER * MATRICES * float(sum(a**2 + b**2 for a, b in sides))
+        layers = layers_or_none(target, jax.ShapeDtypeStruct((dim,), jax.numpy.result_type(float)), None)
+        return of_positions + (0.0 if layers is None else size_of_factors(layers)[1])
     return None

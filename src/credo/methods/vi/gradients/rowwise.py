@@ -11,7 +11,8 @@ independent normals, whose law the first line is; under the second the row's wei
 the same one at every place. So each row's likelihood has its expectation under q, and the sum over rows too; rows are
 (nearly) independent, so that noise falls with the size of the batch, where one shared draw leaves a part that does not.
 Independent noise at each place of a convolution would be another law, and no bound: there flipout takes over.
-Coordinates outside of layers are drawn as usual, once for all rows, and so is the prior; the entropy is exact.
+Coordinates outside of layers, and tables of rows that are looked up, are drawn as usual, once for all rows, and so is
+the prior; the entropy is exact.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class OnRows(NamedTuple):
 
     def layers(self, u) -> Layers:
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.rows)
-        return find_layers(self.row, jax.ShapeDtypeStruct(u.shape, u.dtype), one)
+        return find_layers(self.row, jax.ShapeDtypeStruct(u.shape, u.dtype), one).without_lookups()
 
     def num_places(self, layers: Layers, u) -> list[int]:
         """Inputs that a row gives to each layer."""

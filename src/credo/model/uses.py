@@ -1,0 +1,231 @@
+"""Reading a traced program for the places where entries of the position are applied as the weights of a layer.
+
+A *view* is an array of entries of the position, given by the coordinate of each; ``CONSTANT`` marks entries that are
+something else, such as the row of an embedding that stands for padding. Reshaping, slicing, transposing and joining
+views make views. A matrix product, a convolution, a sum or a lookup of rows with a view is a *use* of a layer.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+from jax.lax import GatherScatterMode
+
+from credo.model.program import Path, called
+
+CONSTANT = -1  # in a view
+
+
+class Use(NamedTuple):
+    """A place in the program where a weight matrix is applied: ``take(other) -> (places, in)`` the inputs there.
+
+    ``give(g) -> (places, out)``: an array of the equation's output as rows of the layer's outputs.
+    """
+
+    path: Path
+    side: int  # which operand is the weight
+    take: Callable
+    give: Callable
+    places: int = 1
+    is_bias: bool = False  # added to something, not multiplied by it
+    is_lookup: bool = False  # rows are chosen: each place has one input that is 1, or none, and others that are 0
+
+
+def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray) -> list:
+    """Views among the outputs of ``jaxpr``, given those among its inputs; what it meets goes to ``uses``."""
+    views: dict[Any, np.ndarray] = {v: i for v, i in zip(jaxpr.invars, inputs, strict=True) if i is not None}
+
+    def of(atom):
+        return None if isinstance(atom, jex.Literal) else views.get(atom)
+
+    alive = _alive(jaxpr)
+    for i, eqn in enumerate(jaxpr.eqns):
+        given = [of(atom) for atom in eqn.invars]
+        if i not in alive or all(index is None for index in given):
+            continue
+        inner = called(eqn)
+        if inner is not None:
+            found = search(inner.jaxpr, given[-len(inner.jaxpr.invars) :], (*path, i), uses, tainted)
+            views.update({v: f for v, f in zip(eqn.outvars, found, strict=True) if f is not None})
+            continue
+        moved = _joined(eqn, given, jaxpr.constvars) or _moved(eqn, given)
+        if moved is not None:
+            views.update(zip(eqn.outvars, moved, strict=True))
+            continue
+        use = _use(eqn, given, (*path, i))
+        if use is not None:
+            uses.append(use)
+            continue
+        for index in given:
+            if index is not None:
+                tainted[index[index != CONSTANT]] = True
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _alive(jaxpr) -> set[int]:
+    """The equations that an output rests on: a model's program also computes its prior."""
+    needed = {id(atom) for atom in jaxpr.outvars}
+    alive = set()
+    for i in reversed(range(len(jaxpr.eqns))):
+        eqn = jaxpr.eqns[i]
+        if any(id(v) in needed for v in eqn.outvars):
+            alive.add(i)
+            needed.update(id(atom) for atom in eqn.invars)
+    return alive
+
+
+def _moved(eqn, given: list) -> list[np.ndarray] | None:
+    """The views that an equation makes of a view, where it only moves entries."""
+    name, index, params = eqn.primitive.name, given[0], eqn.params
+    if index is None:
+        return None
+    if name == "split":
+        return np.split(index, np.cumsum(params["sizes"])[:-1], axis=params["axis"])
+    moved = _moved_whole(name, index, params, eqn.outvars[0].aval.shape)
+    return None if moved is None else [moved]
+
+
+def _joined(eqn, given: list, constants) -> list[np.ndarray] | None:
+    """The view that an equation makes of views and constants, where it puts them side by side."""
+    if eqn.primitive.name != "concatenate":
+        return None
+    parts = []
+    for index, atom in zip(given, eqn.invars, strict=True):
+        if index is None and not (isinstance(atom, jex.Literal) or atom in constants):
+            return None
+        aval: Any = atom.aval
+        parts.append(np.full(aval.shape, CONSTANT) if index is None else index)
+    return [np.concatenate(parts, axis=eqn.params["dimension"])]
+
+
+def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | None:
+    if name in ("convert_element_type", "copy", "copy_p"):
+        return index
+    if name == "squeeze" or (name == "reshape" and params["dimensions"] is None):
+        return index.reshape(shape)
+    if name == "transpose":
+        return np.transpose(index, params["permutation"])
+    if name == "rev":
+        return np.flip(index, params["dimensions"])
+    if name == "slice":
+        steps = params["strides"] or (1,) * index.ndim
+        cuts = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
+        return index[tuple(slice(a, b, s) for a, b, s in cuts)]
+    if name == "broadcast_in_dim":
+        shape = [1] * len(params["shape"])
+        for axis, size in zip(params["broadcast_dimensions"], index.shape, strict=True):
+            shape[axis] = size
+        return np.broadcast_to(index.reshape(shape), params["shape"])
+    return None
+
+
+def _use(eqn, given: list, path: Path) -> tuple[np.ndarray, Use] | None:
+    """A layer that an equation is, or None."""
+    name = eqn.primitive.name
+    if len(given) != 2 or all(index is not None for index in given):
+        return None
+    side = 0 if given[0] is not None else 1
+    index = given[side]
+    if name == "gather" and side == 0:
+        return _of_lookup(eqn, index, path)
+    if np.any(index == CONSTANT):
+        return None
+    if name == "dot_general":
+        return _of_dot(eqn, index, side, path)
+    if name == "conv_general_dilated" and side == 1:
+        return _of_convolution(eqn, index, path)
+    if name in ("add", "add_any") or (name == "sub" and side == 0):
+        return _of_bias(np.broadcast_to(index, eqn.outvars[0].aval.shape), side, path)
+    return None
+
+
+def _of_dot(eqn, index: np.ndarray, side: int, path: Path):
+    (contracted, batched) = eqn.params["dimension_numbers"]
+    if batched[0] or batched[1]:
+        return None
+    own, others = contracted[side], contracted[1 - side]
+    free = [axis for axis in range(index.ndim) if axis not in own]
+    num_in, num_out = _size(index, own), _size(index, free)
+    matrix = np.transpose(index, (*own, *free)).reshape(num_in, num_out)
+    num_free = len(free)
+
+    def take(other):
+        rest = [axis for axis in range(other.ndim) if axis not in others]
+        return jnp.transpose(other, (*rest, *others)).reshape(-1, num_in)
+
+    def give(g):
+        g = jnp.moveaxis(g, tuple(range(num_free)), tuple(range(g.ndim - num_free, g.ndim))) if side == 0 else g
+        return g.reshape(-1, num_out)
+
+    return matrix, Use(path, side, take, give, eqn.outvars[0].aval.size // num_out)
+
+
+def _of_convolution(eqn, index: np.ndarray, path: Path):
+    p, shape = eqn.params, eqn.invars[1].aval.shape
+    if p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
+        return None
+    lhs, rhs, out = p["dimension_numbers"]
+    num_out, window = shape[rhs[0]], [shape[axis] for axis in rhs[2:]]
+    matrix = np.transpose(index, (rhs[1], *rhs[2:], rhs[0])).reshape(-1, num_out)
+
+    def take(image):
+        patches = jax.lax.conv_general_dilated_patches(
+            jnp.transpose(image, lhs),
+            window,
+            p["window_strides"],
+            p["padding"],
+            lhs_dilation=p["lhs_dilation"],
+            rhs_dilation=p["rhs_dilation"],
+        )
+        return jnp.moveaxis(patches, 1, -1).reshape(-1, matrix.shape[0])
+
+    def give(g):
+        return jnp.moveaxis(jnp.transpose(g, out), 1, -1).reshape(-1, num_out)
+
+    return matrix, Use(path, 1, take, give, eqn.outvars[0].aval.size // num_out)
+
+
+def _of_lookup(eqn, index: np.ndarray, path: Path):
+    """Rows of a table along one axis, each by a number: a product with inputs of which one is 1."""
+    p, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    apart = [axis for axis, size in enumerate(index.shape) if sizes[axis] != size]
+    if p.operand_batching_dims or len(apart) != 1 or sizes[apart[0]] != 1 or apart[0] not in p.start_index_map:
+        return None
+    axis, size, shape = apart[0], index.shape[apart[0]], eqn.outvars[0].aval
+    table = np.moveaxis(index, axis, 0).reshape(size, -1)
+    is_constant = np.all(table == CONSTANT, axis=1)
+    kept = np.flatnonzero(~is_constant)
+    if not kept.size or np.any(table[kept] == CONSTANT):
+        return None
+    is_clipped = eqn.params["mode"] == GatherScatterMode.CLIP  # elsewhere no row is meant by a number beyond them
+
+    def take(numbers):
+        numbers = jnp.ravel(numbers[..., p.start_index_map.index(axis)])
+        numbers = jnp.clip(numbers, 0, size - 1) if is_clipped else numbers
+        return (numbers[:, None] == kept).astype(shape.dtype)
+
+    def give(g):
+        g = jnp.moveaxis(g, p.offset_dims, range(g.ndim - len(p.offset_dims), g.ndim))
+        return g.reshape(-1, table.shape[1])
+
+    return table[kept], Use(path, 0, take, give, shape.size // table.shape[1], is_lookup=True)
+
+
+def _of_bias(index: np.ndarray, side: int, path: Path):
+    entries, place = np.unique(index, return_inverse=True)
+    place = place.ravel()
+
+    def take(other):
+        return jnp.ones((1, 1), other.dtype)
+
+    def give(g):
+        return jax.ops.segment_sum(g.ravel(), place, len(entries))[None]
+
+    return entries[None], Use(path, side, take, give, is_bias=True)
+
+
+def _size(index: np.ndarray, axes) -> int:
+    return int(np.prod([index.shape[axis] for axis in axes], dtype=int))
