@@ -12,6 +12,9 @@ INFORMATION: dict[str, Rule] = {
         "Monte Carlo standard error that the determinant of the curvature gives the log evidence, nats", "information"
     ),
     "num_chains": Rule("chains run", "information"),
+    "num_determined": Rule(
+        "how many of a network's weights the data determine, beside their prior (MacKay 1992)", "information"
+    ),
     "num_divergences": Rule("transitions after warm-up whose energy error diverged", "information"),
     "num_draws": Rule("draws taken, over all chains", "information"),
     "num_members": Rule("members of the ensemble", "information"),
@@ -22,5 +25,10 @@ INFORMATION: dict[str, Rule] = {
     "num_iterations": Rule("iterations of the optimiser", "information"),
     "num_simulations": Rule("simulated data sets that were fitted", "information"),
     "position_norm": Rule("largest absolute coordinate of the unconstrained position", "information"),
+    "prior_gain": Rule(
+        "nats of evidence that the best other prior precision of a network's weights would add, the model linearised "
+        "at the mode",
+        "information",
+    ),
     "step_size": Rule("mean step size over the chains", "information"),
 }

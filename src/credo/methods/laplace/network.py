@@ -20,7 +20,8 @@ from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
-from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum
+from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_outputs
+from credo.methods.laplace.held import of_known_precision, of_tuned_precisions
 from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
@@ -143,31 +144,39 @@ def fit_network(
             sentences = (*sentences, f"Noise and precisions are parameters like the weights, not tuned. {error}")
     if tune is None or linear is None:
         u, shape, count = _approach(objective, look, u, is_trained, deadline)
+        told = {}, ()
     else:
         u, path, count, linear, found = _turns(tune, objective, look, linear, target, u, is_trained, deadline)
         num_fixed = len(found.theta)  # θ is where the evidence has it, not the density
         shape = Shape(linear.pieces.scale(found.c, found.P, found.covariance), float(np.min(found.P)), num_fixed)
         evidence = found.value + 0.5 * num_fixed * float(np.log(2 * np.pi))
         evidence += 0.5 * float(np.linalg.slogdet(found.covariance)[1])
-        if isinstance(look.structure, MatrixFree) and isinstance(look.subset, All):
-            shape, evidence = _beside(found.covariance, look, objective, u), None
+        if not look.is_tunable:
             tuned_by = type(look.tunable().structure).__name__
             sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {tuned_by}().")
+        if not look.is_tunable and isinstance(look.subset, All):
+            shape, evidence = _beside(found.covariance, look, objective, u), None
         elif not look.is_tunable:
             shape, evidence = look(objective, u), None
+        scale = linear.pieces.scale(found.c, found.P, found.covariance)
+        told = of_tuned_precisions(scale, found.P, num_fixed, num_outputs(target, u))
     value, slope, _ = White(objective, u, shape.scale, num_fixed, deadline).at(np.zeros(len(u)))
+    distance = float(np.linalg.norm(slope))
+    if laplace.prior is None and distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0:
+        known = of_known_precision(shape.scale, u, num_hyperparameters(target), target)
+        told = {**told[0], **known[0]}, (*told[1], *known[1])
     return Fitted(
         Gaussian(u, shape.scale),
         value,
-        float(np.linalg.norm(slope)),
-        shape,
+        distance,
+        shape._replace(figures={**shape.figures, **told[0]}),
         evidence,
         path,
         look.structure,
         num_updates,
         count,
         num_updates == wanted and time.monotonic() <= deadline,
-        (*sentences, *shape.sentences),
+        (*told[1], *sentences, *shape.sentences),
     )
 
 
@@ -185,6 +194,7 @@ class Look(NamedTuple):
     curvature: Curvature
     target: Target
     chunk: int
+    max_memory: int | None = None
 
     def __call__(self, objective: Objective, u: np.ndarray) -> Shape:
         return shape_of(
@@ -194,7 +204,7 @@ class Look(NamedTuple):
     @property
     def is_tunable(self) -> bool:
         """Whether the evidence of hyperparameters is that of this structure itself."""
-        return isinstance(self.subset, All) and isinstance(self.structure, Dense | Diagonal | Kronecker)
+        return self.tunable() is self
 
     def metric(self) -> "Look":
         """One whose products cost no solve: polishing takes two at each step."""
@@ -203,14 +213,20 @@ class Look(NamedTuple):
         return self._replace(structure=Dense() if self.target.dim <= UP_TO_DENSE else Diagonal())
 
     def tunable(self) -> "Look":
-        """One by which hyperparameters can be tuned."""
-        if self.is_tunable:
+        """One by which hyperparameters can be tuned.
+
+        A diagonal is the last resort: its log |A| counts what data say of a sum of weights once for each of them, and
+        its evidence may be highest where a network of classes is constant.
+        """
+        is_whole = isinstance(self.subset, All)
+        if is_whole and isinstance(self.structure, Dense | Kronecker):
             return self
         if self.target.dim <= UP_TO_DENSE:
             return self._replace(structure=Dense(), subset=All())
-        is_matrix_free = isinstance(self.structure, MatrixFree)
-        if is_matrix_free and layers_or_none(self.target, jnp.zeros(self.target.dim), None) is not None:
+        if _why_not_kronecker(self, jnp.zeros(self.target.dim), None) is None:
             return self._replace(structure=Kronecker(), subset=All())
+        if is_whole and isinstance(self.structure, Diagonal):
+            return self
         return self._replace(structure=Diagonal(), subset=All())
 
 
@@ -228,7 +244,7 @@ def _look(
     laplace: "Laplace", target: Target, curvature: Curvature, chunk: int, u, max_memory: int | None = None
 ) -> tuple[Look, tuple[str, ...]]:
     """The structure asked for, else the fullest that is cheap and possible; and a sentence where that was the least."""
-    look = Look(laplace.structure or Dense(), laplace.subset, curvature, target, chunk)
+    look = Look(laplace.structure or Dense(), laplace.subset, curvature, target, chunk, max_memory)
     said = _said_of(curvature) if laplace.curvature is None else ()
     if laplace.structure is not None or target.dim <= UP_TO_DENSE or isinstance(laplace.subset, LargestVariance):
         return look, said
@@ -238,19 +254,25 @@ def _look(
         free = laplace.subset.coordinates(target, curvature, unit, at_rest(u), chunk)
         if free is None or free.size <= UP_TO_DENSE_PART:
             return look, said
-    is_factored = isinstance(curvature, GaussNewton | SampledFisher)
-    layers = layers_or_none(target, jnp.asarray(u), free) if is_factored else None
-    if layers is None:
-        reason = "no layers with Kronecker factors were found in the network"
-    else:
-        side, needed = size_of_factors(layers)
-        if side <= LARGEST_FACTOR and needed <= budget(max_memory):
-            return look._replace(structure=Kronecker()), said
-        reason = (
-            f"a layer has {side:,} inputs or outputs, and Kronecker() needs {in_words(needed)} (the budget is "
-            f"{in_words(budget(max_memory))})"
-        )
+    reason = _why_not_kronecker(look, jnp.asarray(u), free)
+    if reason is None:
+        return look._replace(structure=Kronecker()), said
     return look._replace(structure=Diagonal()), (*said, f"The weights are taken for independent: {reason}.")
+
+
+def _why_not_kronecker(look: Look, u, free: np.ndarray | None) -> str | None:
+    """What speaks against it, None for nothing."""
+    is_factored = isinstance(look.curvature, GaussNewton | SampledFisher)
+    layers = layers_or_none(look.target, u, free) if is_factored else None
+    if layers is None:
+        return "no layers with Kronecker factors were found in the network"
+    side, needed = size_of_factors(layers)
+    if side <= LARGEST_FACTOR and needed <= budget(look.max_memory):
+        return None
+    return (
+        f"a layer has {side:,} inputs or outputs, and Kronecker() needs {in_words(needed)} (the budget is "
+        f"{in_words(budget(look.max_memory))})"
+    )
 
 
 def _said_of(curvature: Curvature) -> tuple[str, ...]:

@@ -1,0 +1,124 @@
+"""What the data say of a network's weights beside their prior N(0, 1/τ), read off the Gaussian N(ŵ, A⁻¹) at the mode.
+
+With A = H + τ I in a basis in which it is diagonal, r = τ / A the share of a direction's prior variance that is left:
+
+    γ = Σ (1 − r)                                      the number of determined weights (MacKay 1992, eq. 4.10)
+    log p(D | sτ) − log p(D | τ) = ½ Σ [log s − log q − (s − 1) τ w̃² / q],    q = 1 + (s − 1) r
+
+exact where the model is linear in the weights and its noise normal: the likelihood is then that of N(ŵ, A⁻¹) over the
+prior, whose product with another normal is known.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Normal
+
+from credo.linalg.dense import Dense
+from credo.linalg.kronecker import Kronecker
+from credo.linalg.operator import ScaleOperator
+from credo.model.distributions import is_distribution, unwrapped
+from credo.model.prior import Prior
+from credo.model.target import Target
+
+WIDEST = np.log(1e6)  # factors of the precision that are looked at, either way
+DECISIVE = 5.0  # nats: very strong evidence (Kass & Raftery 1995, section 3.2)
+MANY = 2**22  # weights above which looking takes seconds
+
+
+Told = tuple[dict[str, float], tuple[str, ...]]  # figures and sentences of a verdict
+
+
+class Share(NamedTuple):
+    """``r`` and ``v`` = τ w̃², of each direction of the weights."""
+
+    r: np.ndarray
+    v: np.ndarray
+
+
+def prior_precision(target: Target) -> float | None:
+    """τ, where it is a number and the same for every weight; None elsewhere."""
+    prior, name = target.model.prior, target.model.weights_name
+    if not isinstance(prior, Prior) or prior.names is None or name not in prior.names:
+        return None
+    found: set[float] = set()
+    for law in jax.tree.leaves(prior.trees[prior.names.index(name)], is_leaf=is_distribution):
+        law = unwrapped(law) if is_distribution(law) else law
+        if not isinstance(law, Normal) or np.any(np.asarray(law.loc) != 0):
+            return None
+        found |= set(np.unique(np.asarray(law.scale, float)).tolist())
+    return found.pop() ** -2.0 if len(found) == 1 else None
+
+
+def share_of(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, tau: float) -> Share | None:
+    """Of the weights, the coordinates from ``num_fixed`` on.
+
+    None where the Gaussian's directions are not known, depend on others, or leave out correlations that decide.
+    """
+    mean = np.asarray(mean, float)
+    if isinstance(scale, Dense):
+        lower = np.asarray(scale.lower, float)
+        if np.any(lower[num_fixed:, :num_fixed]):
+            return None
+        vectors, sds, _ = np.linalg.svd(lower[num_fixed:, num_fixed:])
+        return Share(tau * np.square(sds), tau * np.square(vectors.T @ mean[num_fixed:]))
+    if not isinstance(scale, Kronecker) or scale.dim > MANY or all(block.is_diagonal for block in scale.blocks):
+        return None
+    shares = []
+    for block in scale.blocks:
+        index = np.asarray(block.index)
+        is_weight = index >= num_fixed
+        turned = np.asarray(block.rotate_back(jnp.asarray(mean[index])))
+        shares.append((np.square(np.asarray(block.sd, float))[is_weight], np.square(turned)[is_weight]))
+    r, v = (tau * np.concatenate(each) for each in zip(*shares, strict=True))
+    return Share(r, v)
+
+
+def gain(share: Share, log_factor: float) -> float:
+    """Nats of evidence that a precision ``exp(log_factor)`` times as large would add."""
+    more = np.expm1(log_factor)
+    q = 1 + more * share.r
+    return 0.5 * float(np.sum(log_factor - np.log(q) - more * share.v / q))
+
+
+def of_known_precision(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, target: Target) -> Told:
+    """Whether another precision is far more likely. Of a Gaussian at the mode."""
+    tau = prior_precision(target)
+    share = None if tau is None else share_of(scale, mean, num_fixed, tau)
+    if share is None:
+        return {}, ()
+    factor, nats = better_precision(share)
+    figures = {"num_determined": float(np.sum(1 - share.r)), "prior_gain": nats}
+    if nats < DECISIVE:
+        return figures, ()
+    sentence = (
+        f"The log evidence would be some {nats:.0f} nats higher with a prior precision {factor:.2g} times the one "
+        f"given, {tau:.3g}. Leave it unknown, prior=credo.nn.PerLayer(dist.LogNormal(0.0, 2.0)), and it is found."
+    )
+    return figures, (sentence,)
+
+
+def of_tuned_precisions(scale: ScaleOperator, P: np.ndarray, num_fixed: int, num_outputs: int) -> Told:
+    """Whether the evidence was highest where no more is known than of a network whose outputs are constants.
+
+    ``P``: of each weight.
+    """
+    number = float(np.sum(1 - P * np.asarray(scale.diagonal(), float)[num_fixed:]))
+    if number >= num_outputs:
+        return {"num_determined": number}, ()
+    sentence = (
+        f"The evidence was highest where the prior holds the weights near zero: the data determine {number:.2g} of "
+        f"{len(P):,} weights, and predictions hardly depend on x. Hold them against those of a precision that is a "
+        "number, prior=credo.nn.Isotropic(1.0)."
+    )
+    return {"num_determined": number}, (sentence,)
+
+
+def better_precision(share: Share) -> tuple[float, float]:
+    """(the best factor, nats)."""
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(lambda log: -gain(share, log), bounds=(-WIDEST, WIDEST), method="bounded")
+    return float(np.exp(found.x)), -float(found.fun)

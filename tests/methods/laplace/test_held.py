@@ -1,0 +1,103 @@
+"""What the data say of weights beside their prior, and by which curvature the prior's precision is tuned."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.laplace import Dense, Diagonal, Kronecker, LastLayer
+from credo.methods.laplace import held, network
+from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic, LaplacePrior, PerLayer
+
+RANDOM = np.random.default_rng(1)
+X, TAU, NOISE = RANDOM.normal(size=(40, 4)), 0.7, 0.5
+Y = X @ np.array([0.1, -0.2, 0.0, 0.05]) + NOISE * RANDOM.normal(size=40)
+
+
+def linear(prior, head=None):
+    return BayesianNetwork(lambda p, x: x @ p["w"], {"w": np.zeros(4)}, head=head or Gaussian(NOISE), prior=prior)
+
+
+def log_evidence(tau: float) -> float:
+    return stats.multivariate_normal(np.zeros(40), X @ X.T / tau + NOISE**2 * np.eye(40)).logpdf(Y)
+
+
+@pytest.mark.parametrize("structure", [Dense(), Kronecker()])
+def test_of_a_linear_network_both_figures_are_exact(structure):
+    posterior = credo.fit(linear(Isotropic(TAU)).given(X, Y), credo.Laplace(structure=structure), progress=False)
+    covariance = np.linalg.inv(X.T @ X / NOISE**2 + TAU * np.eye(4))
+    assert posterior.verdict.figures["num_determined"] == pytest.approx(4 - TAU * np.trace(covariance), abs=1e-5)
+    taus = TAU * np.exp(np.linspace(-held.WIDEST, held.WIDEST, 4_001))
+    values = [log_evidence(tau) for tau in taus]
+    assert posterior.verdict.figures["prior_gain"] == pytest.approx(max(values) - log_evidence(TAU), abs=1e-3)
+    share = held.share_of(posterior.kind.scale, np.asarray(posterior.kind.mean), 0, TAU)
+    assert share is not None
+    for factor in (0.01, 0.3, 1.0, 20.0):
+        expected = log_evidence(factor * TAU) - log_evidence(TAU)
+        assert held.gain(share, np.log(factor)) == pytest.approx(expected, abs=1e-4)
+    assert held.better_precision(share)[0] == pytest.approx(taus[int(np.argmax(values))] / TAU, rel=0.01)
+
+
+@pytest.mark.parametrize(("tau", "is_said"), [(1e-6, True), (20.0, False)])
+def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
+    posterior = credo.fit(linear(Isotropic(tau), Gaussian()).given(X, Y), credo.Laplace(), progress=False)
+    assert (posterior.verdict.figures["prior_gain"] >= held.DECISIVE) == is_said
+    assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
+
+
+@pytest.mark.parametrize("prior", [LaplacePrior(1.0), PerLayer({"a": 1.0, "b": 2.0}), Isotropic(dist.Gamma(2.0, 1.0))])
+def test_priors_without_one_known_precision_have_no_other_to_name(prior):
+    model = BayesianNetwork(
+        lambda p, x: x @ (p["a"] + p["b"]), {"a": np.zeros(4), "b": np.zeros(4)}, head=Gaussian(), prior=prior
+    )
+    assert held.prior_precision(model.given(X, Y)) is None
+
+
+# tuned ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def classes(monkeypatch):
+    """A network too large for the matrix of all its weights, and few rows."""
+    monkeypatch.setattr(network, "UP_TO_DENSE", 50)
+    rng = np.random.default_rng(0)
+    x, c = rng.normal(size=(60, 10)), rng.normal(size=(5, 10))
+    params = [
+        {"w": rng.normal(size=shape) / np.sqrt(shape[0]), "b": np.zeros(shape[1])} for shape in ((10, 20), (20, 5))
+    ]
+    model = BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p[0]["w"] + p[0]["b"]) @ p[1]["w"] + p[1]["b"],
+        params,
+        head=Categorical(),
+        prior=Isotropic(dist.LogNormal(0.0, 2.0)),
+    )
+    return model.given(x, np.argmax((x + np.sin(2 * x)) @ c.T, axis=1))
+
+
+def share_right(posterior) -> float:
+    probs = np.asarray(posterior.predict(posterior.target.x).probs)
+    return float(np.mean(probs.argmax(axis=1) == np.asarray(posterior.target.y)))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [credo.Laplace(structure=Diagonal()), credo.Laplace(subset=LastLayer()), credo.Laplace()],
+    ids=["diagonal", "last-layer", "left-out"],
+)
+def test_precisions_are_tuned_by_factors_where_the_matrix_is_too_large(classes, method):
+    """By the diagonal's evidence the weights were all zero, and every prediction the same."""
+    posterior = credo.fit(classes, method, key=0, progress=False)
+    assert posterior.verdict.figures["num_determined"] > 5
+    assert share_right(posterior) > 0.8
+    is_own = method == credo.Laplace()
+    assert any("tuned by the evidence of Kronecker()" in each for each in posterior.verdict.sentences) != is_own
+
+
+def test_weights_that_are_their_prior_are_said(classes, monkeypatch):
+    monkeypatch.setattr(network, "_why_not_kronecker", lambda *_: "for a test")
+    posterior = credo.fit(classes, credo.Laplace(structure=Diagonal()), key=0, progress=False)
+    assert posterior.verdict.figures["num_determined"] < 5
+    assert share_right(posterior) < 0.5
+    assert "hardly depend on x" in posterior.verdict.sentences[0]
