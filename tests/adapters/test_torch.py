@@ -464,6 +464,10 @@ def test_padding_rows_are_constants():
         module.table.weight[[0, 1, 3, 4]] += 3.0
         expected = module(torch.as_tensor(tokens)).numpy()
     np.testing.assert_allclose(network.apply(moved, tokens), expected, atol=1e-5)
+    target = BayesianNetwork(network.apply, network.params, head=Gaussian(0.5)).given(tokens, expected)
+    method = credo.Laplace(structure=credo.laplace.Kronecker(), num_steps=0)
+    posterior = credo.fit(target, method, key=0, progress=False)
+    assert not any("exact diagonal" in sentence for sentence in posterior.verdict.sentences)
     again = to_torch(module, moved)
     np.testing.assert_allclose(again.table.weight[2].detach(), [0.5, -1.0, 0.0, 2.0])
     np.testing.assert_allclose(again.table.weight[0].detach(), moved["table"]["weight"][0], rtol=1e-6)

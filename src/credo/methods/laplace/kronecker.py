@@ -98,7 +98,8 @@ class Kronecker:
             blocks.append(block)
             if least < smallest:
                 smallest, coordinate = least, int(index.flat[int(np.argmin(values))])
-        return Shape(KroneckerScale(tuple(blocks)), smallest, coordinate, _said(target, layers.rest))
+        met = layers.rest[np.asarray(factors.rest) > 0]  # what the data have no word on is its prior, whatever the form
+        return Shape(KroneckerScale(tuple(blocks)), smallest, coordinate, _said(target, met))
 
 
 def _within(index: np.ndarray, free: np.ndarray | None) -> np.ndarray:
