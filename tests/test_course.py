@@ -83,10 +83,23 @@ def test_a_finished_training_is_not_done_again(tmp_path, monkeypatch):
 
 def test_a_time_limit_leaves_what_resume_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(course, "PART", 0.0)  # parts of one update
-    method = credo.DeepEnsemble(2, batch_size=16, num_steps=100_000)
+    options = {"checkpoint": tmp_path / "swag", "time_limit": 1.0, "progress": False}
     with pytest.raises(credo.CredoError, match=r"raise time_limit \(credo.resume continues it\)"):
-        credo.fit(target(), method, checkpoint=tmp_path / "run", time_limit=1.0, progress=False)
-    assert (tmp_path / "run" / "training.safetensors").exists()
+        credo.fit(target(), credo.SWAG(batch_size=16, num_steps=100_000), **options)
+    assert (tmp_path / "swag" / "training.safetensors").exists()
+
+
+def test_members_that_a_time_limit_cut_go_on(tmp_path, monkeypatch):
+    method = credo.DeepEnsemble(2, batch_size=16, num_steps=400)
+    whole = credo.fit(target(), method, key=3, progress=False)
+    monkeypatch.setattr(course, "PART", 0.0)  # parts of one update
+    options = {"checkpoint": tmp_path / "run", "time_limit": 0.2, "progress": False}
+    cut = credo.fit(target(), method, key=3, **options)
+    assert not cut.info["is_complete"]
+    assert "credo.resume continues it" in cut.verdict.sentences[0]
+    resumed = credo.resume(tmp_path / "run", target(), progress=False)
+    assert resumed.info["is_complete"]
+    jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
 
 
 @pytest.mark.parametrize("part", [1, 3])

@@ -70,6 +70,20 @@ def test_groups_that_memory_asks_for_change_nothing(monkeypatch):
     np.testing.assert_allclose(positions(together), positions(apart), rtol=1e-10)
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_time_limit_leaves_the_members_that_have_begun(monkeypatch, is_apart):
+    if is_apart:
+        monkeypatch.setattr(members, "MEMORY", 1)
+    method = credo.DeepEnsemble(3, num_steps=10**8)
+    posterior = credo.fit(tanh_network(), method, key=0, time_limit=0.5, progress=False)
+    assert posterior.info["is_complete"] is False
+    assert len(positions(posterior)) == (1 if is_apart else 3)
+    said = posterior.verdict.sentences[0]
+    assert said.startswith("The time limit of 0.5 s came after")
+    assert ("before 2 more members had begun" in said) == is_apart
+    assert np.isfinite(posterior.predict(X).mean).all()
+
+
 def test_members_begin_where_init_says():
     method = credo.DeepEnsemble(
         members=2, init=lambda key: jnp.full(3, 7.0), num_steps=1, optimiser=optax.sgd(1e-12), batch_size=None

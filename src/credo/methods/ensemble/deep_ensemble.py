@@ -26,7 +26,8 @@ class DeepEnsemble:
     ``init(key)``: a member's parameters (of a network: its weights); without it the model's start is drawn anew, array
     by array. ``optimiser``: an optax one that minimises, of the loss a datum; None for Adam with a cosine decay from
     0.01. ``batch_size`` None: all rows. ``num_steps``: updates; None for 60 epochs, 2,000 at least.
-    The prior regularises each member: the loss is that of MAP, with N from the data.
+    The prior regularises each member: the loss is that of MAP, with N from the data. At a time limit the answer is the
+    members that have begun, as far as they came, and the verdict says so.
     """
 
     members: int = field(default=5, metadata={"at_least": 1})
@@ -39,9 +40,8 @@ class DeepEnsemble:
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
-        trained = train_members(
-            target, self.members, self.init, self.optimiser, self.batch_size, self.num_steps, key, options
-        )
+        settings = self.members, self.init, self.optimiser, self.batch_size, self.num_steps
+        trained = train_members(target, *settings, key, options, may_be_cut=True)
         return as_posterior(trained.positions[None], target, trained)
 
 
@@ -52,5 +52,9 @@ def as_posterior(positions: np.ndarray, target, trained: Trained) -> Posterior:
         Draws(positions),
         target,
         verdict=judge(figures, [*trained.sentences(), NO_SAMPLE], at_best="doubtful"),
-        info={"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at},
+        info={
+            "num_gradients": trained.num_updates * len(trained.positions),
+            "failed_at": trained.failed_at,
+            "is_complete": trained.is_complete,
+        },
     )

@@ -11,6 +11,7 @@ A member whose loss or gradient is not finite stays where it was from then on, a
 """
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,8 +49,9 @@ class Member(NamedTuple):
 class Trained(NamedTuple):
     """``positions`` (member, dim) at the end; ``snapshots`` (member, snapshot, dim) at the times asked for.
 
-    ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member. ``mean``, ``variance``: of all
-    snapshots, (member, dim), also where no more than the last of them are kept; (member, 0) without any.
+    ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member; ``cut``: what to say where the
+    time limit came before all of them were done. ``mean``, ``variance``: of all snapshots, (member, dim), also where no
+    more than the last of them are kept; (member, 0) without any.
     """
 
     positions: np.ndarray
@@ -58,15 +60,21 @@ class Trained(NamedTuple):
     num_updates: int
     mean: np.ndarray
     variance: np.ndarray
+    cut: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.cut
 
     def sentences(self) -> list[str]:
-        """What went wrong in single members."""
-        return [
+        """What went wrong, in single members or all."""
+        failures = [
             f"Member {i}'s loss or gradient was not finite at update {at:,}: it stays at its last finite position. "
             "Lower the step size of the optimiser, or add optax.clip_by_global_norm before it."
             for i, at in enumerate(self.failed_at)
             if at >= 0
         ]
+        return failures if self.is_complete else [self.cut, *failures]
 
 
 def train_members(
@@ -78,12 +86,15 @@ def train_members(
     num_steps: int | None,
     key,
     options: Options,
+    *,
+    may_be_cut: bool = False,
 ) -> Trained:
     """Each from its own initialisation, by the settings of ``DeepEnsemble``."""
     batch = batch_of(target, batch_size)
     num_steps = num_steps or default_num_steps(target, batch)
     positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float), copy=False)
-    return train(target, optimiser or adam(num_steps), batch, positions, stream(key, 1), options, num_steps=num_steps)
+    key, steps = stream(key, 1), optimiser or adam(num_steps)
+    return train(target, steps, batch, positions, key, options, num_steps=num_steps, may_be_cut=may_be_cut)
 
 
 def train(
@@ -100,14 +111,16 @@ def train(
     is_independent: bool = False,
     keep: int | None = None,
     name: str = "training",
+    may_be_cut: bool = False,
 ) -> Trained:
     """``num_steps`` updates from each of ``positions``, with snapshots after so many updates, in rising order.
 
     Members train together where memory allows, else one group after another; the answer is the same.
     ``step_size``: a factor of the optimiser's updates, an argument of the compiled program. ``is_independent``: batches
     are independent of each other, and not passes through the data. ``keep``: the last so many snapshots; None for all.
-    ``name``: of the course in the checkpoint.
-    CredoError where no member has a finite first gradient.
+    ``name``: of the course in the checkpoint. ``may_be_cut``: whether members that the time limit left on their way are
+    an answer; those that had not begun are left out.
+    CredoError where no member has a finite first gradient, or the time limit came first and they may not.
     """
     num, dim = positions.shape
     number, kept = positions.itemsize, min(keep or len(snapshots), len(snapshots))
@@ -136,19 +149,34 @@ def train(
         begun = _begun(optimiser, positions[rows], bool(snapshots))
         course = Course(name if together == num else f"{name}-of-{first}", begun, options)
         parts.append(_train(course, advance, orders[rows], num_steps, snapshots, deadline, step_size, keep))
-    joined = parts[0]
-    if len(parts) > 1:  # joined by copies
-        columns: list[Any] = [num_steps if i == 3 else np.concatenate([part[i] for part in parts]) for i in range(6)]
-        joined = Trained(*columns)
+        if may_be_cut and time.monotonic() > deadline:
+            break
+    joined = _joined(parts)
     if np.all(joined.failed_at == 0):
         raise CredoError(explain(target, positions[0]))
-    if any(part.num_updates < num_steps for part in parts):
-        raise CredoError(
-            f"The time limit of {options.time_limit:g} s came after {min(p.num_updates for p in parts)} of "
-            f"{num_steps:,} updates: raise time_limit"
-            + (" (credo.resume continues it)." if options.checkpoint else ", or lower num_steps.")
-        )
-    return joined
+    missing = num - len(joined.positions)
+    if joined.num_updates == num_steps and not missing:
+        return joined
+    before = f", before {missing} more members had begun" if missing else ""
+    cut = (
+        f"The time limit of {options.time_limit:g} s came after {joined.num_updates:,} of {num_steps:,} updates{before}"
+        ": raise time_limit" + (" (credo.resume continues it)." if options.checkpoint else ", or lower num_steps.")
+    )
+    if not may_be_cut:
+        raise CredoError(cut)
+    return joined._replace(cut=cut)
+
+
+def _joined(parts: list[Trained]) -> Trained:
+    """All members, as far as the group of them that was trained least."""
+    if len(parts) == 1:  # else by copies
+        return parts[0]
+    least = min(part.num_updates for part in parts)
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("positions", "snapshots", "failed_at", "mean", "variance")
+    }
+    return parts[0]._replace(num_updates=least, **arrays)
 
 
 class Path(NamedTuple):
@@ -190,7 +218,8 @@ def _train(course: Course, advance, orders, num_steps, snapshots, deadline, step
     course.run(ahead, sorted({*snapshots, num_steps}), deadline, at_stop=at_stop)
     path: Path = course.state
     position, failed_at = np.asarray(path.members.position), np.asarray(path.members.failed_at)
-    return Trained(position, shots, failed_at, course.done, path.mean, path.squares / max(len(snapshots), 1))
+    variance = path.squares / max(len(snapshots), 1)
+    return Trained(position, shots, failed_at, course.done, path.mean, variance)
 
 
 def _begun(optimiser, positions, has_snapshots: bool) -> Path:
