@@ -9,6 +9,7 @@ import optax
 
 from credo.algorithm import Options
 from credo.diagnose.verdict import judge
+from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.members import Trained, train_members
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
@@ -48,10 +49,11 @@ class DeepEnsemble:
 def as_posterior(positions: np.ndarray, target, trained: Trained) -> Posterior:
     """Draws (1, draw, dim) that make no claim to be a sample."""
     figures = {"num_members": float(positions.shape[1])}
+    said = [*trained.sentences(), *without_mode(target, trained.positions[0]), NO_SAMPLE]
     return Posterior(
         Draws(positions),
         target,
-        verdict=judge(figures, [*trained.sentences(), NO_SAMPLE], at_best="doubtful"),
+        verdict=judge(figures, said, at_best="doubtful"),
         info={
             "num_gradients": trained.num_updates * len(trained.positions),
             "failed_at": trained.failed_at,

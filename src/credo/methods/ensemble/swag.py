@@ -26,6 +26,7 @@ from credo.algorithm import Options, as_key, stream
 from credo.diagnose.verdict import judge
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
+from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.members import Trained, train, train_members
 from credo.methods.optimise.objective import starting_position
 from credo.methods.optimise.training import adam, batch_of, default_num_steps
@@ -181,7 +182,9 @@ def _posterior(kind, target, trained: Trained) -> Posterior:
         kind,
         target,
         verdict=judge(
-            {"num_members": float(len(trained.positions))}, [*trained.sentences(), HEURISTIC], at_best="doubtful"
+            {"num_members": float(len(trained.positions))},
+            [*trained.sentences(), *without_mode(target, trained.positions[0]), HEURISTIC],
+            at_best="doubtful",
         ),
         info={"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at},
     )

@@ -22,12 +22,13 @@ from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import verdict_of
 from credo.methods.laplace.needs import check_memory
-from credo.methods.laplace.network import fit_network, num_hyperparameters
+from credo.methods.laplace.network import fit_network
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, Subset, of_part, shape_of
 from credo.methods.optimise.diagnosis import coordinate_names, diagnose, transformed
+from credo.methods.optimise.hyperparameters import num_hyperparameters
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
 from credo.methods.optimise.objective import (

@@ -26,14 +26,21 @@ from credo.methods.laplace.judgement import LINEARISED, WEIGHED, surprise
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import MATRICES, num_bytes
-from credo.methods.laplace.network import BATCH_SIZE, UP_TO_DENSE, adam, held, look_at
+from credo.methods.laplace.network import BATCH_SIZE, UP_TO_DENSE
 from credo.methods.laplace.proposal import MOST_HELD, NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense
 from credo.methods.laplace.subset import All, of_part
+from credo.methods.optimise.hyperparameters import holding, of_prior
 from credo.methods.optimise.members import train_members
-from credo.methods.optimise.objective import chunk_size, generator, in_unconstrained_space, members
-from credo.methods.optimise.training import batch_of, default_num_steps
+from credo.methods.optimise.objective import (
+    chunk_size,
+    generator,
+    in_unconstrained_space,
+    members,
+    starting_position,
+)
+from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.methods.particles.correction import correct, gradients
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture
@@ -98,7 +105,7 @@ class MixtureOfLaplaces:
                 target,
                 number,
                 self.init,
-                self._optimiser(target, start, is_network),
+                self._optimiser(target, starting_position(target, key, start), is_network),
                 self.batch_size,
                 self.num_steps,
                 stream(key, 2),
@@ -184,12 +191,12 @@ class MixtureOfLaplaces:
             )
         return given.astype(jnp.result_type(float))
 
-    def _optimiser(self, target: Target, start, is_network: bool) -> optax.GradientTransformation | None:
+    def _optimiser(self, target: Target, u: np.ndarray, is_network: bool) -> optax.GradientTransformation | None:
         """As Laplace trains one network: hyperparameters of the prior stay, which would run away with the weights."""
-        if self.optimiser is not None or not is_network or start is None:
+        if self.optimiser is not None or not is_network:
             return self.optimiser
-        fixed = held(target, look_at(target, np.asarray(start))[1])
-        return adam(self.num_steps or default_num_steps(target, batch_of(target, self.batch_size)), fixed)
+        steps = adam(self.num_steps or default_num_steps(target, batch_of(target, self.batch_size)))
+        return holding(steps, of_prior(target, u))
 
     def _weigh(self, found: Sequence[Posterior], counts: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """Log weights of the modes that count, and which these are."""

@@ -4,17 +4,13 @@ The weights are trained by Adam on minibatches from where the model starts, and 
 (polish.py). Hyperparameters, by the evidence (evidence.py), and weights, at their mode given them, take turns.
 """
 
-import functools
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from credo.algorithm import Options
-from credo.compiling import brief
 from credo.diagnose.verdict import RULES
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
@@ -30,6 +26,7 @@ from credo.methods.laplace.polish import White, polish
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise import training
+from credo.methods.optimise.hyperparameters import among, holding, look_at, num_hyperparameters
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
@@ -64,13 +61,6 @@ class Fitted(NamedTuple):
     sentences: tuple[str, ...]
 
 
-def num_hyperparameters(target: Target) -> int:
-    """How many coordinates come before the weights."""
-    leaves, name = target.structure.leaves, target.model.weights_name
-    sizes = [leaf.size for leaf in leaves if leaf.name != name and not leaf.name.startswith(f"{name}.")]
-    return sum(sizes)
-
-
 def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Options) -> tuple[np.ndarray, int, int]:
     """Adam from ``u``; hyperparameters of the prior stay, which would run away with the weights.
 
@@ -81,31 +71,11 @@ def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Op
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
     wanted = num_steps or training.default_num_steps(target, batch)
     before, slopes = look_at(target, u)
-    trained, done = ascend(target, adam(wanted, held(target, slopes)), batch, wanted, key, u, options)
+    trained, done = ascend(
+        target, holding(training.adam(wanted), among(target, slopes)), batch, wanted, key, u, options
+    )
     after, _ = look_at(target, trained)
     return (trained if float(after) > float(before) or not np.isfinite(before) else u), done, wanted
-
-
-def held(target: Target, slopes) -> tuple[int, ...]:
-    """The coordinates of hyperparameters of the prior, on which the likelihood has no slope."""
-    return tuple(int(i) for i in np.flatnonzero(np.asarray(slopes) == 0) if i < num_hyperparameters(target))
-
-
-@functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
-def adam(num_steps: int, held: tuple[int, ...]) -> optax.GradientTransformation:
-    """That of every training, with some coordinates held."""
-    steps = training.adam(num_steps)
-    if not held:
-        return steps
-    hold = optax.stateless(lambda updates, _: jnp.asarray(updates).at[jnp.asarray(held)].set(0.0))  # type: ignore[arg-type]
-    return optax.chain(steps, hold)
-
-
-@brief
-def look_at(target: Target, u):
-    """log p(u, D), and the slope of the likelihood."""
-    likelihood, slope = jax.value_and_grad(lambda u: jnp.sum(target.log_likelihood(u)))(u)
-    return target.log_prior(u) + likelihood, slope
 
 
 # the turns -----------------------------------------------------------------------------------------------------------

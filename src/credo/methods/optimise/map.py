@@ -14,6 +14,7 @@ import optax
 
 from credo.algorithm import Options
 from credo.methods.optimise.diagnosis import diagnose
+from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import MAX_STEPS, Optimum, Status
 from credo.methods.optimise.objective import Objective, find_mode, in_users_space, solver_for, starting_position
@@ -71,6 +72,7 @@ class MAP:
         optimum = find_mode(objective, target, position, key, solver, max_steps=max_steps, time_limit=time_limit)
         diagnosis, num_products = of_network(diagnose(target, objective, optimum, solver), objective, target, optimum)
         diagnosis = of_noise(diagnosis, target)
+        diagnosis = diagnosis._replace(sentences=(*without_mode(target, optimum.position), *diagnosis.sentences))
         optimum = optimum._replace(num_products=optimum.num_products + num_products)
         if num_updates < num_wanted:
             sentence = f"The time limit came after {num_updates:,} of {num_wanted:,} updates."

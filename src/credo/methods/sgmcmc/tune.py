@@ -19,6 +19,7 @@ from credo.compiling import NATIVE, brief
 from credo.diagnose.function_space import weights_of
 from credo.linalg.operator import Stored
 from credo.linalg.products import hvp
+from credo.methods.optimise.hyperparameters import holding, of_prior
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import Status
 from credo.methods.optimise.objective import (
@@ -66,15 +67,18 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     """The centre of a posterior; else a mode that is reached from the position given, or from near the origin.
 
     What is measured there must hold where the chains will be. Up to 1,000 dimensions the mode is found by second
-    derivatives on all data, above by Adam on minibatches.
+    derivatives on all data, above by Adam on minibatches; so it is where a network's prior has hyperparameters, which
+    stay where they are.
     """
     position = starting_position(target, key, start)
     if isinstance(start, Posterior):
         first = members(start, 1)  # the mean of an ensemble is no mode
         return position if first is None else first[0].astype(position.dtype)
-    if target.dim > MAX_DENSE:
+    held = of_prior(target, position)
+    if held or target.dim > MAX_DENSE:
         num_steps = default_num_steps(target, batch_size)
-        return ascend(target, default_optimiser(num_steps), batch_size, num_steps, key, position, options)[0]
+        optimiser = holding(default_optimiser(num_steps), held)
+        return ascend(target, optimiser, batch_size, num_steps, key, position, options)[0]
     solver, objective = solver_for(target, options.max_memory), in_unconstrained_space(target)
     mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=options.time_limit)
     is_known = start is not None or target.model.start is not None  # else the search may be on its way to infinity
