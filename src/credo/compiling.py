@@ -12,6 +12,9 @@ from collections.abc import Callable
 import jax
 from jax.core import Tracer
 
+from credo.lapack import one_by_one
+
+one_by_one()
 BRIEF = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 TINY = {**BRIEF, "xla_backend_optimization_level": 0}
 # Loops of small operations are too short for the vectoriser and the unroller of LLVM's levels 2 and 3 to earn anything:

@@ -40,7 +40,9 @@ def test_held_coordinates_stay():
     assert holding(optax.sgd, ()) is optax.sgd
 
 
-@pytest.mark.parametrize("method", [credo.MAP(batch_size=40), credo.DeepEnsemble(2, num_steps=50), credo.SWAG(batch_size=20)])
+@pytest.mark.parametrize(
+    "method", [credo.MAP(batch_size=40), credo.DeepEnsemble(2, num_steps=50), credo.SWAG(batch_size=20)]
+)
 def test_a_maximum_over_both_is_said(method):
     posterior = credo.fit(target(Isotropic(dist.LogNormal(0.0, 2.0))), method, key=0, progress=False)
     assert any("no useful mode together" in sentence for sentence in posterior.verdict.sentences)

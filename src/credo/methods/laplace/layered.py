@@ -70,7 +70,7 @@ def _layers_at(target: Target, u, row) -> Layers:
 
 def layers_or_none(target: Target, u, free: np.ndarray | None) -> Layers | None:
     """The layers among the free coordinates, None where there are none or a row cannot be evaluated alone."""
-    if target.num_terms != target.size or not jax.tree.leaves(target.x):
+    if target.head is None or target.num_terms != target.size or not jax.tree.leaves(target.x):
         return None
     try:
         layers = layers_of(target, u, "", "")

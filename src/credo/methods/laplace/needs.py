@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from credo.memory import Need, require
+from credo.memory import Need, budget, require
 from credo.methods.laplace.kronecker import Kronecker, sides
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.lowrank import LowRank
@@ -27,7 +27,7 @@ def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | 
         require(of_positions, f"{target.dim:,} parameters", max_memory)
         return
     wanted = num_bytes(structure, target)
-    if wanted is None:
+    if wanted is None or wanted <= budget(max_memory):
         return
     others = [Need(f"{type(each).__name__}()", num_bytes(each, target) or 0.0) for each in (Kronecker(), Diagonal())]
     others = [each for each in others if each.name != f"{type(structure).__name__}()"]
