@@ -46,7 +46,8 @@ def test_rows_of_a_table_have_their_counts_and_the_derivatives_of_all():
     posterior = fitted(credo.laplace.Kronecker())
     assert not any("exact diagonal" in sentence for sentence in posterior.verdict.sentences)
     u = np.asarray(posterior.kind.mean)
-    weights = posterior.target.flat().constrain(u)["weights"]
+    with double():
+        weights = jax.tree.map(np.asarray, posterior.target.flat().constrain(jnp.asarray(u, float))["weights"])
     table, w = (np.asarray(weights[name], float) for name in ("table", "w"))
     z = np.mean(np.tanh(table[TOKENS]), axis=1) @ w + np.asarray(weights["b"])
     p = np.asarray(jax.nn.softmax(z, axis=1))
