@@ -28,7 +28,8 @@ LAYERS = (
     ("posterior",),
     ("predict",),
     ("methods.optimise", "methods.particles.points", "methods.particles.importance",
-     "methods.particles.correction", "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
+     "methods.particles.correction", "methods.particles.weighed",
+     "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.networks", "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text
@@ -47,6 +48,7 @@ SHARED_METHODS = (
     "methods.particles.importance",
     "methods.particles.correction",
     "methods.particles.points",
+    "methods.particles.weighed",
     "methods.exact.checks",  # ready models of coordinate ascent speak as the exact families do
     "methods.exact.family",
     "methods.exact.information",

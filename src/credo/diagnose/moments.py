@@ -26,6 +26,7 @@ from credo.linalg.blas import ONE_THREAD
 
 SURE = 3.0  # standard errors: what a pass holds by; wrong once in 740 at the bound
 ALARM = 0.05  # how often an exact approximation shows any shift at all
+CHANCE = 0.02  # how often draws of the target itself break one of Stein's identities
 NUM_POWERS = 4  # φ, and Hermite polynomials
 AT_ONCE = 1_000_000  # numbers of an array of controls
 RIDGE = 1e-12  # of the controls' own squares: two of them may be the same
@@ -124,6 +125,46 @@ def figures_of(moved: Shifts) -> dict[str, float]:
     if not all(value <= RULES[name].passes for name, value in least.items()):
         return least
     return least | {name: float(np.max(shift.most)) for name, shift in zip(MOST, moved, strict=True)}
+
+
+def errors(scalars: Float[np.ndarray, "S K"], log_weights: Float[np.ndarray, " S"]) -> Shifts:
+    """How far the weighed means and log sds of the scalars may be from the target's: the central limit theorem's.
+
+    ``log_weights``: they sum to one.
+    """
+    w = np.exp(np.asarray(log_weights, float))
+    with np.errstate(all="ignore"):
+        f = scalars - w @ scalars
+        f = f / np.sqrt(w @ np.square(f))
+        shares = w[:, None] * len(w)
+        influences = shares * f, 0.5 * shares * (np.square(f) - 1)
+        return Shifts(*(_limits(np.zeros(f.shape[1]), each, f.shape[1]) for each in influences))
+
+
+def figures_of_errors(found: Shifts) -> dict[str, float]:
+    """For a verdict, of the worst scalar: what cannot be ruled out."""
+    return {name: float(np.max(shift.most)) for name, shift in zip(MOST, found, strict=True)}
+
+
+def stein_gap(
+    u: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"], gradient: Float[np.ndarray, "S dim"]
+) -> float:
+    """The worst of Stein's identities over weighed draws, as a share of what chance explains: above 1 once in fifty.
+
+    E_p[φ'(z) + φ(z) ∂ log p/∂z] = 0 of each coordinate, φ = 1, z, z². NaN where a gradient is no number.
+    """
+    w = np.exp(np.asarray(log_weights, float))[:, None]
+    with np.errstate(all="ignore"):
+        z = u - np.sum(w * u, axis=0)
+        sd = np.sqrt(np.sum(w * np.square(z), axis=0))
+        z, g = z / sd, gradient * sd
+        worst = 0.0
+        for field, slope in ((1.0, 0.0), (z, 1.0), (np.square(z), 2 * z)):
+            terms = np.where(w > 0, slope + field * g, 0.0)
+            value = np.sum(w * terms, axis=0)
+            error = np.sqrt(np.sum(np.square(w * (terms - value)), axis=0))
+            worst = np.maximum(worst, np.max(np.abs(value) / error))
+    return float(worst / -ndtri(CHANCE / 2 / (3 * u.shape[1])))
 
 
 def draws_needed(shift: Shift, bound: float, num_draws: int) -> float:

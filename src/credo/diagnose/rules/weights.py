@@ -48,7 +48,7 @@ WEIGHTS: dict[str, Rule] = {
     ),
     "mean_limit": Rule(
         "move of the worst mean, in posterior sds, that the weights cannot rule out (three standard errors, corrected "
-        "for skewness); given where mean_shift and log_sd_shift pass",
+        "for skewness); given where mean_shift and log_sd_shift pass. Of weighed draws: error of their own mean",
         "at most",
         0.1,
         ANY,
@@ -59,7 +59,7 @@ WEIGHTS: dict[str, Rule] = {
     ),
     "log_sd_limit": Rule(
         "change of the log of the worst sd that the weights cannot rule out (three standard errors, corrected for "
-        "skewness); given where mean_shift and log_sd_shift pass",
+        "skewness); given where mean_shift and log_sd_shift pass. Of weighed draws: error of their own log sd",
         "at most",
         0.095,
         ANY,
@@ -68,6 +68,17 @@ WEIGHTS: dict[str, Rule] = {
         "know no better. Raise num_draws where there is such a setting, use Importance() on this posterior, or compare "
         "with NUTS().",
         "look for draws at which the log density is not finite, and for parameters without a variance",
+    ),
+    "stein_gap": Rule(
+        "by how much the worst of Stein's identities E[φ' + φ ∂ log p] = 0 (φ = 1, z, z² of each coordinate) fails "
+        "over weighed draws, as a share of what chance explains but once in fifty",
+        "at most",
+        1.0,
+        ANY,
+        "this library; Gorham & Mackey (2015)",
+        "The weighed draws break Stein's identities by {value:.2g} times what chance explains (1 passes): they end "
+        "where the posterior does not, and miss a part of it. Propose from a richer fit, or use SMC() or NUTS().",
+        "look for a gradient that is not finite",
     ),
     "importance_ess": Rule(
         "effective sample size of the importance weights",

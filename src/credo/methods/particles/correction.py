@@ -130,8 +130,7 @@ def shifts_of(
         gradients = None if gradients is None else gradients[:, free]
         moving = np.flatnonzero(abs(directions).sum(axis=0))
         values, directions = values[:, moving], directions.tocsc()[:, moving]
-    # an entry that is always the same is known, whatever q: zeros of a Cholesky factor, the diagonal of correlations
-    varying = np.flatnonzero(~(np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)))
+    varying = varying_among(values)  # an entry that is always the same is known, whatever q
     if 0 < varying.size < values.shape[1]:
         values, directions = values[:, varying], directions.tocsc()[:, varying]
     return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
@@ -156,6 +155,19 @@ def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, 
             else scipy.sparse.csc_array(slopes(flat, z[:, own]))
         )
     return np.concatenate(values, axis=1), scipy.sparse.block_diag(directions, format="csc")
+
+
+def values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "S K"]:
+    """Every scalar of the parameters in the user's space that is not always the same."""
+    if not transformed(target).any():
+        return u
+    values = np.concatenate([np.asarray(leaf).reshape(len(u), -1) for leaf in _constrained(target, u)], axis=1)
+    return values[:, varying_among(values)]
+
+
+def varying_among(values: Float[np.ndarray, "S K"]) -> np.ndarray:
+    """Which columns are not always the same: zeros of a Cholesky factor are, and the diagonal of correlations."""
+    return np.flatnonzero(~(np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)))
 
 
 def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:

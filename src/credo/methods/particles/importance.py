@@ -18,17 +18,19 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from credo.algorithm import Options
-from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
+from credo.algorithm import Options, stream
+from credo.diagnose.pareto import effective_sample_size
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.memory import footprint
+from credo.methods.particles.correction import gradients
 from credo.methods.particles.points import Independent, Points
 from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
+from credo.methods.particles.weighed import MOST_ROUNDS, answer
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError, Estimate, Verdict
+from credo.status import CredoError, Estimate
 from credo.traced import by_shapes
 
 MEMORY = 2**29  # bytes that a batch of evaluations may take where the caller sets no limit
@@ -39,11 +41,14 @@ MAX_BATCH = 256  # evaluations at once: enough for matrix products at full speed
 class Importance:
     """Importance sampling with ``proposal``, a posterior over the same parameters that has a density.
 
-    ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7. ``points``: ``Independent()`` draws, of
+    ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7; independent ones are added, up to eight
+    times as many, until means and sds are known to within the bounds of a pass. ``points``: ``Independent()`` draws, of
     which a tenth reach far where the proposal is Gaussian, or ``Sobol()``, which for a Gaussian proposal and a smooth
     target in few dimensions is worth many times the draws. The answer holds weighted draws (1, S, dim), or
     (replications, S / replications, dim); the evidence with its Monte Carlo error; ``mcse_mean`` in its summary; and in
-    its verdict ``pareto_k`` and ``importance_ess`` (of the weights alone, as if the points were independent).
+    its verdict ``pareto_k``, ``importance_ess`` (of the weights alone, as if the points were independent), how far
+    means and sds may be off (``mean_limit``, ``log_sd_limit``), and ``stein_gap``: whether a part of the posterior was
+    missed.
     Raises CredoError where the proposal has no density or other parameters, or misses the target altogether.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
@@ -64,31 +69,32 @@ class Importance:
         target = target.flat()
         deadline = options.deadline()
         batch = evaluations_at_once(target, options.max_memory)
-        u, log_weights = self.points.draw_and_weigh(proposal.kind, target, key, self.num_draws, batch, deadline)
-        num_draws = len(log_weights)
         chains, size = self.points.shape(self.num_draws)
-        num_wanted, chains = chains * size, max(1, num_draws // size)
-        smoothed = smooth(log_weights)
-        if np.isnan(smoothed.log_weights).any():
+
+        def draw(i: int):
+            round_key = key if i == 0 else stream(key, i)
+            return self.points.draw_and_weigh(proposal.kind, target, round_key, self.num_draws, batch, deadline)
+
+        def gradient(u):
+            return gradients(log_density, target, u, batch)
+
+        found = answer(target, draw, gradient, deadline, MOST_ROUNDS if chains == 1 else 1)
+        num_draws = len(found.u)
+        if found.is_lost:
             raise CredoError(
                 f"The log density is finite at none of {num_draws} draws of the proposal, which misses the "
                 "target: use a proposal fitted to this target, or NUTS()."
             )
-        k_hat = judged_shape(log_weights, smoothed.k_hat)
-        figures = {
-            "pareto_k": k_hat,
-            "importance_ess": effective_sample_size(smoothed.log_weights),
-            "num_draws": num_draws,
-        }
-        is_complete = num_draws == num_wanted
-        cut = f"The time limit came after {num_draws:,} of {num_wanted:,} draws."
-        sentences = () if is_complete else (cut,)
+        is_complete = num_draws >= chains * size
+        cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."
+        sentences = found.sentences if is_complete else (cut, *found.sentences)
+        chains = max(1, num_draws // size) if chains > 1 else 1
         return Posterior(
-            Draws(u.reshape(chains, -1, target.dim), smoothed.log_weights.reshape(chains, -1).astype(u.dtype)),
+            Draws(found.u.reshape(chains, -1, target.dim), found.log_weights.reshape(chains, -1).astype(found.u.dtype)),
             target,
-            verdict=_verdict(figures, k_hat, num_draws, sentences),
-            info={"num_densities": num_draws, "is_complete": is_complete},
-            log_evidence=log_evidence(log_weights, k_hat, chains) if has_evidence(target) else None,
+            verdict=judge(found.figures, sentences, at_best="doubtful" if found.sentences else "pass"),
+            info={"num_densities": num_draws, "num_gradients": found.num_gradients, "is_complete": is_complete},
+            log_evidence=log_evidence(found.raw, found.k_hat, chains) if has_evidence(target) else None,
         )
 
     def _check(self, target: Target, proposal) -> None:
@@ -132,10 +138,5 @@ def evaluations_at_once(target: Target, max_memory: int | None = None) -> int:
     return int(np.clip((max_memory or MEMORY) // size, 1, MAX_BATCH))
 
 
-def _verdict(figures: dict[str, float], k_hat: float, num_draws: int, sentences: tuple[str, ...]) -> Verdict:
-    if not threshold(num_draws) < k_hat <= RULES["pareto_k"].passes:
-        return judge(figures, sentences)
-    # below about 2,200 draws the largest reliable k̂ is smaller than the table's (Vehtari et al. 2024, section 3.2.4)
-    enough = int(np.ceil(10 ** (1 / (1 - k_hat))))
-    sentence = f"With a Pareto k-hat of {k_hat:.2f}, {num_draws} draws are too few: raise num_draws to {enough:,}."
-    return judge(figures, (sentence, *sentences), at_best="doubtful")
+def log_density(target: Target, u):
+    return target.log_density(u)

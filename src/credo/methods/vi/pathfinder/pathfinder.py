@@ -20,12 +20,12 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from credo.algorithm import Options, stream
-from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.objective import NUM_STARTS, WIDE_SPREAD, generator, random_position, starting_position
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_evidence
 from credo.methods.particles.points import log_widening, wide_scales
+from credo.methods.particles.weighed import answer
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.measure import measure
 from credo.methods.vi.pathfinder.climb import Path, climb
@@ -102,7 +102,7 @@ class Pathfinder:
         cut = () if is_complete else ("The time limit came before the paths had ended: raise time_limit.",)
         if self.num_paths > 1:
             bests = [b for b, _ in judged if np.isfinite(b.elbo)] or [best]
-            return self._weighed(target, bests, stream(key, 2), at_once, info, cut)
+            return self._weighed(target, bests, stream(key, 2), at_once, info, cut, deadline)
         q = Gaussian(best.mean, best.root.operator())
         measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline)
         figures = {"elbo_error": measured.elbo.error, **measured.figures, "elbo": measured.elbo.value}
@@ -167,49 +167,61 @@ class Pathfinder:
         best = int(np.argmax(elbos)) if np.any(elbos > -np.inf) else len(roots) - 1
         return Best(means[best], roots[best], float(elbos[best])), elbos
 
-    def _weighed(self, target: Target, bests: list[Best], key, at_once: int, info: dict, cut: tuple) -> Posterior:
+    def _weighed(
+        self, target: Target, bests: list[Best], key, at_once: int, info: dict, cut: tuple, deadline: float
+    ) -> Posterior:
         """Draws of the mixture of the paths' Gaussians, as many of each, with their importance weights."""
-        z = np.random.default_rng(key.tolist()).normal(size=(self.num_draws, target.dim))
-        parts = np.array_split(z, len(bests))
-        scales = [wide_scales(len(part), EVERY) for part in parts]
-        shares = [part * wide[:, None] for part, wide in zip(parts, scales, strict=True)]
-        u = np.concatenate([best.mean + best.root.times(share) for best, share in zip(bests, shares, strict=True)])
-        sizes = np.array([len(share) for share in shares])
-        with np.errstate(divide="ignore"):
-            log_q = logsumexp([b.log_prob(u) for b in bests], axis=0, b=(sizes / len(u))[:, None])
-        log_weights = densities(target, u, at_once) - log_q
-        log_weights[np.isnan(log_weights) & (np.concatenate(scales) > 1)] = -np.inf  # of a wide draw, as after overflow
-        smoothed = smooth(log_weights)
-        if np.isnan(smoothed.log_weights).any():
+        noise = np.random.default_rng(key.tolist())
+
+        def draw(_: int):
+            z = noise.normal(size=(self.num_draws, target.dim))
+            parts = np.array_split(z, len(bests))
+            scales = [wide_scales(len(part), EVERY) for part in parts]
+            shares = [part * wide[:, None] for part, wide in zip(parts, scales, strict=True)]
+            u = np.concatenate([best.mean + best.root.times(share) for best, share in zip(bests, shares, strict=True)])
+            sizes = np.array([len(share) for share in shares])
+            with np.errstate(divide="ignore"):
+                log_q = logsumexp([b.log_prob(u) for b in bests], axis=0, b=(sizes / len(u))[:, None])
+            log_weights = densities(target, u, at_once) - log_q
+            is_lost = np.isnan(log_weights) & (np.concatenate(scales) > 1)  # of a wide draw, as after overflow
+            return u, np.where(is_lost, -np.inf, log_weights)
+
+        found = answer(target, draw, lambda u: _in_parts(_gradients, target, u, at_once), deadline)
+        if found.is_lost:
             raise CredoError(
-                f"The log density is finite at none of {len(u)} draws of the paths' Gaussians: start nearer to the "
-                "posterior (start=), or use NUTS()."
+                f"The log density is finite at none of {len(found.u)} draws of the paths' Gaussians: start nearer to "
+                "the posterior (start=), or use NUTS()."
             )
-        k_hat = judged_shape(log_weights, smoothed.k_hat)
-        ess = effective_sample_size(smoothed.log_weights)
-        figures = {"pareto_k": k_hat, "importance_ess": ess, "num_draws": len(u)}
-        is_certain = not k_hat > threshold(len(u))
-        few = f"With a Pareto k-hat of {k_hat:.2f}, {len(u):,} draws are too few: raise num_draws."
-        sentences = (*cut, *(() if is_certain else (few,)))
-        info["num_densities"] += len(u)
+        sentences = (*cut, *found.sentences)
+        info["num_densities"] += len(found.u)
+        info["num_gradients"] += found.num_gradients
         return Posterior(
-            Draws(u[None], smoothed.log_weights[None]),
+            Draws(found.u[None], found.log_weights[None]),
             target,
-            verdict=judge(figures, sentences, at_best="doubtful" if sentences else "pass"),
+            verdict=judge(found.figures, sentences, at_best="doubtful" if sentences else "pass"),
             info=info,
-            log_evidence=log_evidence(log_weights, k_hat) if has_evidence(target) else None,
+            log_evidence=log_evidence(found.raw, found.k_hat) if has_evidence(target) else None,
         )
 
 
 def densities(target: Target, u: Float[np.ndarray, "S dim"], at_once: int) -> Float[np.ndarray, " S"]:
     """log p(u, D) of each row, ``at_once`` at a time by one program."""
+    return _in_parts(_densities, target, u, at_once)
+
+
+def _in_parts(function, target: Target, u: Float[np.ndarray, "S dim"], at_once: int) -> np.ndarray:
     padded = np.resize(u, (-(-len(u) // at_once) * at_once, u.shape[1])).reshape(-1, at_once, u.shape[1])
-    return np.concatenate([np.asarray(_densities(target, part), float) for part in padded])[: len(u)]
+    return np.concatenate([np.asarray(function(target, part), float) for part in padded])[: len(u)]
 
 
 @jax.jit
 def _densities(target: Target, u):
     return jax.vmap(target.log_density)(u)
+
+
+@jax.jit
+def _gradients(target: Target, u):
+    return jax.vmap(jax.grad(target.log_density))(u)
 
 
 @jax.jit

@@ -1,0 +1,88 @@
+"""Weighed draws as an answer: how many it takes, and what can be known of them.
+
+k̂ and the effective size say whether the weights that were seen behave. A part of the posterior that no draw has met
+yet makes them behave better, so that two more things are asked of a pass:
+
+- means and sds are known to within the bounds of a pass, by the central limit theorem. Rounds of draws are added until
+  they are, which also is what meets the rest;
+- Stein's identities hold: E_p[φ'(z) + φ(z) ∂ log p/∂z] = 0 for φ = 1, z, z², z one coordinate. Over draws that end
+  where the posterior does not, such means are the density at that end, and no longer zero.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from credo.diagnose.moments import MOST, errors, figures_of_errors, stein_gap
+from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
+from credo.diagnose.rules import RULES
+from credo.methods.particles.correction import MOST_NUMBERS, values_of
+from credo.methods.particles.points import Weighed
+from credo.model.target import Target
+
+MOST_ROUNDS = 8
+
+
+class Answer(NamedTuple):
+    """Draws (S, dim) with raw and smoothed log weights, the figures of their verdict and sentences beside it."""
+
+    u: Float[np.ndarray, "S dim"]
+    raw: Float[np.ndarray, " S"]
+    log_weights: Float[np.ndarray, " S"]
+    k_hat: float
+    figures: dict[str, float]
+    sentences: tuple[str, ...]
+    num_gradients: int
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no draw has a density."""
+        return bool(np.isnan(self.log_weights).any())
+
+
+def answer(
+    target: Target,
+    draw: Callable[[int], Weighed],
+    gradient: Callable[[np.ndarray], np.ndarray],
+    deadline: float,
+    most_rounds: int = MOST_ROUNDS,
+) -> Answer:
+    """``draw(i)``: the i-th round of draws with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
+
+    Nothing begins after ``deadline``, by ``time.monotonic()``, but the first round.
+    """
+    rounds = [draw(0)]
+    most_rounds = max(1, min(most_rounds, MOST_NUMBERS // max(rounds[0][0].size, 1)))
+    while True:
+        found = _judged(target, rounds)
+        is_known = all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST)
+        if is_known and time.monotonic() <= deadline:
+            gap = stein_gap(found.u, found.log_weights, gradient(found.u))
+            return found._replace(figures=found.figures | {"stein_gap": gap}, num_gradients=len(found.u))
+        may_help = MOST[0] in found.figures and len(rounds) < most_rounds
+        if not may_help or time.monotonic() > deadline:
+            return found
+        rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), most_rounds))]
+
+
+def _judged(target: Target, rounds: list[Weighed]) -> Answer:
+    u, raw = (np.concatenate(part) for part in zip(*rounds, strict=True))
+    smoothed = smooth(raw)
+    k_hat = float(judged_shape(raw, smoothed.k_hat))
+    figures = {
+        "pareto_k": k_hat,
+        "importance_ess": effective_sample_size(smoothed.log_weights),
+        "num_draws": float(len(u)),
+    }
+    sentences: tuple[str, ...] = ()
+    if k_hat <= RULES["pareto_k"].passes:
+        figures |= figures_of_errors(errors(values_of(target, u), smoothed.log_weights))
+        if k_hat > threshold(len(u)):
+            # below about 2,200 draws the largest reliable k̂ is smaller than the table's (Vehtari et al. 2024, 3.2.4)
+            enough = int(np.ceil(10 ** (1 / (1 - k_hat))))
+            few = f"With a Pareto k-hat of {k_hat:.2f}, {len(u):,} draws are too few: raise num_draws to {enough:,}."
+            sentences = (few,)
+    return Answer(u, raw, smoothed.log_weights, k_hat, figures, sentences, 0)
