@@ -224,10 +224,12 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     remarks, verdict = [], posterior.verdict
     num_rows = target.size if target.weights is None or target.source is not None else np.count_nonzero(target.weights)
     num_free = sum(leaf.size for leaf in target.structure.leaves if not leaf.is_discrete)
-    if target.y is not None and num_rows < num_free:
+    in_a_row = 1 if target.y is None else sum(int(np.prod(np.shape(leaf)[1:])) for leaf in jax.tree.leaves(target.y))
+    if target.y is not None and num_rows * in_a_row < num_free:  # a row may hold a whole series
+        what = "rows" if in_a_row == 1 else "outcomes"
         remarks.append(
-            f"There are fewer rows ({num_rows}) than parameters ({num_free}): in the directions that the data "
-            "leave free, the prior decides."
+            f"There are fewer {what} ({num_rows * in_a_row}) than parameters ({num_free}): in the directions that the "
+            "data leave free, the prior decides."
         )
     if target.missing is not None:
         remarks.append(target.missing.sentence(target.size))

@@ -72,6 +72,18 @@ CHAINS: dict[str, Rule] = {
         "{value:.0%} of the trajectories were cut off at the largest tree depth: the draws are valid but dear. "
         "Warm up longer, bring the parameters to like scales, or raise the largest depth.",
     ),
+    "sd_error": Rule(
+        "largest Monte Carlo standard error of a log sd, of positive and of real parameters in the user's space, by "
+        "their kurtosis and the effective size of their tails",
+        "at most",
+        0.15,
+        ANY,
+        "this library; Vehtari et al. (2021)",
+        "The sd of some parameter is known to within {value:.0%} only (15 % passes): its tail is heavy, and its sd, or "
+        "even its mean, may not exist. Report its median and quantiles (tail ESS says how well these are known), draw "
+        "longer, or give it a prior with a lighter tail.",
+        "look for parameters whose values overflow",
+    ),
     "num_stuck_chains": Rule(
         "chains that stood still for all or a tenth of their draws",
         "at most",

@@ -14,6 +14,7 @@ from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.function_space import observed
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.verdict import RULES, judge
+from credo.diagnose.widths import sd_error
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.methods.mcmc.start import draws_of, start_chains
@@ -27,6 +28,7 @@ from credo.methods.mcmc.warmup import (
     restart,
     warmup_phases,
 )
+from credo.model.structure import Structure
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import AT_ONCE, report_positions
 from credo.posterior.posterior import Posterior
@@ -154,7 +156,7 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     sentences, is_met = limits(method, target, positions, done.is_complete)
     if found is None:
         seen, said = observed(target, positions)
-        found = figures(positions, sampling, method, seen)
+        found = figures(positions, sampling, method, seen, target.structure)
         sentences = [*sentences, said] if said else sentences
     is_divergent = getattr(sampling, "is_divergent", None)
     if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks
@@ -186,8 +188,10 @@ def _counts(sampling, warmup, useful_share: float) -> dict[str, int]:
     return counts | ({"num_densities": densities} if densities else {})
 
 
-def figures(positions, info, method, seen=None) -> dict[str, float]:
+def figures(positions, info, method, seen=None, structure: Structure | None = None) -> dict[str, float]:
     """What the verdict reads, of positions (chain, draw, dim); ``seen``: what chains are compared by in their place.
+
+    ``structure``: of the parameters, whose sds are judged where chains are compared by them.
 
     Ranks are those of the parameters wherever a transform is elementwise, and no coordinate is constant by
     construction as an entry of a correlation matrix is.
@@ -198,6 +202,9 @@ def figures(positions, info, method, seen=None) -> dict[str, float]:
         "min_ess_bulk": float(np.min(found.ess_bulk)),
         "min_ess_tail": float(np.min(found.ess_tail)),
     }
+    if structure is not None and (seen is None or seen is positions):
+        error = sd_error(positions, found.ess_tail, structure)
+        figures |= {} if error is None else {"sd_error": error}
     if hasattr(info, "is_divergent"):
         figures["num_divergences"] = int(info.is_divergent.sum())
         figures["divergence_share"] = float(np.mean(info.is_divergent))

@@ -88,6 +88,7 @@ def climb(
         values, gradients = evaluate(np.stack([path.trial for path in paths]))
         for path, value, gradient in zip(paths, values, gradients, strict=True):
             if not path.is_over:
-                path.tell(float(value), gradient)
+                with np.errstate(all="ignore"):  # far out slopes overflow: a gain that is no number ends the path
+                    path.tell(float(value), gradient)
                 num_gradients += 1
     return num_gradients, True

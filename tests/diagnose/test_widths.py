@@ -1,0 +1,53 @@
+"""Errors of sds: by kurtosis, in the user's space, and never small where there is no variance."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.diagnose.widths import sd_error
+
+RANDOM = np.random.default_rng(4)
+
+
+def structure_of(spec):
+    return credo.Model(spec, lambda p, x: dist.Normal(0.0, 1.0)).given(y=np.zeros(3)).structure
+
+
+NORMAL = structure_of({"a": dist.Normal(0.0, 1.0)})
+SCALE = structure_of({"s": dist.LogNormal(0.0, 1.0)})
+PAIR = structure_of({"a": dist.Normal(0.0, 1.0).expand([2])})
+
+
+def test_of_a_normal_parameter_it_is_that_of_its_log_sd():
+    x = RANDOM.normal(size=(400, 4, 250, 1))
+    spread = np.std(np.log(np.std(x, axis=(1, 2))))
+    found = [sd_error(each, np.array([1_000.0]), NORMAL) for each in x]
+    assert np.mean(found) == pytest.approx(spread, rel=0.1)
+
+
+def test_of_a_scale_it_is_that_of_the_scale_and_not_of_its_log():
+    u = RANDOM.normal(size=(4, 1_000, 1))
+    assert sd_error(u, np.array([4_000.0]), NORMAL) < 0.02
+    assert sd_error(u, np.array([4_000.0]), SCALE) > 0.04  # of a log-normal one κ is 114
+
+
+@pytest.mark.parametrize("number", [4_000, 40_000])
+def test_without_a_variance_it_is_never_small(number):
+    u = np.log(1 / RANDOM.uniform(size=(4, number // 4, 1)))  # a tail of θ^-2
+    assert sd_error(u, np.array([float(number)]), SCALE) > 0.15
+
+
+def test_other_parameters_are_left_out():
+    share = structure_of({"p": dist.Beta(1.0, 1.0), "k": dist.Poisson(1.0)})
+    assert sd_error(RANDOM.normal(size=(4, 100, 2)), np.full(2, 400.0), share) is None
+    both = structure_of({"p": dist.Beta(1.0, 1.0), "a": dist.Normal(0.0, 1.0).expand([2])})
+    x = RANDOM.normal(size=(4, 100, 3))
+    assert sd_error(x, np.full(3, 400.0), both) == pytest.approx(sd_error(x[..., 1:], np.full(2, 400.0), PAIR))
+
+
+def test_a_mean_that_does_not_exist_is_no_pass():
+    model = credo.Model({"k": dist.HalfCauchy(1.0)}, lambda p, x: dist.BetaBinomial(p["k"], p["k"], 5))
+    posterior = credo.fit(model.given(y=np.array([2, 3, 2, 3, 2])), credo.NUTS(), key=0, progress=False)
+    assert posterior.verdict.status == "doubtful"
+    assert any("may not exist" in sentence for sentence in posterior.verdict.sentences)
