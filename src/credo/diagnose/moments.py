@@ -116,6 +116,11 @@ def shifts(weighed: Weighed) -> Shifts:
         inverses = [of_half(other) for _, other in _halves(num_draws)]
     with ONE_THREAD:
         parts = list(workers().map(of_block, _blocks(num_draws, num_scalars)))
+    return _whole(parts)
+
+
+def _whole(parts: list[list[Shift]]) -> Shifts:
+    """From the blocks of scalars."""
     return Shifts(*(Shift(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)))
 
 
@@ -133,12 +138,16 @@ def errors(scalars: Float[np.ndarray, "S K"], log_weights: Float[np.ndarray, " S
     ``log_weights``: they sum to one.
     """
     w = np.exp(np.asarray(log_weights, float))
-    with np.errstate(all="ignore"):
-        f = scalars - w @ scalars
-        f = f / np.sqrt(w @ np.square(f))
-        shares = w[:, None] * len(w)
-        influences = shares * f, 0.5 * shares * (np.square(f) - 1)
-        return Shifts(*(_limits(np.zeros(f.shape[1]), each, f.shape[1]) for each in influences))
+    num_draws, num_scalars = scalars.shape
+    parts = []
+    for block in _blocks(num_draws, num_scalars):
+        with np.errstate(all="ignore"):
+            f = scalars[:, block] - w @ scalars[:, block]
+            f = f / np.sqrt(w @ np.square(f))
+            shares = w[:, None] * num_draws
+            influences = shares * f, 0.5 * shares * (np.square(f) - 1)
+            parts.append([_limits(np.zeros(f.shape[1]), each, num_scalars) for each in influences])
+    return _whole(parts)
 
 
 def figures_of_errors(found: Shifts) -> dict[str, float]:
@@ -153,17 +162,17 @@ def stein_gap(
 
     E_p[φ'(z) + φ(z) ∂ log p/∂z] = 0 of each coordinate, φ = 1, z, z². NaN where a gradient is no number.
     """
-    w = np.exp(np.asarray(log_weights, float))[:, None]
-    with np.errstate(all="ignore"):
-        z = u - np.sum(w * u, axis=0)
-        sd = np.sqrt(np.sum(w * np.square(z), axis=0))
-        z, g = z / sd, gradient * sd
-        worst = 0.0
-        for field, slope in ((1.0, 0.0), (z, 1.0), (np.square(z), 2 * z)):
-            terms = np.where(w > 0, slope + field * g, 0.0)
-            value = np.sum(w * terms, axis=0)
-            error = np.sqrt(np.sum(np.square(w * (terms - value)), axis=0))
-            worst = np.maximum(worst, np.max(np.abs(value) / error))
+    w, worst = np.exp(np.asarray(log_weights, float))[:, None], 0.0
+    for block in _blocks(*u.shape):
+        with np.errstate(all="ignore"):
+            z = u[:, block] - np.sum(w * u[:, block], axis=0)
+            sd = np.sqrt(np.sum(w * np.square(z), axis=0))
+            z, g = z / sd, gradient[:, block] * sd
+            for field, slope in ((1.0, 0.0), (z, 1.0), (np.square(z), 2 * z)):
+                terms = np.where(w > 0, slope + field * g, 0.0)
+                value = np.sum(w * terms, axis=0)
+                error = np.sqrt(np.sum(np.square(w * (terms - value)), axis=0))
+                worst = np.maximum(worst, np.max(np.abs(value) / error))
     return float(worst / -ndtri(CHANCE / 2 / (3 * u.shape[1])))
 
 

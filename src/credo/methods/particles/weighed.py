@@ -59,11 +59,13 @@ def answer(
     while True:
         found = _judged(target, rounds)
         is_known = all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST)
-        if is_known and time.monotonic() <= deadline:
-            gap = stein_gap(found.u, found.log_weights, gradient(found.u))
-            return found._replace(figures=found.figures | {"stein_gap": gap}, num_gradients=len(found.u))
+        is_late = time.monotonic() > deadline
+        if is_known:
+            gap = np.nan if is_late else stein_gap(found.u, found.log_weights, gradient(found.u))
+            num_gradients = 0 if is_late else len(found.u)
+            return found._replace(figures=found.figures | {"stein_gap": gap}, num_gradients=num_gradients)
         may_help = MOST[0] in found.figures and len(rounds) < most_rounds
-        if not may_help or time.monotonic() > deadline:
+        if is_late or not may_help:
             return found
         rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), most_rounds))]
 
