@@ -84,3 +84,11 @@ def test_gradients_pass_through_a_batch():
 def test_two_threads_end():
     """Without the rule this hangs on two cores, and hears no signal."""
     subprocess.run([sys.executable, "-c", TWO_AT_ONCE], timeout=120, check=True)
+
+
+def test_programs_for_any_batch_are_exported_as_before():
+    from jax import export
+
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 5, 5"), jnp.float32)
+    found = export.export(jax.jit(jnp.linalg.cholesky))(shape).call(jnp.asarray(MATRICES[0], jnp.float32))
+    np.testing.assert_allclose(found, np.linalg.cholesky(MATRICES[0]), rtol=1e-4, atol=1e-4)

@@ -3,8 +3,7 @@
 The LAPACK kernels of jaxlib 0.10 cut a batch into parts for XLA's pool of threads and wait for them in a thread of that
 pool. Where as many such calls run at once as the pool has threads, each waits for the others: two threads that sample,
 two independent factors in one program, and two cores hang for ever, where neither Ctrl-C nor a time limit is heard
-(tests/test_lapack.py). Matrix by matrix there is no batch to cut. Work on many small matrices, as in a density under
-vmap, is the same; that of few large ones loses the other cores.
+(tests/test_lapack.py). Matrix by matrix there is no batch to cut, nor another core to help.
 """
 
 import math
@@ -24,15 +23,16 @@ RANK = {f"{name}_p": 2 for name in MATRICES} | {"tridiagonal_solve_p": 1}  # of 
 def one_by_one() -> None:
     """For every program that is compiled from here on, in this process. Does nothing where JAX is built otherwise."""
     try:
-        from jax._src.interpreters.mlir import _platform_specific_lowerings as known
-        from jax._src.lax.linalg import geqrf_p
+        from jax._src.interpreters.mlir import _platform_specific_lowerings as lowerings
+        from jax._src.lax.linalg import geqp3_p, geqrf_p
     except ImportError:
         return
+    known = lowerings.get("cpu", {})
     ranks = {getattr(linalg, name): rank for name, rank in RANK.items() if hasattr(linalg, name)}
-    for primitive, rank in (ranks | {geqrf_p: 2}).items():
-        entry = known["cpu"].get(primitive)
-        if entry is not None and not hasattr(entry.rule, "of_one"):
-            mlir.register_lowering(primitive, _rule(primitive, rank, entry.rule), platform="cpu")
+    for primitive, rank in (ranks | {geqrf_p: 2, geqp3_p: 2}).items():
+        of_one = getattr(known.get(primitive), "rule", None)
+        if of_one is not None and not hasattr(of_one, "of_one"):
+            mlir.register_lowering(primitive, _rule(primitive, rank, of_one), platform="cpu")
 
 
 def _rule(primitive: Any, rank: int, of_one: Callable) -> Callable:
@@ -41,7 +41,7 @@ def _rule(primitive: Any, rank: int, of_one: Callable) -> Callable:
     def rule(context, *operands, **settings):
         shape = context.avals_in[0].shape
         batch = shape[: len(shape) - rank]
-        if math.prod(batch) <= 1:
+        if not all(isinstance(size, int) for size in batch) or math.prod(batch) <= 1:  # or exported for any batch
             return of_one(context, *operands, **settings)
 
         def each(*arrays):

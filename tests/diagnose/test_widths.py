@@ -51,3 +51,9 @@ def test_a_mean_that_does_not_exist_is_no_pass():
     posterior = credo.fit(model.given(y=np.array([2, 3, 2, 3, 2])), credo.NUTS(), key=0, progress=False)
     assert posterior.verdict.status == "doubtful"
     assert any("may not exist" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_a_scale_of_any_size_is_known():
+    for sd in (20.0, 300.0):
+        assert sd_error(sd * RANDOM.normal(size=(4, 1_000, 1)), np.array([3_000.0]), SCALE) > 0.3
+    assert sd_error(np.ones((4, 10, 1)), np.array([10.0]), SCALE) is None

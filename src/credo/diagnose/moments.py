@@ -142,7 +142,9 @@ def errors(scalars: Float[np.ndarray, "S K"], log_weights: Float[np.ndarray, " S
     parts = []
     for block in _blocks(num_draws, num_scalars):
         with np.errstate(all="ignore"):
-            f = scalars[:, block] - w @ scalars[:, block]
+            f = np.where(w[:, None] > 0, scalars[:, block], 0.0)  # what has no weight may have overflowed
+            f = f / np.max(np.abs(f), axis=0)  # its square, too, is a number
+            f = f - w @ f
             f = f / np.sqrt(w @ np.square(f))
             shares = w[:, None] * num_draws
             influences = shares * f, 0.5 * shares * (np.square(f) - 1)

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from credo.model.structure import Structure
 
-LOGS = ("positive", "nonnegative")  # whose coordinate is a log
-MOST = 2**24  # numbers looked at: of more draws every so many
+LOGS = ("positive", "nonnegative", "greater_than", "greater_than_eq", "less_than", "less_than_eq")  # by exp, moved
+AT_ONCE = 1_000_000  # numbers of draws in memory
 
 
 def sd_error(
@@ -22,18 +22,27 @@ def sd_error(
     ``ess``: of each coordinate, in its tails.
     """
     found, first = [], 0
-    step = max(1, positions.size // MOST)
+    size = max(1, AT_ONCE // (positions.shape[0] * positions.shape[1]))
     for leaf in structure.leaves:
-        own = slice(first, first + leaf.size)
-        first = own.stop
-        if leaf.is_discrete or not leaf.is_elementwise or leaf.support not in (*LOGS, "real"):
-            continue
-        with np.errstate(all="ignore"):
-            u = np.asarray(positions[:, ::step, own], float).reshape(-1, leaf.size)
-            theta = np.exp(u) if leaf.support in LOGS else u
-            square = np.square(theta - theta.mean(axis=0))
-            kurtosis = np.mean(np.square(square), axis=0) / np.square(np.mean(square, axis=0))
-            errors = np.sqrt(np.maximum(kurtosis - 1, 0) / (4 * np.asarray(ess)[own]))
-        if not np.all(np.isnan(errors)):
-            found.append(float(np.nanmax(errors)))
-    return max(found, default=None)
+        last = first + leaf.size
+        if leaf.is_elementwise and not leaf.is_discrete and leaf.support in (*LOGS, "real"):
+            blocks = [slice(i, min(i + size, last)) for i in range(first, last, size)]
+            found += [_worst(positions[:, :, own], np.asarray(ess)[own], leaf.support in LOGS) for own in blocks]
+        first = last
+    known = [each for each in found if each is not None]
+    return float(np.max(known)) if known else None
+
+
+def _worst(u: Float[np.ndarray, "chain draw k"], ess: Float[np.ndarray, " k"], is_log: bool) -> float | None:
+    """Of a few coordinates; None where none of them moves."""
+    with np.errstate(all="ignore"):
+        theta = np.asarray(u, float).reshape(-1, len(ess))
+        is_moving = np.ptp(theta, axis=0) > 0
+        if is_log:
+            theta = np.exp(theta - theta.max(axis=0))  # κ knows no scale
+        theta = theta - theta.mean(axis=0)
+        theta *= theta
+        variance = theta.mean(axis=0)
+        theta *= theta
+        errors = np.sqrt(np.maximum(theta.mean(axis=0) / np.square(variance) - 1, 0) / (4 * ess))
+    return float(np.max(errors[is_moving])) if is_moving.any() else None

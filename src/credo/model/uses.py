@@ -34,24 +34,36 @@ class Use(NamedTuple):
     is_lookup: bool = False  # rows are chosen: each place has one input that is 1, or none, and others that are 0
 
 
-def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray) -> list:
-    """Views among the outputs of ``jaxpr``, given those among its inputs; what it meets goes to ``uses``."""
+def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray, fixed: tuple = ()) -> list:
+    """Views among the outputs of ``jaxpr``, given those among its inputs; what it meets goes to ``uses``.
+
+    ``fixed``: the inputs that are constants of the whole program.
+    """
     views: dict[Any, np.ndarray] = {v: i for v, i in zip(jaxpr.invars, inputs, strict=True) if i is not None}
+    constants = {*jaxpr.constvars, *fixed}
 
     def of(atom):
         return None if isinstance(atom, jex.Literal) else views.get(atom)
 
+    def is_fixed(atom) -> bool:
+        return isinstance(atom, jex.Literal) or atom in constants
+
     alive = _alive(jaxpr)
     for i, eqn in enumerate(jaxpr.eqns):
         given = [of(atom) for atom in eqn.invars]
+        if all(map(is_fixed, eqn.invars)):
+            constants.update(eqn.outvars)
         if i not in alive or all(index is None for index in given):
             continue
         inner = called(eqn)
         if inner is not None:
-            found = search(inner.jaxpr, given[-len(inner.jaxpr.invars) :], (*path, i), uses, tainted)
+            number = len(inner.jaxpr.invars)
+            known = zip(inner.jaxpr.invars, eqn.invars[-number:], strict=True)
+            own = tuple(variable for variable, atom in known if is_fixed(atom))
+            found = search(inner.jaxpr, given[-number:], (*path, i), uses, tainted, own)
             views.update({v: f for v, f in zip(eqn.outvars, found, strict=True) if f is not None})
             continue
-        moved = _joined(eqn, given, jaxpr.constvars) or _moved(eqn, given)
+        moved = _joined(eqn, given, is_fixed) or _moved(eqn, given)
         if moved is not None:
             views.update(zip(eqn.outvars, moved, strict=True))
             continue
@@ -88,13 +100,13 @@ def _moved(eqn, given: list) -> list[np.ndarray] | None:
     return None if moved is None else [moved]
 
 
-def _joined(eqn, given: list, constants) -> list[np.ndarray] | None:
+def _joined(eqn, given: list, is_fixed: Callable) -> list[np.ndarray] | None:
     """The view that an equation makes of views and constants, where it puts them side by side."""
     if eqn.primitive.name != "concatenate":
         return None
     parts = []
     for index, atom in zip(given, eqn.invars, strict=True):
-        if index is None and not (isinstance(atom, jex.Literal) or atom in constants):
+        if index is None and not is_fixed(atom):
             return None
         aval: Any = atom.aval
         parts.append(np.full(aval.shape, CONSTANT) if index is None else index)

@@ -101,3 +101,10 @@ def test_weights_that_are_their_prior_are_said(classes, monkeypatch):
     assert posterior.verdict.figures["num_determined"] < 5
     assert share_right(posterior) < 0.5
     assert "hardly depend on x" in posterior.verdict.sentences[0]
+
+
+def test_a_noise_alone_that_is_tuned_says_nothing_of_the_precision():
+    model = linear(Isotropic(1e4), Gaussian(dist.LogNormal(0.0, 1.0)))
+    posterior = credo.fit(model.given(X, Y), credo.Laplace(), progress=False)
+    assert posterior.info["tuned"] == ["noise"]
+    assert not any("hardly depend" in sentence for sentence in posterior.verdict.sentences)

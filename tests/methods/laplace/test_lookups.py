@@ -117,3 +117,22 @@ def test_a_large_table_needs_no_matrix_of_its_rows():
     method = credo.Laplace(structure=credo.laplace.Kronecker(), num_steps=0)
     posterior = credo.fit(target, method, key=0, progress=False, precision="float32")
     assert posterior.predict(np.array([[1, 2, 2]])).probs.shape == (1, 3)
+
+
+def test_padding_is_no_use_of_the_table():
+    """One place in five chooses a row: the curvature is that of these places, and of the words without padding."""
+    tokens = np.full((40, 5), 0)
+    tokens[:, 0] = 1 + RANDOM.integers(0, 4, 40)
+    table, y = RANDOM.normal(size=(5, 1)), RANDOM.normal(size=40)
+
+    def masked(p, x):
+        rows = jnp.concatenate([jnp.zeros((1, 1)), p["table"][1:]])
+        return jnp.sum(jnp.where(x > 0, rows[x][..., 0], 0.0), axis=1)
+
+    posterior = credo.fit(
+        BayesianNetwork(masked, {"table": table}, head=Gaussian(0.5)).given(tokens, y),
+        credo.Laplace(structure=credo.laplace.Kronecker(), num_steps=0),
+        progress=False,
+    )
+    precision = np.r_[0, np.bincount(tokens[:, 0], minlength=5)[1:]] / 0.25 + 1.0
+    np.testing.assert_allclose(np.diag(covariance(posterior)), 1 / precision, rtol=1e-6)

@@ -132,3 +132,13 @@ def test_nothing_is_added_after_the_deadline_or_where_weights_are_hopeless():
     found = answer(target, draw, gradient, deadline=np.inf)
     assert calls == [0, 0]
     assert found.k_hat > 0.7
+
+
+def test_a_parameter_that_overflows_does_not_pass():
+    """It was taken for one that is always the same."""
+    model = credo.Model(
+        {"a": dist.Normal(0.0, 1.0), "s": dist.LogNormal(0.0, 20.0)}, lambda p, x: dist.Normal(p["a"], 1.0)
+    )
+    target = model.given(y=np.zeros(5))
+    posterior = credo.fit(target, credo.Importance(proposal=credo.fit(target, credo.Laplace())), progress=False)
+    assert posterior.verdict.status != "pass"

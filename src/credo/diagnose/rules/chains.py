@@ -79,9 +79,9 @@ CHAINS: dict[str, Rule] = {
         0.15,
         ANY,
         "this library; Vehtari et al. (2021)",
-        "The sd of some parameter is known to within {value:.0%} only (15 % passes): its tail is heavy, and its sd, or "
-        "even its mean, may not exist. Report its median and quantiles (tail ESS says how well these are known), draw "
-        "longer, or give it a prior with a lighter tail.",
+        "The sd of some parameter is known to within {value:.0%} only (15 % passes). Draw longer; if it stays, its "
+        "tail is heavy, and its sd, or even its mean, may not exist: report its median and quantiles (tail ESS says "
+        "how well these are known), or give it a prior with a lighter tail.",
         "look for parameters whose values overflow",
     ),
     "num_stuck_chains": Rule(

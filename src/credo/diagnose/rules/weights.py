@@ -77,7 +77,8 @@ WEIGHTS: dict[str, Rule] = {
         ANY,
         "this library; Gorham & Mackey (2015)",
         "The weighed draws break Stein's identities by {value:.2g} times what chance explains (1 passes): they end "
-        "where the posterior does not, and miss a part of it. Propose from a richer fit, or use SMC() or NUTS().",
+        "where the posterior does not, and miss a part of it (or the density has a jump, where these identities do not "
+        "hold). Propose from a richer fit, or use SMC() or NUTS().",
         "look for a gradient that is not finite",
     ),
     "importance_ess": Rule(

@@ -25,7 +25,7 @@ from credo.model.target import Target
 
 WIDEST = np.log(1e6)  # factors of the precision that are looked at, either way
 DECISIVE = 5.0  # nats: very strong evidence (Kass & Raftery 1995, section 3.2)
-MANY = 2**22  # weights above which looking takes seconds
+MANY, MOST = 2**22, 1_500  # weights above which looking takes seconds, by factors and by a matrix
 
 
 Told = tuple[dict[str, float], tuple[str, ...]]  # figures and sentences of a verdict
@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 
 def prior_precision(target: Target) -> float | None:
-    """τ, where it is a number and the same for every weight; None elsewhere."""
+    """τ, where it is a number and the same for every weight; None elsewhere, as where it is unknown."""
     prior, name = target.model.prior, target.model.weights_name
     if not isinstance(prior, Prior) or prior.names is None or name not in prior.names:
         return None
@@ -60,10 +60,11 @@ def share_of(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, tau: float)
     mean = np.asarray(mean, float)
     if isinstance(scale, Dense):
         lower = np.asarray(scale.lower, float)
-        if np.any(lower[num_fixed:, :num_fixed]):
+        if len(lower) > MOST or np.any(lower[num_fixed:, :num_fixed]):
             return None
-        vectors, sds, _ = np.linalg.svd(lower[num_fixed:, num_fixed:])
-        return Share(tau * np.square(sds), tau * np.square(vectors.T @ mean[num_fixed:]))
+        own = lower[num_fixed:, num_fixed:]
+        values, vectors = np.linalg.eigh(own @ own.T)
+        return Share(np.clip(tau * values, 0.0, 1.0), tau * np.square(vectors.T @ mean[num_fixed:]))
     if not isinstance(scale, Kronecker) or scale.dim > MANY or all(block.is_diagonal for block in scale.blocks):
         return None
     shares = []
@@ -73,7 +74,7 @@ def share_of(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, tau: float)
         turned = np.asarray(block.rotate_back(jnp.asarray(mean[index])))
         shares.append((np.square(np.asarray(block.sd, float))[is_weight], np.square(turned)[is_weight]))
     r, v = (tau * np.concatenate(each) for each in zip(*shares, strict=True))
-    return Share(r, v)
+    return Share(np.minimum(r, 1.0), v)  # but for rounding, no direction is wider than its prior
 
 
 def gain(share: Share, log_factor: float) -> float:
@@ -91,7 +92,7 @@ def of_known_precision(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, t
         return {}, ()
     factor, nats = better_precision(share)
     figures = {"num_determined": float(np.sum(1 - share.r)), "prior_gain": nats}
-    if nats < DECISIVE:
+    if not nats >= DECISIVE:
         return figures, ()
     sentence = (
         f"The log evidence would be some {nats:.0f} nats higher with a prior precision {factor:.2g} times the one "
@@ -110,8 +111,8 @@ def of_tuned_precisions(scale: ScaleOperator, P: np.ndarray, num_fixed: int, num
         return {"num_determined": number}, ()
     sentence = (
         f"The evidence was highest where the prior holds the weights near zero: the data determine {number:.2g} of "
-        f"{len(P):,} weights, and predictions hardly depend on x. Hold them against those of a precision that is a "
-        "number, prior=credo.nn.Isotropic(1.0)."
+        f"{len(P):,} weights, fewer than there are outputs, and predictions may hardly depend on x. Hold them against "
+        "those of a precision that is a number, prior=credo.nn.Isotropic(1.0)."
     )
     return {"num_determined": number}, (sentence,)
 

@@ -8,7 +8,8 @@ columns of a root of the Fisher information, Σ_k L_k L_kᵀ = F_n, the Gauss-Ne
 *Expand* takes each place of each row for a datum: R = N S, sums over n, s and k. *Reduce* averages inputs and sums
 derivatives over places first: R = N (Eschenhagen et al. 2023, section 3). Without shared weights they agree; a bias
 has the input 1, so that its block is exact, as is that of any layer of one datum and one output. The prior's curvature
-adds its mean over the array to the eigenvalues, which is exact where it is the same for each entry.
+adds its mean over the array to the eigenvalues, which is exact where it is the same for each entry. Of a table of
+embeddings a aᵀ is diagonal, the counts of its rows, and R the number of places that choose one.
 Coordinates that are no weights of a linear layer (model/layers.py) get the exact diagonal of Gauss-Newton, and the
 posterior says so. With the empirical or a sampled Fisher information the columns g_k are those of its root.
 """
@@ -85,7 +86,8 @@ class Kronecker:
             if last is None or not np.array_equal(B, last):  # a bias has the derivatives of its weights
                 last, (b, V) = B, np.linalg.eigh(np.asarray(B, float))
             τ = float(np.mean(prior[layer.index]))
-            values = np.outer(np.maximum(a, 0), np.maximum(b, 0)) / (target.size * places) + τ
+            num_uses = max(float(np.sum(a)), 1.0) if layer.is_lookup else target.size * places
+            values = np.outer(np.maximum(a, 0), np.maximum(b, 0)) / num_uses + τ
             index = _within(layer.index, free)
             block, least = _block(index, values, U, V)
             blocks.append(block)
@@ -165,6 +167,8 @@ def _gather(target: Target, u, rows: Rows, curvature: OuterProducts, frozen: lay
             a_uses = [jnp.mean(jnp.concatenate(a_uses, axis=1), axis=1, keepdims=True)]
             g_uses = [sum(jnp.sum(g, axis=2, keepdims=True) for g in g_uses)]
         a_uses = [a * is_counted[:, None, None] for a in a_uses]
+        if layer.is_lookup:  # a place that chooses padding is none of the table's
+            g_uses = [g * jnp.sum(a, axis=-1)[:, None, :, None] for a, g in zip(a_uses, g_uses, strict=True)]
         As.append(sum(jnp.sum(a, axis=(0, 1)) if layer.is_lookup else _gram(a) for a in a_uses))
         Bs.append(sum(_gram(g) for g in g_uses))
     return Factors(As, Bs, jnp.zeros(0, u.dtype) if rest is None else jnp.sum(jnp.square(rest), axis=(0, 1)))

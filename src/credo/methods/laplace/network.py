@@ -17,7 +17,7 @@ from credo.linalg.dense import Dense as DenseScale
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_outputs
-from credo.methods.laplace.held import of_known_precision, of_tuned_precisions
+from credo.methods.laplace.held import of_known_precision, of_tuned_precisions, prior_precision
 from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
@@ -118,7 +118,8 @@ def fit_network(
     else:
         u, path, count, linear, found = _turns(tune, objective, look, linear, target, u, is_trained, deadline)
         num_fixed = len(found.theta)  # θ is where the evidence has it, not the density
-        shape = Shape(linear.pieces.scale(found.c, found.P, found.covariance), float(np.min(found.P)), num_fixed)
+        scale = linear.pieces.scale(found.c, found.P, found.covariance)
+        shape = Shape(scale, float(np.min(found.P)), num_fixed)
         evidence = found.value + 0.5 * num_fixed * float(np.log(2 * np.pi))
         evidence += 0.5 * float(np.linalg.slogdet(found.covariance)[1])
         if not look.is_tunable:
@@ -128,11 +129,12 @@ def fit_network(
             shape, evidence = _beside(found.covariance, look, objective, u), None
         elif not look.is_tunable:
             shape, evidence = look(objective, u), None
-        scale = linear.pieces.scale(found.c, found.P, found.covariance)
-        told = of_tuned_precisions(scale, found.P, num_fixed, num_outputs(target, u))
+        is_of_prior = prior_precision(target) is None  # else the noise alone was tuned
+        told = of_tuned_precisions(scale, found.P, num_fixed, num_outputs(target, u)) if is_of_prior else ({}, ())
     value, slope, _ = White(objective, u, shape.scale, num_fixed, deadline).at(np.zeros(len(u)))
     distance = float(np.linalg.norm(slope))
-    if laplace.prior is None and distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0:
+    is_mode = distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0
+    if laplace.prior is None and is_mode and time.monotonic() <= deadline:
         known = of_known_precision(shape.scale, u, num_hyperparameters(target), target)
         told = {**told[0], **known[0]}, (*told[1], *known[1])
     return Fitted(

@@ -94,7 +94,7 @@ def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
     has_moved = np.any([state.has_moved for state in done.states], axis=0)
     is_settled = is_discrete & has_moved & np.all(positions == positions[0, 0], axis=(0, 1))
     judged = positions[..., ~is_settled] if not is_settled.all() else positions
-    found = figures(judged, info, method)
+    found = figures(judged, info, method, structure=None if is_settled.any() else target.structure)
     # a discrete position may rightly stay where it is for long: R-hat and ESS alone say whether it is stuck
     del found["num_stuck_chains"]
     if not is_discrete.all():

@@ -131,7 +131,7 @@ class ParallelTempering:
     def _posterior(self, done: Run, target: Target, is_gathering: bool) -> Posterior:
         sampling = done.info["sampling"]
         rejection = np.mean(sampling.rejection, axis=(0, 1))
-        found = figures(done.records["position"], sampling, self) | {
+        found = figures(done.records["position"], sampling, self, structure=target.structure) | {
             "num_round_trips": int(sampling.num_round_trips.sum()),
             "swap_rate": float(1 - np.max(rejection)),
             "barrier": float(cumulative_barrier(sampling.rejection)[-1]),

@@ -162,12 +162,15 @@ def values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray
     if not transformed(target).any():
         return u
     values = np.concatenate([np.asarray(leaf).reshape(len(u), -1) for leaf in _constrained(target, u)], axis=1)
-    return values[:, varying_among(values)]
+    varying = varying_among(values)
+    return values[:, varying] if varying.size else values
 
 
 def varying_among(values: Float[np.ndarray, "S K"]) -> np.ndarray:
     """Which columns are not always the same: zeros of a Cholesky factor are, and the diagonal of correlations."""
-    return np.flatnonzero(~(np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)))
+    with np.errstate(all="ignore"):
+        is_same = np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)
+    return np.flatnonzero(~(is_same & np.all(np.isfinite(values), axis=0)))
 
 
 def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:

@@ -67,7 +67,9 @@ def answer(
         may_help = MOST[0] in found.figures and len(rounds) < most_rounds
         if is_late or not may_help:
             return found
-        rounds += [draw(i) for i in range(len(rounds), min(2 * len(rounds), most_rounds))]
+        for i in range(len(rounds), min(2 * len(rounds), most_rounds)):
+            if time.monotonic() <= deadline:
+                rounds.append(draw(i))
 
 
 def _judged(target: Target, rounds: list[Weighed]) -> Answer:
