@@ -23,7 +23,8 @@ from credo.algorithm import Options, stream
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.objective import NUM_STARTS, WIDE_SPREAD, generator, random_position, starting_position
-from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_evidence
+from credo.methods.particles.correction import gradients
+from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_density, log_evidence
 from credo.methods.particles.points import log_widening, wide_scales
 from credo.methods.particles.weighed import answer
 from credo.methods.vi.families.full_rank import FullRank
@@ -63,9 +64,10 @@ class Pathfinder:
     with the evidence by importance sampling. ``history`` J: steps that a covariance is made of, of rank 2 J. The
     paper has 6; with 50, paths are shorter and Gaussians better (breast cancer, 31 parameters: 32 gradients for 47, and
     an ELBO 5 nats below the best for 12).
-    ``num_samples``: draws for the ELBO at each point. ``max_steps``: points of a path. ``num_draws``: of the answer, or
-    of the Gaussian's verdict. ``start``: one position, or (num_paths, dim); left out, several paths begin N(0, 2²)
-    apart, so that they find separated modes.
+    ``num_samples``: draws for the ELBO at each point. ``max_steps``: points of a path. ``num_draws``: of the
+    Gaussian's verdict; with several paths of the answer, and up to eight times as many until means and sds are known.
+    ``start``: one position, or (num_paths, dim); left out, several paths begin N(0, 2²) apart, so that they find
+    separated modes.
 
     ``info``: ``num_gradients``, ``num_densities``, ``num_steps``, and ``elbo_path`` of the best path. Raises CredoError
     where the density is finite at no start, or at no draw of any path.
@@ -186,7 +188,7 @@ class Pathfinder:
             is_lost = np.isnan(log_weights) & (np.concatenate(scales) > 1)  # of a wide draw, as after overflow
             return u, np.where(is_lost, -np.inf, log_weights)
 
-        found = answer(target, draw, lambda u: _in_parts(_gradients, target, u, at_once), deadline)
+        found = answer(target, draw, lambda u: gradients(log_density, target, u, at_once), deadline)
         if found.is_lost:
             raise CredoError(
                 f"The log density is finite at none of {len(found.u)} draws of the paths' Gaussians: start nearer to "
@@ -206,22 +208,13 @@ class Pathfinder:
 
 def densities(target: Target, u: Float[np.ndarray, "S dim"], at_once: int) -> Float[np.ndarray, " S"]:
     """log p(u, D) of each row, ``at_once`` at a time by one program."""
-    return _in_parts(_densities, target, u, at_once)
-
-
-def _in_parts(function, target: Target, u: Float[np.ndarray, "S dim"], at_once: int) -> np.ndarray:
     padded = np.resize(u, (-(-len(u) // at_once) * at_once, u.shape[1])).reshape(-1, at_once, u.shape[1])
-    return np.concatenate([np.asarray(function(target, part), float) for part in padded])[: len(u)]
+    return np.concatenate([np.asarray(_densities(target, part), float) for part in padded])[: len(u)]
 
 
 @jax.jit
 def _densities(target: Target, u):
     return jax.vmap(target.log_density)(u)
-
-
-@jax.jit
-def _gradients(target: Target, u):
-    return jax.vmap(jax.grad(target.log_density))(u)
 
 
 @jax.jit
