@@ -24,7 +24,7 @@ LAYERS = (
     ("crew",),
     ("run", "course"),
     ("diagnose.convergence", "diagnose.pareto", "diagnose.startup", "diagnose.rules", "diagnose.verdict",
-     "diagnose.checks", "diagnose.geometry", "diagnose.widths", "diagnose.moments", "diagnose.function_space"),
+     "diagnose.checks", "diagnose.geometry", "diagnose.sd_error", "diagnose.moments", "diagnose.function_space"),
     ("posterior",),
     ("predict",),
     ("methods.optimise", "methods.particles.points", "methods.particles.importance",

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 import credo
 from credo import storage
-from credo.diagnose import convergence, geometry, widths
+from credo.diagnose import convergence, geometry, sd_error
 from credo.methods.mcmc import DiagonalMetric
 from credo.posterior import marginals
 from credo.storage import by_columns, contiguous_parts, cut, gather, is_stored, stored
@@ -108,7 +108,7 @@ def test_draws_on_disk_are_those_in_memory(target, monkeypatch, tmp_path, layout
     assert not is_stored(inside.kind.positions)
     for module, name, value in (
         (storage, "AT_ONCE", 50_000), (marginals, "AT_ONCE", 50_000), (convergence, "BLOCK", 20_000),
-        (widths, "AT_ONCE", 20_000),
+        (sd_error, "AT_ONCE", 20_000),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     tracemalloc.start()

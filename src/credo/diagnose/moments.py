@@ -129,7 +129,12 @@ def figures_of(moved: Shifts) -> dict[str, float]:
     least = {name: float(np.max(shift.least)) for name, shift in zip(LEAST, moved, strict=True)}
     if not all(value <= RULES[name].passes for name, value in least.items()):
         return least
-    return least | {name: float(np.max(shift.most)) for name, shift in zip(MOST, moved, strict=True)}
+    return least | figures_of_errors(moved)
+
+
+def figures_of_errors(found: Shifts) -> dict[str, float]:
+    """For a verdict, of the worst scalar: what cannot be ruled out."""
+    return {name: float(np.max(shift.most)) for name, shift in zip(MOST, found, strict=True)}
 
 
 def errors(scalars: Float[np.ndarray, "S K"], log_weights: Float[np.ndarray, " S"]) -> Shifts:
@@ -150,11 +155,6 @@ def errors(scalars: Float[np.ndarray, "S K"], log_weights: Float[np.ndarray, " S
             influences = shares * f, 0.5 * shares * (np.square(f) - 1)
             parts.append([_limits(np.zeros(f.shape[1]), each, num_scalars) for each in influences])
     return _whole(parts)
-
-
-def figures_of_errors(found: Shifts) -> dict[str, float]:
-    """For a verdict, of the worst scalar: what cannot be ruled out."""
-    return {name: float(np.max(shift.most)) for name, shift in zip(MOST, found, strict=True)}
 
 
 def stein_gap(

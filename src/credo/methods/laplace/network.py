@@ -17,12 +17,12 @@ from credo.linalg.dense import Dense as DenseScale
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_outputs
-from credo.methods.laplace.held import of_known_precision, of_tuned_precisions, prior_precision
 from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import size_of_factors
 from credo.methods.laplace.polish import White, polish
+from credo.methods.laplace.prior_gain import of_known_precision, of_tuned_precisions, prior_precision
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise import training

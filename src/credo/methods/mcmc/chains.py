@@ -13,8 +13,8 @@ from credo.diagnose import geometry
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.function_space import observed
 from credo.diagnose.pareto import judged_shape, smooth
+from credo.diagnose.sd_error import sd_error
 from credo.diagnose.verdict import RULES, judge
-from credo.diagnose.widths import sd_error
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.methods.mcmc.start import draws_of, start_chains

@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.diagnose.widths import sd_error
+from credo.diagnose.sd_error import sd_error
 
 RANDOM = np.random.default_rng(4)
 

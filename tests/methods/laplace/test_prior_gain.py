@@ -8,7 +8,7 @@ from scipy import stats
 
 import credo
 from credo.laplace import Dense, Diagonal, Kronecker, LastLayer
-from credo.methods.laplace import held, network
+from credo.methods.laplace import network, prior_gain
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic, LaplacePrior, PerLayer
 
 RANDOM = np.random.default_rng(1)
@@ -29,21 +29,21 @@ def test_of_a_linear_network_both_figures_are_exact(structure):
     posterior = credo.fit(linear(Isotropic(TAU)).given(X, Y), credo.Laplace(structure=structure), progress=False)
     covariance = np.linalg.inv(X.T @ X / NOISE**2 + TAU * np.eye(4))
     assert posterior.verdict.figures["num_determined"] == pytest.approx(4 - TAU * np.trace(covariance), abs=1e-5)
-    taus = TAU * np.exp(np.linspace(-held.WIDEST, held.WIDEST, 4_001))
+    taus = TAU * np.exp(np.linspace(-prior_gain.WIDEST, prior_gain.WIDEST, 4_001))
     values = [log_evidence(tau) for tau in taus]
     assert posterior.verdict.figures["prior_gain"] == pytest.approx(max(values) - log_evidence(TAU), abs=1e-3)
-    share = held.share_of(posterior.kind.scale, np.asarray(posterior.kind.mean), 0, TAU)
+    share = prior_gain.share_of(posterior.kind.scale, np.asarray(posterior.kind.mean), 0, TAU)
     assert share is not None
     for factor in (0.01, 0.3, 1.0, 20.0):
         expected = log_evidence(factor * TAU) - log_evidence(TAU)
-        assert held.gain(share, np.log(factor)) == pytest.approx(expected, abs=1e-4)
-    assert held.better_precision(share)[0] == pytest.approx(taus[int(np.argmax(values))] / TAU, rel=0.01)
+        assert prior_gain.gain(share, np.log(factor)) == pytest.approx(expected, abs=1e-4)
+    assert prior_gain.better_precision(share)[0] == pytest.approx(taus[int(np.argmax(values))] / TAU, rel=0.01)
 
 
 @pytest.mark.parametrize(("tau", "is_said"), [(1e-6, True), (20.0, False)])
 def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
     posterior = credo.fit(linear(Isotropic(tau), Gaussian()).given(X, Y), credo.Laplace(), progress=False)
-    assert (posterior.verdict.figures["prior_gain"] >= held.DECISIVE) == is_said
+    assert (posterior.verdict.figures["prior_gain"] >= prior_gain.DECISIVE) == is_said
     assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
 
 
@@ -52,7 +52,7 @@ def test_priors_without_one_known_precision_have_no_other_to_name(prior):
     model = BayesianNetwork(
         lambda p, x: x @ (p["a"] + p["b"]), {"a": np.zeros(4), "b": np.zeros(4)}, head=Gaussian(), prior=prior
     )
-    assert held.prior_precision(model.given(X, Y)) is None
+    assert prior_gain.prior_precision(model.given(X, Y)) is None
 
 
 # tuned ---------------------------------------------------------------------------------------------------------------
