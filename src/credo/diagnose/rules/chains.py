@@ -93,6 +93,15 @@ CHAINS: dict[str, Rule] = {
         "Chains that stood still: {value:.0f}. Start elsewhere (start=), warm up longer, or look for a likelihood "
         "that is not finite near the starts.",
     ),
+    "num_lost_chains": Rule(
+        "chains that stayed for two windows of warm-up where no draw is near, though as likely as the draws are",
+        "at most",
+        0.0,
+        ANY,
+        "this library",
+        "Chains that stayed, for much of warm-up, where the density is as high as at the draws and no draw is near: "
+        "{value:.0f}. The draws may miss a mode. Use ParallelTempering() or SMC(), which weigh modes.",
+    ),
     "num_round_trips": Rule(
         "replicas that came to the posterior from a draw of the reference, over all chains",
         "at least",

@@ -18,6 +18,7 @@ from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.methods.mcmc.start import draws_of, start_chains
+from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
     FIRST_STEP,
     Adaptive,
@@ -27,6 +28,7 @@ from credo.methods.mcmc.warmup import (
     long_windows,
     restart,
     warmup_phases,
+    watched,
 )
 from credo.model.structure import Structure
 from credo.posterior.kinds import Draws
@@ -81,16 +83,19 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
 
     step_size = getattr(start, "info", {}).get("step_size", FIRST_STEP)  # that of an earlier run
 
+    tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])
+    is_known = hasattr(start, "kind")  # a posterior tells the metric too
+    warmup = long_windows if is_known and recipe.warmup is warmup_phases else recipe.warmup
+    stays = Stays.empty(method.chains, target.dim, dtype)
+
     def begin(target):
         kernels = start_chains(target, start, key, method.chains, program, given)
         tuning, states = first_tuning(recipe, method.num_warmup, kernels, step_size)
         known = draws_of(start, key)
         if recipe.metric is not None and known is not None:
             tuning = tuning._replace(metric=like_old(recipe.metric.estimate(known, None, tuning.metric), tuning.metric))
-        return tuning, states
+        return tuning._replace(stays=stays), states
 
-    is_known = hasattr(start, "kind")  # a posterior tells the metric too
-    warmup = long_windows if is_known and recipe.warmup is warmup_phases else recipe.warmup
     num_numbers = method.chains * method.num_draws * target.dim
 
     def prepare_report():
@@ -98,14 +103,13 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         shape = (method.chains * method.num_draws, target.dim)
         report_positions.lower(target, jax.ShapeDtypeStruct(shape, dtype)).compile()
 
-    tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])
     done = run(
         program,
         target,
         begin=begin,
-        like=(tuning, state),
+        like=(tuning._replace(stays=stays), state),
         phases=[
-            *warmup(method.num_warmup, recipe.metric, program.record(state)),
+            *map(watched, warmup(method.num_warmup, recipe.metric, program.record(state))),
             sampling_phase(method, target),
         ],
         key=key,
@@ -157,6 +161,9 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     if found is None:
         seen, said = observed(target, positions)
         found = figures(positions, sampling, method, seen, target.structure)
+        stays = getattr(done.tuning, "stays", None)
+        if stays is not None and hasattr(sampling, "energy"):
+            found["num_lost_chains"] = int(np.sum(lost(stays, positions, sampling.energy)))
         sentences = [*sentences, said] if said else sentences
     is_divergent = getattr(sampling, "is_divergent", None)
     if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks

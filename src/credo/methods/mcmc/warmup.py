@@ -21,6 +21,7 @@ from credo.algorithm import Algorithm, Phase, Stages
 from credo.linalg.blas import ONE_THREAD
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.metric import MetricEstimator
+from credo.methods.mcmc.stays import Stays
 from credo.tree import where
 
 GAMMA, T_0, KAPPA = 0.05, 10.0, 0.75  # as in Hoffman & Gelman
@@ -46,6 +47,7 @@ class Tuning(NamedTuple):
     target_acceptance: Float[Array, ""]
     is_adapting: Bool[Array, ""]
     given: dict[str, Any] = {}  # arguments of the kernel that no warm-up changes
+    stays: Stays | None = None  # where chains were
 
 
 class State(NamedTuple):
@@ -193,6 +195,18 @@ def short_trees_first(num_warmup: int, metric: MetricEstimator | None, record: I
         return phase._replace(at_end=at_end)
 
     return [limited(phase, index + 1) for index, phase in enumerate(phases)]
+
+
+def watched(phase: Phase) -> Phase:
+    """``phase``, at whose end is noted where chains stayed, in ``Tuning.stays``, if their energies are known."""
+
+    def at_end(records, tuning: Tuning, states: list[State]):
+        kept, info = records
+        if tuning.stays is not None and "position" in kept and hasattr(info, "energy"):
+            tuning = tuning._replace(stays=tuning.stays.after(kept["position"], info.energy))
+        return (tuning, states) if phase.at_end is None else phase.at_end(records, tuning, states)
+
+    return phase._replace(at_end=at_end)
 
 
 def depth_limit(window: int, num_windows: int, max_depth: int) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""Places where chains stayed during warm-up and to which no draw went: modes lost on the way.
+
+While the step size is tuned a step may be long enough to leap from one mode to another, and chains that all end up in
+one of them agree. A stay is the median position of a chain over a window of warm-up: half of the window was spent on
+either side of each of its coordinates. It is lost where its energy is that of the draws and a coordinate is far from
+all of them:
+    z = (u − mean) / sd,  t = arsinh z         of the draws; t(stay) beyond (1 + GAP) max t, or below (1 + GAP) min t
+which is 7 sds for draws of a Gaussian (max z = 3.6), and more than most draws of a Cauchy leave unseen. Chains on their
+way from their starts are not there for two windows on end, of which the first of all is none.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from credo.storage import column_blocks, release
+
+NUM_WINDOWS = 8  # a number of its own, so that the length of warm-up changes no compiled program
+GAP = 0.3
+HIGHER = 2.0  # sds of the energy, above its median: in one dimension a mode of an eighth of the mass
+
+
+class Stays(NamedTuple):
+    """Of the last windows, the latest at the end; NaN where there were not as many."""
+
+    position: Float[np.ndarray, "window chain dim"]
+    energy: Float[np.ndarray, "window chain"]
+
+    @classmethod
+    def empty(cls, num_chains: int, dim: int, dtype) -> "Stays":
+        shape = (NUM_WINDOWS, num_chains)
+        return cls(np.full((*shape, dim), np.nan, dtype), np.full(shape, np.nan, dtype))
+
+    def after(self, positions: Float[np.ndarray, "chain step dim"], energy: Float[np.ndarray, "chain step"]) -> "Stays":
+        """With those of one window more."""
+        new = Stays(np.median(positions, axis=1), np.median(energy, axis=1))
+        return Stays(
+            *(np.concatenate([old[1:], last[None]], dtype=old.dtype) for old, last in zip(self, new, strict=True))
+        )
+
+
+def lost(stays: Stays, positions: Float[np.ndarray, "chain draw dim"], energy) -> Bool[np.ndarray, " chain"]:
+    """Which chains stayed at a lost place for two windows on end, the first one left out. ``energy``: of the draws."""
+    low, middle, high = np.quantile(np.asarray(energy, float), [0.16, 0.5, 0.84])
+    with np.errstate(invalid="ignore"):
+        is_likely = stays.energy <= middle + HIGHER * (high - low) / 2
+    is_likely = is_likely[1:-1] & is_likely[2:] & ~np.isnan(stays.energy[:-2])  # in two windows, after another one
+    is_lost = np.zeros(stays.energy.shape[1], bool)
+    if not is_likely.any():
+        return is_lost
+    for columns in column_blocks(positions.shape[0] * positions.shape[1], positions.shape[2]):
+        own = np.asarray(positions[:, :, columns], float)
+        mean, sd = own.mean(axis=(0, 1)), own.std(axis=(0, 1))
+        sd = np.where(sd > 0, sd, np.inf)
+        lowest, highest = (np.arcsinh((edge(axis=(0, 1)) - mean) / sd) * (1 + GAP) for edge in (own.min, own.max))
+        place = np.arcsinh((stays.position[1:, :, columns] - mean) / sd)
+        is_far = (place[:-1] < lowest) & (place[1:] < lowest) | (place[:-1] > highest) & (place[1:] > highest)
+        is_lost |= (is_likely[..., None] & is_far).any(axis=(0, 2))
+        release(positions)
+    return is_lost
