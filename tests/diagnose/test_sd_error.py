@@ -46,9 +46,18 @@ def test_other_parameters_are_left_out():
     assert sd_error(x, np.full(3, 400.0), both) == pytest.approx(sd_error(x[..., 1:], np.full(2, 400.0), PAIR))
 
 
-def test_a_mean_that_does_not_exist_is_no_pass():
+def test_draws_of_twice_the_weight_count_as_two():
+    x = RANDOM.normal(size=(1, 50, 1))
+    twice = np.concatenate([x, x[:, :20]], axis=1)
+    weights = np.where(np.arange(50) < 20, 2, 1)[None] / 70
+    ess = np.array([100.0])
+    assert sd_error(x, ess, SCALE, weights) == pytest.approx(sd_error(twice, ess, SCALE))
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.SMC()])
+def test_a_mean_that_does_not_exist_is_no_pass(method):
     model = credo.Model({"k": dist.HalfCauchy(1.0)}, lambda p, x: dist.BetaBinomial(p["k"], p["k"], 5))
-    posterior = credo.fit(model.given(y=np.array([2, 3, 2, 3, 2])), credo.NUTS(), key=0, progress=False)
+    posterior = credo.fit(model.given(y=np.array([2, 3, 2, 3, 2])), method, key=0, progress=False)
     assert posterior.verdict.status == "doubtful"
     assert any("may not exist" in sentence for sentence in posterior.verdict.sentences)
 

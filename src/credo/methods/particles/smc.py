@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from credo.algorithm import Options, stream
 from credo.cores import num_cores
+from credo.diagnose.sd_error import sd_error
 from credo.diagnose.verdict import RULES, judge
 from credo.memory import footprint
 from credo.methods.particles.bridge import bridge
@@ -18,6 +19,7 @@ from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
 from credo.methods.particles.tempering import Population, Tempered, scale_of, temper
+from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import mcse_of_weighted_mean
@@ -108,7 +110,7 @@ class SMC:
         return Posterior(
             Draws(done.population.position, log_weights.astype(done.population.position.dtype)),
             target,
-            verdict=_verdict(done, log_weights, along, bridged, share),
+            verdict=_verdict(done, log_weights, along, bridged, share, target.structure),
             info=info,
             log_evidence=evidence if has_evidence(target) else None,
         )
@@ -217,9 +219,11 @@ def _inside(population: Population) -> Population:
     return population._replace(gain=np.where(is_inside, population.gain, -np.inf).astype(population.gain.dtype))
 
 
-def _verdict(done: Tempered, log_weights, along: Estimate, bridged: Estimate | None, undefined_share: float) -> Verdict:
-    position = done.population.position
-    u, weights = position.reshape(-1, position.shape[-1]).astype(float), np.exp(log_weights).ravel()
+def _verdict(
+    done: Tempered, log_weights, along: Estimate, bridged: Estimate | None, undefined_share: float, structure: Structure
+) -> Verdict:
+    position, shares = done.population.position, np.exp(log_weights)
+    u, weights = position.reshape(-1, position.shape[-1]).astype(float), shares.ravel()
     variance = weights @ (u - weights @ u) ** 2
     error = mcse_of_weighted_mean(u, weights, len(position))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -236,6 +240,8 @@ def _verdict(done: Tempered, log_weights, along: Estimate, bridged: Estimate | N
         "num_temperatures": len(done.moved),
         "num_draws": len(u),
     }
+    spread = sd_error(position, num_effective, structure, shares)
+    figures |= {} if spread is None else {"sd_error": spread}
     if bridged is not None and bridged.error <= RULES["evidence_error"].passes:  # beyond, it can tell nothing
         figures["evidence_gap"] = _gap(along, bridged)
     return judge(figures)
