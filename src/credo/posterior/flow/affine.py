@@ -5,7 +5,7 @@ g(z; s, t) = z exp(s) + t,   s = LIMIT · tanh(s' / LIMIT),  (s', t) made by the
 
 import jax.numpy as jnp
 
-from credo.posterior.flow.layer import Coupling, network
+from credo.posterior.flow.layer import Coupling, identity_networks
 
 NUM_PARAMETERS = 2
 LIMIT = 3.0  # of a layer's |log scale|: a factor of twenty
@@ -15,9 +15,9 @@ class AffineCoupling(Coupling):
     """Scales and shifts half of the coordinates by functions of the others: tails stay Gaussian given those."""
 
     @classmethod
-    def identity(cls, dim: int, index: int, width: int, dtype) -> "AffineCoupling":
-        """That changes nothing yet."""
-        return cls(*network(dim, index, NUM_PARAMETERS, width, dtype), dim, index)
+    def identity(cls, dim: int, num_layers: int, width: int, dtype) -> "AffineCoupling":
+        """Layers that change nothing yet."""
+        return cls(*identity_networks(dim, num_layers, NUM_PARAMETERS, width, dtype))
 
     def bend(self, theta, z):
         s, t = _scale_and_shift(theta)

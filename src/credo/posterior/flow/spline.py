@@ -17,9 +17,10 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from credo.posterior.flow.layer import Coupling, network
+from credo.posterior.flow.layer import Coupling, identity_networks
 
 ONE = math.log(math.expm1(1.0))  # softplus(ONE) = 1
 LEAST = 1e-3  # share of a bin, and slope at a knot: neither may vanish
@@ -32,9 +33,9 @@ class SplineCoupling(Coupling):
     bound: float = eqx.field(static=True)
 
     @classmethod
-    def identity(cls, dim: int, index: int, width: int, dtype, num_bins: int, bound: float) -> "SplineCoupling":
-        """That changes nothing yet."""
-        return cls(*network(dim, index, 3 * num_bins - 1, width, dtype), dim, index, num_bins, bound)
+    def identity(cls, dim: int, num_layers: int, width: int, dtype, num_bins: int, bound: float) -> "SplineCoupling":
+        """Layers that change nothing yet."""
+        return cls(*identity_networks(dim, num_layers, 3 * num_bins - 1, width, dtype), num_bins, bound)
 
     def bend(self, theta, z):
         knots = self._knots(theta)
@@ -87,7 +88,8 @@ def _places(theta, bound: float):
     """K + 1 knots from −bound to bound, evenly spaced where theta is zero."""
     num_bins = theta.shape[1]
     shares = LEAST + (1 - LEAST * num_bins) * jax.nn.softmax(theta, axis=1)
-    inner = 2 * bound * jnp.cumsum(shares[:, :-1], axis=1) - bound
+    running = np.triu(np.ones((num_bins - 1, num_bins - 1), shares.dtype))  # sums by a product: quicker to compile
+    inner = 2 * bound * jnp.matmul(shares[:, :-1], running) - bound
     end = jnp.full_like(theta[:, :1], bound)
     return jnp.concatenate([-end, inner, end], axis=1)
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.compiling import brief
 from credo.methods.vi.families.family import Draw, Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.optimisers.momentum import Momentum
@@ -38,9 +39,9 @@ class RealNVP:
     In one dimension they are a normal.
     """
 
-    def layer(self, dim: int, index: int, width: int, dtype) -> Layer:
-        """The identity, as layer ``index``."""
-        return AffineCoupling.identity(dim, index, width, dtype)
+    def layers(self, dim: int, num_layers: int, width: int, dtype) -> Layer:
+        """The identity."""
+        return AffineCoupling.identity(dim, num_layers, width, dtype)
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class NeuralSpline:
         if not self.bound > 0:
             raise CredoError(f"NeuralSpline(bound={self.bound!r}): give a positive number of standard deviations.")
 
-    def layer(self, dim: int, index: int, width: int, dtype) -> Layer:
-        """The identity, as layer ``index``."""
-        return SplineCoupling.identity(dim, index, width, dtype, int(self.num_bins), float(self.bound))
+    def layers(self, dim: int, num_layers: int, width: int, dtype) -> Layer:
+        """The identity."""
+        return SplineCoupling.identity(dim, num_layers, width, dtype, int(self.num_bins), float(self.bound))
 
 
 class FlowTangent(NamedTuple):
@@ -155,8 +156,7 @@ class Flow(Family):
 
     def _straight(self, affine) -> FlowKind:
         dim, dtype = affine.mean.shape[0], affine.mean.dtype
-        layers = tuple(self.kind.layer(dim, index, self.width, dtype) for index in range(self.num_layers))
-        return FlowKind(layers, affine)
+        return FlowKind((self.kind.layers(dim, self.num_layers, self.width, dtype),), affine)
 
     def center(self, q: FlowKind):
         return _moments(q)[0]
@@ -194,6 +194,7 @@ class Flow(Family):
         return q
 
 
+@brief
 def _moments(q: FlowKind):
     """Means and variances of fixed mirrored draws: to 2 % of an sd."""
     dim, dtype = q.affine.mean.shape[0], jnp.asarray(q.affine.mean).dtype
