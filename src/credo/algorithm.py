@@ -87,7 +87,8 @@ class Options(NamedTuple):
     ``max_memory``: bytes of draws kept in memory, a share of what is free if None; above it they lie in a temporary
     file. ``progress``: show a bar.
     ``identity``: what a checkpoint is of, JSON-able facts that a resumed run must share. ``is_repeatable``: nothing
-    else is needed to begin the run. ``resume``: continue the checkpoint.
+    else is needed to begin the run. ``resume``: continue the checkpoint. ``asked``: the limit of the
+    whole run, where this is a part of it.
     """
 
     checkpoint: Path | None = None
@@ -98,6 +99,12 @@ class Options(NamedTuple):
     identity: Mapping[str, Any] | None = None
     is_repeatable: bool = True
     resume: bool = False
+    asked: float | None = None
+
+    @property
+    def limit(self) -> float | None:
+        """The seconds that a person asked for, of which ``time_limit`` may be what is left."""
+        return self.time_limit if self.asked is None else self.asked
 
     def deadline(self) -> float:
         """When ``time_limit`` is over, by ``time.monotonic()``; infinite without one."""
@@ -106,7 +113,7 @@ class Options(NamedTuple):
     def until(self, deadline: float) -> "Options":
         """The same for a part of the run: the time limit is what is left of it, 0 where nothing is."""
         left = None if deadline == np.inf else max(0.0, deadline - time.monotonic())
-        return self._replace(time_limit=left)
+        return self._replace(time_limit=left, asked=self.limit)
 
 
 # keys -----------------------------------------------------------------------------------------------------------------

@@ -138,6 +138,6 @@ def _is_enough(phase: Phase, records: Records, num_steps: int) -> bool:
 def _too_early(phase: Phase, num_steps: int, options: Options) -> str:
     remedy = "credo.resume continues it" if options.checkpoint else "with checkpoint= it could be continued"
     return (
-        f"The time limit of {options.time_limit:g} s came after {num_steps} of {phase.num_steps} steps of a phase of "
+        f"The time limit of {options.limit:g} s came after {num_steps} of {phase.num_steps} steps of a phase of "
         f"{phase.name}, so there are no draws yet: raise time_limit ({remedy})."
     )

@@ -87,6 +87,8 @@ def test_tails_without_a_fit():
     assert np.isnan(
         pareto.smooth(rng.integers(0, 3, 1000) + 1.0 * (np.arange(1000) == 5)).k_hat
     )  # few values: no such tail
+    tied = 0.3 * rng.binomial(10, 0.3, 1000) + 1e-14 * rng.normal(size=1000)
+    assert np.isnan(pareto.smooth(tied).k_hat)  # few values, up to rounding
     with pytest.raises(CredoError, match=r"shape \(2, 3\): give one a draw"):
         pareto.smooth(np.zeros((2, 3)))
     with pytest.raises(CredoError, match="relative efficiency is 0"):

@@ -116,6 +116,13 @@ def test_event_dimensions():
     np.testing.assert_allclose(terms(target), expected, rtol=1e-12)
 
 
+def test_weights_are_of_rows_and_a_joint_likelihood_has_none():
+    joint = Model(PRIOR, lambda p, x: line(p, x).to_event(1))
+    with pytest.raises(CredoError, match="1 density of all 6 rows together, and weights= counts rows"):
+        joint.given(X, Y, weights=np.ones(N))
+    assert joint.given(X, Y).num_terms == 1
+
+
 def test_joint_likelihood_has_no_minibatches():
     def likelihood(params, x):
         return dist.MultivariateNormal(x @ params["w"], jnp.eye(len(x)) * params["sigma"] ** 2)

@@ -292,7 +292,18 @@ def test_rows_that_lean_on_each_other():
     def by_product(params, x):
         return x @ (x.T @ x) @ params["in"]["w"] @ params["out"]["w"]
 
-    for leaning in (normalised, by_product):
+    def normalised_places(params, x):
+        h = x @ params["in"]["w"]
+        places = jnp.reshape(h, (-1, 1))
+        return jnp.tanh(jnp.reshape(places - places.mean(0), h.shape)) @ params["out"]["w"]
+
+    def differences(params, x):
+        return jnp.tanh(x @ params["in"]["w"] - jnp.roll(x, 1, axis=0) @ params["in"]["w"]) @ params["out"]["w"]
+
+    def reversed_rows(params, x):
+        return jnp.tanh(x[::-1] @ params["in"]["w"]) @ params["out"]["w"]
+
+    for leaning in (normalised, by_product, normalised_places, differences, reversed_rows):
         with pytest.raises(credo.CredoError, match="a row changes with the rows beside it"):
             BayesianNetwork(leaning, weights(), head=Gaussian()).given(X, Y)
 

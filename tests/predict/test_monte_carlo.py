@@ -235,6 +235,33 @@ def test_no_moments_is_said_and_quantiles_remain():
     np.testing.assert_allclose(predictive.quantile(0.5), 2.0, rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["VonMises", "to_event"])
+def test_an_angle_has_no_mean_on_the_line(name):
+    def likelihood(q, x):
+        angles = dist.VonMises(x @ q["w"], 8.0)
+        return angles if name == "VonMises" else dist.VonMises((x @ q["w"])[:, None], 8.0).to_event(1)
+
+    y = np.zeros(20) if name == "VonMises" else np.zeros((20, 1))
+    target = Model({"w": W}, likelihood).given(X, y)
+    predictive = Posterior(Point(np.zeros(2)), target, verdict=Verdict("pass")).predict(X)
+    for ask in (lambda: predictive.mean, lambda: predictive.variance, lambda: predictive.interval()):
+        with pytest.raises(CredoError, match="an angle, of which 3.1 and -3.1 are neighbours"):
+            ask()
+    assert predictive.sample(0, 3).shape == (3, *y.shape)
+    assert np.all(np.isfinite(predictive.log_prob(y)))
+
+
+def test_ordered_classes_have_quantiles():
+    cuts = np.array([-1.0, 0.5, 2.0])
+    target = Model({"w": W}, lambda q, x: dist.OrderedLogistic(x @ q["w"], cuts)).given(X, np.zeros(20, int))
+    predictive = Posterior(Point(np.array([1.0, 0.0])), target, verdict=Verdict("pass")).predict(X)
+    below = stats.logistic.cdf(cuts - X[:, :1])  # Pr(Y ≤ k)
+    np.testing.assert_array_equal(predictive.quantile(0.3), np.sum(below < 0.3, axis=1))
+    low, high = predictive.interval(0.5)
+    np.testing.assert_array_equal(low, np.sum(below < 0.25, axis=1))
+    np.testing.assert_array_equal(high, np.sum(below < 0.75, axis=1))
+
+
 # streaming ----------------------------------------------------------------------------------------------------------
 
 

@@ -138,7 +138,7 @@ def _smooth_tail(log_tail: np.ndarray, log_cutoff: float) -> tuple[float, np.nda
         return np.inf, log_tail
     cutoff = np.exp(log_cutoff)
     excess = np.exp(log_tail) - cutoff
-    if excess[_quartile(len(excess))] <= excess[0]:
+    if log_tail[_quartile(len(log_tail))] - log_tail[0] <= EQUAL * (log_tail[-1] - log_tail[0]):
         return np.nan, log_tail
     k, sigma = fit_generalised_pareto(excess)
     p = (np.arange(len(log_tail)) + 0.5) / len(log_tail)

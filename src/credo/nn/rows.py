@@ -1,7 +1,7 @@
 """Whether the outputs of a row lean on the rows beside it: a batch normalisation in training mode, a mean over x.
 
-A likelihood needs each row's output to be its own. The program is read for equations along the axis of rows; only
-where there are some is the network run, since that has to be compiled.
+A likelihood needs each row's output to be its own. The program is read for equations along the axis of rows, or that
+merge it with another one; only where there are some is the network run, since that has to be compiled.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from credo.equations import equations
 from credo.status import CredoError
 
 NUM_ROWS, CLOSE = 8, 1e-3  # of the largest output
-ALONG = ("axes", "axis", "dimension")  # what equations call the axes that they run along
+ALONG = ("axes", "axis", "dimension", "dimensions")  # what equations call the axes that they run along
 
 
 def check_alone(apply: Callable, params: Any, x: Any, program: jex.ClosedJaxpr, num_rows: int) -> None:
@@ -44,16 +44,21 @@ def check_alone(apply: Callable, params: Any, x: Any, program: jex.ClosedJaxpr, 
 
 
 def _runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
-    """Whether it may bring rows together: it reduces, sorts, contracts or moves a first axis as long as there are."""
+    """Whether it may bring rows together: it runs along, cuts or moves a first axis as long as there are rows."""
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
     if not any(shape[:1] == (num_rows,) for shape in shapes):
         return False
-    if equation.primitive.name == "dot_general":
-        contracted, _ = equation.params["dimension_numbers"]
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        contracted, _ = params["dimension_numbers"]
         return any(0 in axes and shape[:1] == (num_rows,) for axes, shape in zip(contracted, shapes, strict=True))
-    if equation.primitive.name == "transpose":  # whatever follows
-        return equation.params["permutation"][0] != 0
-    if equation.primitive.name in ("concatenate", "broadcast_in_dim", "squeeze", "expand_dims", "iota"):
+    if name == "transpose":  # whatever follows
+        return params["permutation"][0] != 0
+    if name in ("reshape", "slice", "dynamic_slice"):
+        return getattr(equation.outvars[0].aval, "shape", ())[:1] != (num_rows,)
+    if name in ("gather", "scatter", "scatter-add", "pad"):
+        return True
+    if name in ("broadcast_in_dim", "squeeze", "expand_dims", "iota"):
         return False
-    axes = [equation.params[name] for name in ALONG if name in equation.params]
+    axes = [params[each] for each in ALONG if each in params]
     return any(0 in (each if isinstance(each, tuple | list) else (each,)) for each in axes)

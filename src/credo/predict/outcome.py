@@ -12,7 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.scipy.special import betainc, gammaincc
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from credo.model.distributions import unwrapped
@@ -127,6 +127,12 @@ class Outcome(NamedTuple):
     lower: float | None  # the support's lower bound, where it is a constant
     has_moments: bool
     has_cdf: bool
+    is_circular: bool  # an angle
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its classes have an order."""
+        return self.num_classes is not None and self.family.startswith("Ordered")
 
     @classmethod
     def of(cls, d: Distribution) -> "Outcome":
@@ -140,8 +146,16 @@ class Outcome(NamedTuple):
             num_classes=num_classes(d),
             lower=_constant(getattr(d.support, "lower_bound", None)),
             has_moments=_is_defined(lambda: moments(d)),
+            is_circular=_is_circular(d),
             has_cdf=num_classes(d) is None and _is_defined(lambda: cdf(d, jnp.zeros(shape))),
         )
+
+
+def _is_circular(d: Distribution) -> bool:
+    support: Any = d.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return isinstance(support, type(constraints.circular))
 
 
 def _constant(bound) -> float | None:

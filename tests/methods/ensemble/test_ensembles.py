@@ -106,6 +106,19 @@ def test_fresh_starts_keep_the_scale_of_each_array():
     np.testing.assert_array_equal(w["weights.v"], 1.0)
 
 
+def test_fresh_starts_keep_gains_that_were_trained_near_one():
+    params = {"gain": 1 + 0.05 * np.random.default_rng(2).normal(size=500)}
+    target = BayesianNetwork(lambda p, x: x[:, 0] * p["gain"].mean(), params, head=Gaussian(0.5)).given(X, Y).flat()
+    members = fresh_positions(target, 2, None, np.zeros(2, np.uint32))
+    assert np.all(np.abs(members.mean(axis=1) - 1) < 0.02)
+    assert np.all(np.abs(members.std(axis=1) - 0.05) < 0.01)
+
+
+def test_members_of_a_network_that_begins_at_zero_are_not_one():
+    target = BayesianNetwork(lambda w, x: x @ w, np.zeros(3), head=Gaussian(0.5)).given(X, Y).flat()
+    assert np.std(fresh_positions(target, 5, None, np.zeros(2, np.uint32)), axis=0).min() > 0.01
+
+
 def test_a_member_whose_gradient_fails_stays_and_says_so():
     """The density is no number beyond u = 1, where its gradient leads."""
 

@@ -140,6 +140,18 @@ def test_a_grid_too_coarse_for_the_density_does_not_pass():
     assert any("num_points" in sentence for sentence in posterior.verdict.sentences)
 
 
+def test_a_density_that_overflows_in_a_corner_counts_nothing_there():
+    def log_density(params):
+        return jnp.where(params["x"] > 4.5, jnp.inf, norm_log(params["x"]))
+
+    def norm_log(x):
+        return -0.5 * x**2 - 0.5 * jnp.log(2 * jnp.pi)
+
+    posterior = fit(Model.from_log_density(log_density, {"x": constraints.real}).given(), Grid(), progress=False)
+    np.testing.assert_allclose(posterior.log_evidence.value, 0.0, atol=2e-5)
+    np.testing.assert_allclose(posterior.sd()["x"], 1.0, atol=1e-3)
+
+
 def test_a_time_limit_keeps_the_last_whole_grid(monkeypatch):
     known = targets.gaussian()
     clock = iter(np.arange(0.0, 1e4))  # a second for each look at it

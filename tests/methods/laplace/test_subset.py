@@ -114,7 +114,46 @@ def tied(p, x):
     return jnp.tanh(x @ p["a"]) @ p["a"].T
 
 
+def hidden(p, x):
+    return jnp.tanh(x @ p["a"] + p["c"])
+
+
+def weight_norm(p, x):
+    return hidden(p, x) @ (p["w"] / jnp.linalg.norm(p["w"], axis=0) * p["g"])
+
+
+def factored(p, x):
+    return hidden(p, x) @ (p["w"] @ p["v"])
+
+
+def prototypes(p, x):
+    return -jnp.sum(jnp.square(hidden(p, x) - p["w"].T), axis=-1)
+
+
+def in_a_loop(p, x):
+    return jax.lax.scan(lambda h, w: (jnp.tanh(w @ h), None), hidden(p, x), p["v"])[0]
+
+
+def scaled(p, x):
+    return hidden(p, x) @ p["w"] * p["g"] + p["d"]
+
+
+def positive(p, x):
+    return jax.nn.softplus(hidden(p, x) @ p["w"] + p["d"])
+
+
+def gated(p, x):
+    return (hidden(p, x) @ p["w"]) * jax.nn.sigmoid(hidden(p, x) @ p["v"])
+
+
 LAST = {
+    "weight norm": (weight_norm, {"a": (2, 3), "c": (3,), "w": (3, 2), "g": (2,)}, set()),
+    "factored": (factored, {"a": (2, 3), "c": (3,), "w": (3, 2), "v": (2, 2)}, set()),
+    "prototypes": (prototypes, {"a": (2, 3), "c": (3,), "w": (3, 4)}, set()),
+    "in a loop": (in_a_loop, {"a": (2, 3), "c": (3,), "v": (2, 3, 3)}, set()),
+    "scaled": (scaled, {"a": (2, 3), "c": (3,), "w": (3, 2), "g": (2,), "d": (2,)}, {"w", "d"}),
+    "positive": (positive, {"a": (2, 3), "c": (3,), "w": (3, 2), "d": (2,)}, {"w", "d"}),
+    "gated": (gated, {"a": (2, 3), "c": (3,), "w": (3, 2), "v": (3, 2)}, {"w", "v"}),
     "residual": (residual, {"a": (2, 3), "b": (3, 3), "c": (3,), "w": (3, 2), "d": (2,)}, {"w", "d"}),
     "two heads": (two_heads, {"a": (2, 3), "mean": (3, 1), "scale": (3, 1)}, {"mean", "scale"}),
     "tied": (tied, {"a": (2, 3)}, set()),

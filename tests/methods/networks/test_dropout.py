@@ -213,3 +213,18 @@ def test_gaussian_dropout_reaches_a_stationary_point_of_its_bound():
 def test_wrong_requests_are_said(target, method, sentence):
     with pytest.raises(credo.CredoError, match=sentence):
         credo.fit(target(), method, progress=False)
+
+
+def in_a_loop(params, x):
+    h = jnp.tanh(x @ params["in"])
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, params["loop"])[0] @ params["out"]
+
+
+@pytest.mark.parametrize("method", [credo.MCDropout(num_steps=0), credo.GaussianDropout(num_steps=0)])
+def test_what_stays_without_dropout_is_named(method):
+    params = {"in": RANDOM.normal(size=(2, 3)), "loop": RANDOM.normal(size=(2, 3, 3)), "out": RANDOM.normal(size=3)}
+    posterior = credo.fit(BayesianNetwork(in_a_loop, params, head=Gaussian(NOISE)).given(X, Y), method, progress=False)
+    assert any(s.startswith("Without dropout are weights.loop:") for s in posterior.verdict.sentences)
+    assert np.all(np.asarray(posterior.sd()["weights"]["loop"]) == 0)
+    other = credo.fit(linear(), method, progress=False)
+    assert not any("Without dropout" in sentence for sentence in other.verdict.sentences)

@@ -107,11 +107,9 @@ def test_a_regression_whose_path_leads_through_a_funnel(sd):
     assert evidence.error < 0.02
     is_wrong = abs(along.value - truth) > 0.3
     assert is_wrong == (sd == 100.0)
-    if is_wrong:
-        assert posterior.verdict.status == "doubtful"
-        assert "bridge sampling" in str(posterior.verdict)
-    else:
-        assert posterior.verdict.status == "pass"
+    assert posterior.verdict.status == "doubtful"
+    assert ("bridge sampling" in str(posterior.verdict)) == is_wrong
+    assert "remember their places" in str(posterior.verdict)
 
 
 def test_few_islands_know_the_path_alone():

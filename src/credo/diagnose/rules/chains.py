@@ -42,7 +42,8 @@ CHAINS: dict[str, Rule] = {
         ANY,
         "Betancourt (2017), section 6.2; this library",
         "Transitions that diverged: {value:.0f}. The sampler skirts a region of strong curvature, and the posterior "
-        "is biased there. Use a non-centred form of group effects, or raise target_acceptance.",
+        "is biased there. Raise target_acceptance, or reparameterise: group effects that are centred in a non-centred "
+        "form, and the other way round.",
     ),
     "divergence_share": Rule(
         "share of transitions after warm-up that diverged",

@@ -37,7 +37,7 @@ class TimeIsUpError(CredoError):
 
 
 class Density:
-    """log p(u, D) at many positions; −inf where it is not a number. ``count``: evaluations so far.
+    """log p(u, D) at many positions; −inf where it is no number, or overflows. ``count``: evaluations so far.
 
     TimeIsUpError where the time limit comes before all of them are done.
     """
@@ -55,12 +55,13 @@ class Density:
         for part in np.split(padded, len(padded) // size):
             if time.monotonic() > self.deadline:
                 raise TimeIsUpError(
-                    f"The time limit of {self.options.time_limit:g} s came after {self.count:,} evaluations of the log "
+                    f"The time limit of {self.options.limit:g} s came after {self.count:,} evaluations of the log "
                     "density, before the coarsest grid was complete: raise time_limit, or use Laplace()."
                 )
             parts.append(np.asarray(_log_density(self.target, part, self.at_once)))
             self.count += min(size, len(u) - size * (len(parts) - 1))
-        return np.nan_to_num(np.concatenate(parts)[: len(u)].astype(np.float64), nan=-np.inf)
+        found = np.concatenate(parts)[: len(u)].astype(np.float64)
+        return np.where(found < np.inf, found, -np.inf)
 
 
 @jax.jit(static_argnames="at_once")

@@ -192,7 +192,8 @@ def _verdict(found: Sum, change: float, side: int, dim: int, is_complete: bool) 
     if not change <= COARSE:
         sentence = (
             f"Halving the spacing of the grid still moved the log evidence by {change:.1e} nats (1e-6 passes): the "
-            "density is rougher than the grid. Raise num_points, or narrow bounds round the mass."
+            "density is rougher than the grid, or its tails are too heavy for any box (those of an improper posterior, "
+            "or of one without a variance). Raise num_points, give bounds round the mass, or proper priors."
         )
         return judge(figures, (sentence,), at_best="doubtful")
     return judge(figures)

@@ -150,7 +150,7 @@ class Laplace:
         info = fit_info(objective, optimum) | {"num_densities": num_draws}
         if self.prior is not None:
             info["log_evidence_increment"] = increment
-        return Posterior(kind, target, verdict=of_part(verdict, shape.scale), info=info, log_evidence=evidence)
+        return Posterior(kind, target, verdict=of_part(verdict, shape.scale, target), info=info, log_evidence=evidence)
 
     def takes_network(self, target: Target) -> bool:
         """Whether this is a network and its curvature one that is never negative."""
@@ -198,7 +198,7 @@ class Laplace:
         posterior.verdict, num_draws = verdict_of(
             posterior, objective, figures, found.sentences, key, chunk, options.deadline()
         )
-        posterior.verdict = of_part(posterior.verdict, found.shape.scale)
+        posterior.verdict = of_part(posterior.verdict, found.shape.scale, target)
         posterior.info["num_densities"] = num_draws
         return posterior
 

@@ -252,7 +252,7 @@ class MixtureOfLaplaces:
         if is_network and at_best != "pass":
             said.append(LINEARISED)
         verdict = judge(figures | weighed, list(dict.fromkeys(said)), at_best=at_best)
-        return of_part(verdict, counted[0].posterior.kind.scale), num_draws
+        return of_part(verdict, counted[0].posterior.kind.scale, target), num_draws
 
 
 class Mode(NamedTuple):

@@ -32,6 +32,7 @@ from credo.model.last_layer import last_layers
 from credo.model.target import Target
 from credo.status import CredoError, Verdict
 
+MAX_NAMES = 5  # that a sentence tells
 MAX_COUPLED = 2_000  # free coordinates whose prior may couple them: a matrix of 32 MB
 EXACT = 1e-6  # relative error of a prior's gradient that is taken for linear
 
@@ -148,16 +149,29 @@ def shape_of(
     )
 
 
-def of_part(verdict: Verdict, scale: ScaleOperator) -> Verdict:
+def of_part(verdict: Verdict, scale: ScaleOperator, target: Target) -> Verdict:
     """Never a pass where parameters are taken for known: what they add to every spread is left out."""
     if not isinstance(scale, Embedded):
         return verdict
     sentence = (
-        f"Only {scale.rank:,} of {scale.dim:,} parameters vary, and the others are taken for known at the mode: "
-        "spreads of parameters and predictions leave theirs out. Compare with subset=All(), or by held-out scores."
+        f"Only {scale.rank:,} of {scale.dim:,} parameters vary ({_names(target, scale)}), and the others are taken for "
+        "known at the mode: spreads of parameters and predictions leave theirs out. Compare with subset=All(), or by "
+        "held-out scores."
     )
     status = "doubtful" if verdict.status == "pass" else verdict.status
     return replace(verdict, status=status, sentences=(*verdict.sentences, sentence))
+
+
+def _names(target: Target, scale: Embedded) -> str:
+    """Of the parameters that vary, in whole or in part."""
+    is_free = np.isin(np.arange(scale.dim), scale.index)
+    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
+    names = [
+        leaf.name
+        for leaf, end in zip(target.structure.leaves, ends, strict=True)
+        if is_free[end - leaf.size : end].any()
+    ]
+    return ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
 
 
 # what is left of the prior -------------------------------------------------------------------------------------------

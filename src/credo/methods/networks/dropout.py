@@ -41,6 +41,7 @@ HEURISTIC = (
     "The width of dropout is that of the rate given, and not of the data: it does not narrow as data grow. Choose the "
     "rate by held-out scores, and judge the answer by them (credo.compare)."
 )
+MAX_NAMES = 5  # that a sentence tells
 NODES = 5  # of the quadrature over Gaussian noise: exact for normal priors
 WEIGHTS = "weights."
 
@@ -179,6 +180,7 @@ def _fit(method: Any, noise: Noise, by: str, target: Target, key, start, options
     sites, rates = _sites(method, target, by)
     loss = DropoutLoss(noise, by, tuple(rates.tolist()))
     kept = tuple(site for site, rate in zip(sites, rates, strict=True) if rate > 0)
+    left = () if isinstance(method.rate, Mapping) else _left(target, sites)
     _check_prior(loss, target, position)
     num_steps = default_num_steps(target, batch) if method.num_steps is None else method.num_steps
     info: dict[str, Any] = {"num_gradients": 0}
@@ -205,7 +207,7 @@ def _fit(method: Any, noise: Noise, by: str, target: Target, key, start, options
     return Posterior(
         noise.answer(position, kept, rates[rates > 0]),
         target,
-        verdict=judge({"num_iterations": info["num_gradients"]}, [*sentences, HEURISTIC], at_best="doubtful"),
+        verdict=judge({"num_iterations": info["num_gradients"]}, [*sentences, *left, HEURISTIC], at_best="doubtful"),
         info=info,
     )
 
@@ -232,6 +234,23 @@ def _sites(method: Any, target: Target, by: str) -> tuple[tuple[Site, ...], np.n
     if not (np.all((rates >= 0) & (rates < 1)) and np.any(rates > 0)):
         raise CredoError(f"A rate of dropout lies between 0 and 1, and one is above 0; got {method.rate!r}.")
     return sites, rates
+
+
+def _left(target: Target, sites: tuple[Site, ...]) -> tuple[str, ...]:
+    """A sentence on the matrices that are no layer of the program and have no noise, if there are any."""
+    is_noisy, names, first = np.zeros(target.dim, bool), [], 0
+    is_noisy[np.concatenate([site.groups.ravel() for site in sites])] = True
+    for leaf in target.structure.leaves:
+        if len(leaf.shape) > 1 and not is_noisy[first : first + leaf.size].all():
+            names.append(leaf.name)
+        first += leaf.size
+    if not names:
+        return ()
+    shown = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
+    return (
+        f"Without dropout are {shown}: the program uses them otherwise than as the weights of one product or "
+        "convolution (in a loop, tied, as a table, in groups). They are points.",
+    )
 
 
 def _name(target: Target, site: Site) -> str:

@@ -159,7 +159,7 @@ def train(
         return joined
     before = f", before {missing} more members had begun" if missing else ""
     cut = (
-        f"The time limit of {options.time_limit:g} s came after {joined.num_updates:,} of {num_steps:,} updates"
+        f"The time limit of {options.limit:g} s came after {joined.num_updates:,} of {num_steps:,} updates"
         f"{'' if len(parts) == 1 else ' of the last members'}{before}"
         ": raise time_limit" + (" (credo.resume continues it)." if options.checkpoint else ", or lower num_steps.")
     )

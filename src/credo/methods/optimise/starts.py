@@ -18,8 +18,9 @@ SPREAD = 0.1  # of coordinates that nobody has initialised
 def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Float[np.ndarray, "member dim"]:
     """(num, dim). ``init(key)``: the parameters of a member, or of a network its weights.
 
-    Without it each array that the model starts from is drawn anew, normal with the spread of its entries: an
-    initialisation keeps its scale layer by layer, and trained weights theirs; arrays of one value stay.
+    Without it each array that the model starts from is drawn anew, normal with the mean and the spread of its entries:
+    an initialisation keeps its scale layer by layer, and trained weights theirs; arrays of one value stay, unless all
+    are of one.
     """
     start = target.model.start
     if init is not None:
@@ -28,14 +29,14 @@ def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Flo
     if start is None:
         return random.normal(scale=SPREAD, size=(num, target.dim))
     center = np.asarray(target.unconstrain(start))
-    spread, first = np.zeros(target.dim), 0
+    mean, spread, first = np.zeros(target.dim), np.zeros(target.dim), 0
     for leaf in target.structure.leaves:
         rows = slice(first, first + leaf.size)
-        spread[rows] = np.std(center[rows]) if leaf.size > 1 else 0.0
+        mean[rows], spread[rows] = np.mean(center[rows]), np.std(center[rows])
         first += leaf.size
     z = random.normal(size=(num, target.dim))
-    z *= spread
-    z += np.where(spread > 0, 0.0, center)
+    z *= spread if spread.any() else SPREAD
+    z += mean
     return z
 
 

@@ -175,7 +175,7 @@ class _Islands:
             self.stop.check()
             if time.monotonic() > self.deadline:
                 raise CredoError(
-                    f"The time limit of {self.options.time_limit:g} s came at beta = {self.beta:.2g}, on the way from "
+                    f"The time limit of {self.options.limit:g} s came at beta = {self.beta:.2g}, on the way from "
                     "0 (prior) to 1 (posterior), before which nothing is a posterior: raise time_limit, or take fewer "
                     "particles."
                 )
@@ -222,7 +222,7 @@ def _inside(population: Population) -> Population:
 def _verdict(
     done: Tempered, log_weights, along: Estimate, bridged: Estimate | None, undefined_share: float, structure: Structure
 ) -> Verdict:
-    position, shares = done.population.position, np.exp(log_weights)
+    position, shares = np.asarray(done.population.position), np.exp(log_weights)
     u, weights = position.reshape(-1, position.shape[-1]).astype(float), shares.ravel()
     variance = weights @ (u - weights @ u) ** 2
     error = mcse_of_weighted_mean(u, weights, len(position))
@@ -232,6 +232,7 @@ def _verdict(
         "island_ess": float(np.min(num_effective)),
         "evidence_error": along.error if bridged is None else min(along.error, bridged.error),
         "mutation_correlation": float(np.max(done.each("correlation"))),
+        "tail_memory": float(np.max(done.each("tail_memory"))),
         "mutation_acceptance": float(np.min(done.each("acceptance"))),
         "num_ancestors": int(done.is_ancestor.sum()),
         "undefined_share": undefined_share,

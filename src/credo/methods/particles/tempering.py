@@ -28,6 +28,7 @@ from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.methods.particles.mutation import Kernel, Particles
+from credo.methods.particles.tails import tail_memory
 from credo.status import CredoError
 
 Population = Particles  # NumPy arrays with axes (island, particle) in front
@@ -44,11 +45,15 @@ ALMOST_ONE = 1 - 2.0**-53
 
 
 class Moved(NamedTuple):
-    """What the moves at ``beta`` came to. ``correlation``: left with where they were. ``step_size``: for the next."""
+    """What the moves at ``beta`` came to. ``correlation``: left with where they were; ``tail_memory``: in the tails.
+
+    ``step_size``: for the next.
+    """
 
     beta: float
     acceptance: float
     correlation: float
+    tail_memory: float
     num_moves: int
     num_gradients: int
     step_size: float
@@ -176,17 +181,19 @@ def forget(
         num_moves, call, before = num_moves + more, call + 1, jump
         jump, apart = _jumps(first, population)
         correlation = _correlation(jump, apart, before)
-    return population, Moved(beta, acceptance, correlation, num_moves, num_gradients, step_size)
+    memory = tail_memory(_values(first), _values(population))
+    return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, step_size)
+
+
+def _values(p: Population) -> Float[np.ndarray, "N dim+1"]:
+    """Each coordinate, and ℓ."""
+    all_of = np.concatenate([p.position, p.gain[..., None]], axis=-1)
+    return all_of.reshape(-1, all_of.shape[-1]).astype(np.float64)
 
 
 def _jumps(first: Population, last: Population) -> Float[np.ndarray, "2 dim+1"]:
     """d and d_∞ of each coordinate and of ℓ."""
-
-    def values(p: Population):
-        all_of = np.concatenate([p.position, p.gain[..., None]], axis=-1)
-        return all_of.reshape(-1, all_of.shape[-1]).astype(np.float64)
-
-    a, b = values(first), values(last)
+    a, b = _values(first), _values(last)
     others = np.roll(b, len(b) // 2, axis=0)
     return np.stack([np.median(np.abs(b - each), axis=0) ** 2 for each in (a, others)])
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from credo.linalg.operator import Stored
 
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # of coupling layers
 Image = tuple[Float[Array, " dim"], Float[Array, ""]]
 
 
@@ -84,7 +85,7 @@ def is_moved(dim: int, index: int) -> Bool[np.ndarray, " dim"]:
     return (digit == index % 2) | (dim == 1)
 
 
-def identity_networks(dim: int, num_layers: int, num_parameters: int, width: int, dtype) -> tuple[np.ndarray, ...]:
+def identity_networks(dim: int, num_layers: int, num_parameters: int, width: int, dtype) -> Arrays:
     """The arrays of layers that change nothing: fixed random features, and zeros behind them."""
     inner = np.zeros((num_layers, dim, width), dtype)
     for index in range(num_layers):
