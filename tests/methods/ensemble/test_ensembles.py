@@ -211,3 +211,13 @@ def test_a_start_without_a_finite_density_is_said():
     model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["a"], 0.0 * x))
     with pytest.raises(credo.CredoError):
         credo.fit(model.given(np.ones(4), np.ones(4)), credo.DeepEnsemble(batch_size=None, num_steps=5), progress=False)
+
+
+@pytest.mark.parametrize("method", [credo.DeepEnsemble(num_steps=2_000), credo.SWAG(num_steps=300, batch_size=16)])
+def test_data_that_surprise_the_predictive_are_said(method):
+    """A noise that is ten times too small; with the right one nothing is said."""
+    for noise, is_surprised in ((0.05, True), (0.5, False)):
+        network = BayesianNetwork(lambda w, x: x @ w, np.array([0.3, -0.1, 0.2]), head=Gaussian(noise))
+        verdict = credo.fit(network.given(X, Y), method, progress=False).verdict
+        assert (verdict.figures["surprise"] > 0.1) == is_surprised
+        assert any("than the predictive expects" in sentence for sentence in verdict.sentences) == is_surprised

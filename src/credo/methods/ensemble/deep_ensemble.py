@@ -8,11 +8,12 @@ import numpy as np
 import optax
 
 from credo.algorithm import Options
-from credo.diagnose.verdict import judge
 from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.members import Trained, train_members
+from credo.methods.optimise.surprise import judged
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
+from credo.status import Verdict
 
 NO_SAMPLE = (
     "An ensemble is a set of modes and no sample of the posterior: nothing here says how far it can be trusted. "
@@ -43,20 +44,16 @@ class DeepEnsemble:
         target = target.flat()
         settings = self.members, self.init, self.optimiser, self.batch_size, self.num_steps
         trained = train_members(target, *settings, key, options, may_be_cut=True)
-        return as_posterior(trained.positions[None], target, trained)
+        return as_posterior(trained.positions[None], target, trained, key)
 
 
-def as_posterior(positions: np.ndarray, target, trained: Trained) -> Posterior:
+def as_posterior(positions: np.ndarray, target, trained: Trained, key) -> Posterior:
     """Draws (1, draw, dim) that make no claim to be a sample."""
     figures = {"num_members": float(positions.shape[1])}
     said = [*trained.sentences(), *without_mode(target, trained.positions[0]), NO_SAMPLE]
-    return Posterior(
-        Draws(positions),
-        target,
-        verdict=judge(figures, said, at_best="doubtful"),
-        info={
-            "num_gradients": trained.num_updates * len(trained.positions),
-            "failed_at": trained.failed_at,
-            "is_complete": trained.is_complete,
-        },
-    )
+    info = {
+        "num_gradients": trained.num_updates * len(trained.positions),
+        "failed_at": trained.failed_at,
+        "is_complete": trained.is_complete,
+    }
+    return judged(Posterior(Draws(positions), target, verdict=Verdict("doubtful"), info=info), figures, said, key)

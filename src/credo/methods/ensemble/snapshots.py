@@ -58,7 +58,7 @@ class StochasticWeightSnapshots:
             num_steps=times[-1],
             snapshots=times,
         )
-        return as_posterior(trained.snapshots, target, trained)
+        return as_posterior(trained.snapshots, target, trained, key)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object

@@ -23,16 +23,16 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream
-from credo.diagnose.verdict import judge
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
 from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.members import Trained, train, train_members
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.surprise import judged
 from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError
+from credo.status import CredoError, Verdict
 
 NUM_GRADIENTS, NUM_PRODUCTS = 64, 20  # that tell the gradients' variance and the largest curvature
 LEAST_SD = 1e-6  # of a coordinate that did not move, beside the largest
@@ -71,7 +71,7 @@ class SWAG:
             begun = train(target, adam(num_steps), batch, positions, stream(key, 2), options, num_steps=num_steps)
             positions = begun.positions
         kinds, trained = self.gaussians(target, positions, key, options)
-        return _posterior(kinds[0], target, trained)
+        return _posterior(kinds[0], target, trained, key)
 
     def gaussians(self, target, positions, key, options: Options) -> tuple[list[Gaussian], Trained]:
         """One for each of ``positions`` (member, dim), all paths at once."""
@@ -124,7 +124,7 @@ class MultiSWAG:
         )
         kinds, trained = self.swag.gaussians(target, trained.positions, key, options)
         weights = np.full(self.members, -np.log(self.members))
-        return _posterior(Mixture(weights, tuple(kinds)), target, trained)
+        return _posterior(Mixture(weights, tuple(kinds)), target, trained, key)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
@@ -177,14 +177,8 @@ def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " d
     return Gaussian(mean, LowRank.from_whitened(sd, B))
 
 
-def _posterior(kind, target, trained: Trained) -> Posterior:
-    return Posterior(
-        kind,
-        target,
-        verdict=judge(
-            {"num_members": float(len(trained.positions))},
-            [*trained.sentences(), *without_mode(target, trained.positions[0]), HEURISTIC],
-            at_best="doubtful",
-        ),
-        info={"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at},
-    )
+def _posterior(kind, target, trained: Trained, key) -> Posterior:
+    info = {"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at}
+    figures = {"num_members": float(len(trained.positions))}
+    said = [*trained.sentences(), *without_mode(target, trained.positions[0]), HEURISTIC]
+    return judged(Posterior(kind, target, verdict=Verdict("doubtful"), info=info), figures, said, key)

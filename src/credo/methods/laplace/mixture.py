@@ -22,7 +22,7 @@ from credo.algorithm import Options, stream
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import judge
 from credo.memory import Need, require
-from credo.methods.laplace.judgement import LINEARISED, WEIGHED, surprise
+from credo.methods.laplace.judgement import LINEARISED, WEIGHED
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import MATRICES, num_bytes
@@ -40,6 +40,7 @@ from credo.methods.optimise.objective import (
     members,
     starting_position,
 )
+from credo.methods.optimise.surprise import surprise
 from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.methods.particles.correction import correct, gradients
 from credo.model.target import Target
@@ -230,7 +231,7 @@ class MixtureOfLaplaces:
             figures["unseen_share"] = sum(mode.count == 1 for mode in modes) / number
         if is_network:
             figures["surprise"] = worst(
-                [{"surprise": surprise(mode.posterior, target, stream(key, 6))} for mode in counted]
+                [{"surprise": surprise(mode.posterior, stream(key, 6), is_linearised=True)} for mode in counted]
             )["surprise"]
         if is_network and target.dim > WEIGHED:
             at_best, weighed, num_draws = "doubtful", {}, 0

@@ -24,10 +24,10 @@ import numpy as np
 import optax
 
 from credo.algorithm import Options, stream
-from credo.diagnose.verdict import judge
 from credo.linalg.grouped import Grouped
 from credo.methods.networks.descent import descend
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.surprise import judged
 from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.model.data import Rows
 from credo.model.noisy import Site, likelihood_layers, masking, sites_of, spreading, terms
@@ -35,7 +35,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.masked import Masked
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError
+from credo.status import CredoError, Verdict
 
 HEURISTIC = (
     "The width of dropout is that of the rate given, and not of the data: it does not narrow as data grow. Choose the "
@@ -204,12 +204,10 @@ def _fit(method: Any, noise: Noise, by: str, target: Target, key, start, options
             "loss_path": done.losses,
             "failed_at": done.failed_at,
         }
-    return Posterior(
-        noise.answer(position, kept, rates[rates > 0]),
-        target,
-        verdict=judge({"num_iterations": info["num_gradients"]}, [*sentences, *left, HEURISTIC], at_best="doubtful"),
-        info=info,
-    )
+    kind = noise.answer(position, kept, rates[rates > 0])
+    figures = {"num_iterations": info["num_gradients"]}
+    posterior = Posterior(kind, target, verdict=Verdict("doubtful"), info=info)
+    return judged(posterior, figures, [*sentences, *left, HEURISTIC], key)
 
 
 def _sites(method: Any, target: Target, by: str) -> tuple[tuple[Site, ...], np.ndarray]:

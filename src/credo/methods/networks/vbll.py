@@ -22,11 +22,11 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, stream
-from credo.diagnose.verdict import judge
 from credo.linalg.grouped import Grouped
 from credo.linalg.operator import Stored
 from credo.methods.networks.descent import descend
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.surprise import judged
 from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.model.data import Rows
 from credo.model.last_layer import last_layers
@@ -34,7 +34,7 @@ from credo.model.layers import Layers, find_layers
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError
+from credo.status import CredoError, Verdict
 
 INITIAL_SD = 0.03
 NORMAL = ("normal", "columns of normal")
@@ -125,18 +125,16 @@ class VBLL:
         if _head_of(target).name in NORMAL and done.failed_at < 0 and is_in_memory:
             q = jax.tree.map(np.asarray, _exact(q, target, target.rows()))
         bound = -float(_bound(q, target, target.rows())) if is_in_memory else None
-        return Posterior(
-            Gaussian(q.position, _scale(q, last.index)),
-            target,
-            verdict=judge({"num_iterations": done.num_updates}, [*done.sentences, LAST_ONLY], at_best="doubtful"),
-            info={
-                "num_gradients": done.num_updates,
-                "is_complete": done.is_complete,
-                "loss_path": done.losses,
-                "failed_at": done.failed_at,
-                "bound": bound,
-            },
-        )
+        info = {
+            "num_gradients": done.num_updates,
+            "is_complete": done.is_complete,
+            "loss_path": done.losses,
+            "failed_at": done.failed_at,
+            "bound": bound,
+        }
+        kind = Gaussian(q.position, _scale(q, last.index))
+        posterior = Posterior(kind, target, verdict=Verdict("doubtful"), info=info)
+        return judged(posterior, {"num_iterations": done.num_updates}, [*done.sentences, LAST_ONLY], key)
 
 
 @dataclass(frozen=True)

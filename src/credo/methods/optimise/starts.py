@@ -12,15 +12,16 @@ from credo.model.target import Target
 from credo.status import CredoError
 
 STREAM = (1 << 20) + 1
+APART = 4.0  # standard errors of a mean that is not zero
 SPREAD = 0.1  # of coordinates that nobody has initialised
 
 
 def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Float[np.ndarray, "member dim"]:
     """(num, dim). ``init(key)``: the parameters of a member, or of a network its weights.
 
-    Without it each array that the model starts from is drawn anew, normal with the mean and the spread of its entries:
-    an initialisation keeps its scale layer by layer, and trained weights theirs; arrays of one value stay, unless all
-    are of one.
+    Without it each array that the model starts from is drawn anew, normal with the spread of its entries, about zero or
+    about their mean where that is not zero (gains near one): an initialisation keeps its scale layer by layer, and
+    trained weights theirs; arrays of one value stay, unless all are of one.
     """
     start = target.model.start
     if init is not None:
@@ -32,7 +33,9 @@ def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Flo
     mean, spread, first = np.zeros(target.dim), np.zeros(target.dim), 0
     for leaf in target.structure.leaves:
         rows = slice(first, first + leaf.size)
-        mean[rows], spread[rows] = np.mean(center[rows]), np.std(center[rows])
+        middle, sd = np.mean(center[rows]), np.std(center[rows])
+        mean[rows] = middle if abs(middle) > APART * sd / np.sqrt(max(leaf.size, 1)) else 0.0
+        spread[rows] = sd
         first += leaf.size
     z = random.normal(size=(num, target.dim))
     z *= spread if spread.any() else SPREAD
