@@ -118,7 +118,7 @@ def test_event_dimensions():
 
 def test_weights_are_of_rows_and_a_joint_likelihood_has_none():
     joint = Model(PRIOR, lambda p, x: line(p, x).to_event(1))
-    with pytest.raises(CredoError, match="1 density of all 6 rows together, and weights= counts rows"):
+    with pytest.raises(CredoError, match="one density of all 6 rows together, and weights= counts rows"):
         joint.given(X, Y, weights=np.ones(N))
     assert joint.given(X, Y).num_terms == 1
 

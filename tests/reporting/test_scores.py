@@ -124,3 +124,13 @@ def test_coverage_without_intervals_is_that_of_the_intervals(model):
     low, high = predictive.interval(0.9)
     assert 0.05 < np.mean((low <= y) & (y <= high)) < 0.999
     assert scores.coverage(predictive, y, 0.9) == np.mean((low <= y) & (y <= high))
+
+
+def test_angles_are_scored_by_their_density_alone():
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.VonMises(params["w"] * x, 8.0))
+    posterior = credo.fit(model.given(X, 0.3 * X), credo.Laplace(), progress=False)
+    table = credo.compare({"laplace": posterior}, held_out=(FAR, 0.3 * FAR), show=False)
+    assert np.isfinite(table.loc["laplace", "log_score"])
+    assert "crps" not in table or np.isnan(table.loc["laplace", "crps"])
+    with pytest.raises(credo.CredoError, match="no PIT value"):
+        credo.diagnose.pit(posterior.predict(FAR), 0.3 * FAR)

@@ -52,6 +52,8 @@ def _ends(predictive: Predictive, y: np.ndarray, key: int) -> tuple[np.ndarray, 
         raise CredoError(f"The predictive has outcomes {', '.join(outcome)}: PIT values are of one.")
     if outcome.num_classes is not None:
         raise CredoError("A class has no order and no PIT value: use calibration_error.")
+    if outcome.is_circular:
+        raise CredoError("An angle has no place on the line and no PIT value: use log_prob(y).")
     predictive._check_outcomes(y)
     if not np.isfinite(y).all():
         raise CredoError("An outcome is not finite: leave out the rows that were not observed.")

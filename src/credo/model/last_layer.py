@@ -14,18 +14,22 @@ from credo.model.layers import Layer, Layers
 from credo.model.program import Path, called
 
 # What moves numbers about, or adds them up: the results of a layer stay linear in its weights.
-LINEAR = {
-    "add", "sub", "neg", "add_any", "reduce_sum", "cumsum", "concatenate", "reshape", "squeeze", "expand_dims",
-    "broadcast_in_dim", "transpose", "slice", "dynamic_slice", "gather", "pad", "rev", "copy", "convert_element_type",
-    "stop_gradient", "optimization_barrier", "split",
+MOVING = {
+    "concatenate", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "transpose", "slice", "dynamic_slice",
+    "gather", "pad", "rev", "copy", "convert_element_type", "stop_gradient", "optimization_barrier", "split",
+    "select_n",
 }  # fmt: skip
+LINEAR = {*MOVING, "add", "sub", "neg", "add_any", "reduce_sum", "cumsum"} - {"select_n"}
+BY_ELEMENT = {"add", "sub", "add_any", "mul", "div", "max", "min", "pow"}  # of two operands
 PRODUCTS = {"mul", "div", "dot_general", "conv_general_dilated"}
+GATHERING = {"reduce_sum", "reduce_max", "reduce_min", "argmax", "cumsum", "dot_general", "conv_general_dilated"}
 
 
 class Held(NamedTuple):
     """Of a value: the layers whose results it holds, whether these were bent, and whether others come after them.
 
-    ``depends``: on the position at all. ``is_moved``: parameters that are no layer were added to what was bent.
+    ``depends``: on the position at all. ``is_moved``: parameters that are no layer act on what was bent, an
+    element each: the layer is a hidden one if sums over its elements follow, and else its outputs were scaled.
     """
 
     layers: frozenset[int] = frozenset()
@@ -79,12 +83,15 @@ def _joined(name: str, given: list[Held], own: frozenset[int]) -> Held:
     is_linear = bool(own) or name in LINEAR or (name in PRODUCTS and len(dependent) == 1)
     was_bent = any(each.is_bent for each in given)
     is_product = name == "dot_general" and len(dependent) > 1
-    meets = bool(layers) and (was_bent or not (is_linear or name in PRODUCTS)) and bool(others or is_product)
+    meets = bool(layers) and name not in MOVING and bool(others or is_product)
+    meets = meets and (was_bent or not (is_linear or name in PRODUCTS))
     is_moved = any(each.is_moved for each in given)
     return Held(
         layers,
         depends=bool(dependent),
         is_bent=bool(layers) and (was_bent or not is_linear),
-        is_moved=is_moved or (meets and is_linear),
-        is_followed=any(each.is_followed for each in given) or ((meets or is_moved) and not is_linear),
+        is_moved=is_moved or (meets and name in BY_ELEMENT),
+        is_followed=any(each.is_followed for each in given)
+        or (meets and name not in BY_ELEMENT)
+        or (is_moved and name in GATHERING),
     )

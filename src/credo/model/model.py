@@ -196,8 +196,9 @@ class Model(eqx.Module):
         num_terms, head = (size, None) if y is None else check_likelihood(self, x, y)
         if weights is not None and num_terms != size:
             raise CredoError(
-                f"The likelihood gives {num_terms} density of all {size} rows together, and weights= counts rows: a "
-                "row of a joint density has no weight of its own. Leave weights out, or give a density a row."
+                f"The likelihood, or that of one outcome, gives one density of all {size} rows together, and weights= "
+                "counts rows: a row of a joint density has no weight of its own. Leave weights out, or give a density "
+                "a row."
             )
         return Target(self, x, y, weights, self.structure, size, num_terms, head, levels)
 

@@ -55,8 +55,9 @@ class Predictive:
     """p(y* | x*, D), a marginal for each of M rows. Made by ``posterior.predict``.
 
     Arrays have shape (M,), or (M, K) where an outcome has K columns. A categorical outcome is seen as its one-hot
-    vector: mean, variances and ``probs`` are (M, K), and it has no quantiles. Where the likelihood returns a dict of
-    outcomes, so do the methods. Rows are worked through in chunks sized by an estimate of their memory.
+    vector: mean, variances and ``probs`` are (M, K), and it has no quantiles unless its classes have an order. An angle
+    has none either, and no mean. Where the likelihood returns a dict of outcomes, so do the methods. Rows are worked
+    through in chunks sized by an estimate of their memory.
     Where the posterior ``is_failed`` and a prediction is NaN, CredoError says so.
     """
 

@@ -221,3 +221,11 @@ def test_data_that_surprise_the_predictive_are_said(method):
         verdict = credo.fit(network.given(X, Y), method, progress=False).verdict
         assert (verdict.figures["surprise"] > 0.1) == is_surprised
         assert any("than the predictive expects" in sentence for sentence in verdict.sentences) == is_surprised
+
+
+def test_rows_without_weight_surprise_nobody():
+    spoilt = np.where(np.arange(N) % 2, Y, Y + 50.0)
+    network = BayesianNetwork(lambda w, x: x @ w, np.array([0.3, -0.1, 0.2]), head=Gaussian(0.5))
+    target = network.given(X, spoilt, weights=np.arange(N) % 2)
+    verdict = credo.fit(target, credo.DeepEnsemble(members=2, num_steps=2_000), progress=False).verdict
+    assert verdict.figures["surprise"] < 0.1

@@ -146,7 +146,30 @@ def gated(p, x):
     return (hidden(p, x) @ p["w"]) * jax.nn.sigmoid(hidden(p, x) @ p["v"])
 
 
+def product_and_sum(p, x):
+    return jnp.sum(hidden(p, x)[..., None] * p["w"], axis=-2)
+
+
+def noise_floor(p, x):
+    o = hidden(p, x) @ p["w"] + p["d"]
+    return jnp.stack([o[..., 0], jnp.log(jax.nn.softplus(o[..., 1]) + jnp.exp(p["g"][0]))])
+
+
+def noise_beside(p, x):
+    o = jax.nn.softplus(hidden(p, x) @ p["w"] + p["d"])
+    return jnp.log(jnp.concatenate([o, jax.nn.softplus(p["g"])]))
+
+
+def scaled_noise(p, x):
+    o = hidden(p, x) @ p["w"] + p["d"]
+    return jnp.stack([o[..., 0], jnp.exp(o[..., 1]) * p["g"][0]])
+
+
 LAST = {
+    "product and sum": (product_and_sum, {"a": (2, 3), "c": (3,), "w": (3, 2)}, set()),
+    "noise floor": (noise_floor, {"a": (2, 3), "c": (3,), "w": (3, 2), "d": (2,), "g": (1,)}, {"w", "d"}),
+    "noise beside": (noise_beside, {"a": (2, 3), "c": (3,), "w": (3, 2), "d": (2,), "g": (2,)}, {"w", "d"}),
+    "scaled noise": (scaled_noise, {"a": (2, 3), "c": (3,), "w": (3, 2), "d": (2,), "g": (1,)}, {"w", "d"}),
     "weight norm": (weight_norm, {"a": (2, 3), "c": (3,), "w": (3, 2), "g": (2,)}, set()),
     "factored": (factored, {"a": (2, 3), "c": (3,), "w": (3, 2), "v": (2, 2)}, set()),
     "prototypes": (prototypes, {"a": (2, 3), "c": (3,), "w": (3, 4)}, set()),

@@ -188,6 +188,9 @@ def test_what_tails_remember():
     assert tail_memory(x, apart) < 2.0
     assert tail_memory(x, np.ones_like(x)) == 0.0
     assert tail_memory(x, x) > 10.0
+    many = generator.normal(size=(65_536, 1))
+    little = 0.2 * many + np.sqrt(0.96) * generator.normal(size=many.shape)  # what moves may leave, of any number
+    assert tail_memory(many, little) < 2.0
 
 
 # hard edges -----------------------------------------------------------------------------------------------------------
@@ -196,8 +199,11 @@ def test_what_tails_remember():
 def test_a_likelihood_that_is_zero_over_part_of_the_prior():
     """θ ~ U(0, 10), y_i ~ U(0, θ): nothing below max y = 6, and p(D) = ∫_6^10 θ⁻³ dθ / 10."""
     model = Model({"top": dist.Uniform(0.0, 10.0)}, lambda params, x: dist.Uniform(0.0, params["top"]))
-    posterior = fit(model.given(y=np.array([1.0, 3.0, 6.0])), SMC(), key=1, progress=False)
-    assert posterior.verdict.status == "pass"  # one key in three is told that the edge is explored slowly
+    found = [fit(model.given(y=np.array([1.0, 3.0, 6.0])), SMC(), key=key, progress=False) for key in range(4)]
+    statuses = [posterior.verdict.status for posterior in found]
+    assert statuses.count("pass") >= 2  # one key in three is told that the edge is explored slowly
+    assert "failed" not in statuses
+    posterior = found[0]
     assert posterior.draws["top"].min() >= 6
     log_evidence = np.log(0.1 * (6.0**-2 - 10.0**-2) / 2)
     assert abs(posterior.log_evidence.value - log_evidence) < stats.t.isf(1e-4, 15) * posterior.log_evidence.error

@@ -103,3 +103,22 @@ def test_fits_continue_to_the_bit(family, tmp_path):
     assert again.log_prob({"w": np.zeros(2), "rate": np.array(1.0)}) == whole.log_prob(
         {"w": np.zeros(2), "rate": np.array(1.0)}
     )
+
+
+def walk(params, x):
+    """A random walk by its steps, as a local-level model has them; the first state is wide."""
+    steps = jnp.concatenate([10.0 * params["z"][:1], params["sd"] * params["z"][1:]])
+    return dist.Normal(jnp.cumsum(steps), params["noise"])
+
+
+@pytest.mark.parametrize("family", [credo.MeanField(), credo.FullRank(), credo.vi.LowRank(3)])
+def test_no_fit_is_thrown_far_out_where_there_is_no_mode(family):
+    """log Z = −65.25 by a Kalman filter and a grid; steps of the mean once led to −10⁴ … −10²⁵⁵ for most keys."""
+    rng = np.random.default_rng(1)
+    y = np.cumsum(rng.normal(0, 0.5, 40)) + rng.normal(size=40)
+    prior = {"noise": dist.HalfNormal(2.0), "sd": dist.HalfNormal(2.0), "z": dist.Normal(0.0, 1.0).expand([40])}
+    target = credo.Model(prior, walk).given(None, y)
+    for key in range(3):
+        posterior = credo.fit(target, credo.ADVI(family=family), key=key, progress=False)
+        assert -75.0 < posterior.log_evidence.value < -65.25 + 4 * posterior.log_evidence.error
+        assert posterior.verdict.status != "pass"

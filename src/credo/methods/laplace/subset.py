@@ -70,8 +70,9 @@ class LastLayer:
         found = last_layers(layers)
         if not found:
             raise CredoError(
-                "No matrix of weights gives the outputs of this model (they may be shared with another place, or the "
-                "outputs come otherwise): name the parameters, subset=credo.laplace.Named(…)."
+                "No matrix of weights gives the outputs of this model (it may be shared with another place, worked out "
+                "from other parameters, or stand in a loop or a branch): name the parameters, "
+                "subset=credo.laplace.Named(…)."
             )
         return np.unique(np.concatenate([layer.index.ravel() for layer in found]))
 

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from credo.storage import column_blocks, release
 
 NUM_WINDOWS = 8  # a number of its own, so that the length of warm-up changes no compiled program
+MOST = 2_000_000  # numbers that are kept; of larger posteriors none are
 GAP = 0.3
 HIGHER = 2.0  # sds of the energy, above its median: in one dimension a mode of an eighth of the mass
 
@@ -28,8 +29,11 @@ class Stays(NamedTuple):
     energy: Float[np.ndarray, "window chain"]
 
     @classmethod
-    def empty(cls, num_chains: int, dim: int, dtype) -> "Stays":
+    def empty(cls, num_chains: int, dim: int, dtype) -> "Stays | None":
+        """None where they would be too many."""
         shape = (NUM_WINDOWS, num_chains)
+        if NUM_WINDOWS * num_chains * dim > MOST:
+            return None
         return cls(np.full((*shape, dim), np.nan, dtype), np.full(shape, np.nan, dtype))
 
     def after(self, positions: Float[np.ndarray, "chain step dim"], energy: Float[np.ndarray, "chain step"]) -> "Stays":

@@ -35,21 +35,24 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
 
 
 def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
-    """What is certain of it, in nats a row; None where the outcome has no such predictive.
+    """What is certain of it, in nats a row by their weights; None where the outcome has no such predictive.
 
     ``is_linearised``: of the network linearised in its weights; else of draws of them.
     """
     target = posterior.target
-    number = min(target.size, int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
-    rows = np.unique(np.linspace(0, target.size - 1, number).astype(int))
+    counted = np.arange(target.size) if target.weights is None else np.flatnonzero(np.asarray(target.weights) > 0)
+    number = min(len(counted), int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
+    rows = counted[np.unique(np.linspace(0, len(counted) - 1, number).astype(int))]
     data = target.rows(rows)
     try:
         seen, expected = _scores(posterior, data.x, data.y, key, is_linearised)
     except CredoError:
         return None
+    share = np.ones(len(rows)) if data.weights is None else np.asarray(data.weights, float)
+    share = share / share.sum()
     excess = expected - seen
-    error = np.std(excess) / np.sqrt(max(len(excess), 1))
-    return float(np.mean(excess) - CERTAIN * error)
+    mean = float(share @ excess)
+    return mean - CERTAIN * float(np.sqrt(share**2 @ (excess - mean) ** 2))
 
 
 def _scores(posterior: Posterior, x, y, key, is_linearised: bool) -> tuple[np.ndarray, np.ndarray]:

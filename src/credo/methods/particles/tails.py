@@ -10,18 +10,19 @@ import numpy as np
 from jaxtyping import Float
 
 SHARES = 0.05, 0.1, 0.2
+NUM = 4_096  # particles in whose standard errors the correlation is told: what more of them remember is no more
 PER_OFFSPRING = 2  # particles: resampling makes copies. In a neck there are more, which counts against it all the more
 
 
 def tail_memory(before: Float[np.ndarray, "N k"], after: Float[np.ndarray, "N k"]) -> float:
-    """The rank correlation left in the tails, of the worst end of a column, in standard errors."""
+    """The rank correlation left in the tails, of the worst end of a column, in standard errors of 4,096 particles."""
     num, worst = len(before), 0.0
-    counts = [max(2, round(share * num)) for share in SHARES]
+    counts = [(max(2, round(share * num)), max(2.0, share * min(num, NUM))) for share in SHARES]
     for x, y in zip(before.T, after.T, strict=True):
         order = np.argsort(x, kind="stable")
         for tail in (order, order[::-1]):
-            least = min(_correlation(x[tail[:n]], y[tail[:n]]) * np.sqrt(n / PER_OFFSPRING) for n in counts)
-            worst = max(worst, least)
+            found = (_correlation(x[tail[:n]], y[tail[:n]]) * np.sqrt(m / PER_OFFSPRING) for n, m in counts)
+            worst = max(worst, min(found))
     return float(worst)
 
 

@@ -2,7 +2,8 @@
 
 From there stochastic steps have little way to go: in high dimensions noisy steps find a covariance slowly, while
 curvature at the mode gives it for the price of a few gradients a dimension. Where no mode is found (hierarchical
-models without one) the ascent begins near the origin with unit scale, and natural gradients do the rest.
+models without one) the ascent begins near the origin, narrow, and natural gradients do the rest: draws of a wide start
+would meet densities of −10⁵, whose gradients throw q far out.
 """
 
 import functools
@@ -40,6 +41,7 @@ MAX_DENSE = 200  # dimensions up to which the search forms second derivatives at
 MAX_CURVATURE = 2_000  # dimensions up to which a family with a full covariance is given the curvature in full
 FLAT = 1e-10  # curvature, in units of the coordinates' own, that may be rounding
 FAR = 1e3  # standard deviations of a coordinate: a proper density has long fallen there
+NARROW = 0.1  # sd of a start without a mode
 SPREADS = 2.0, 4.0, 8.0  # of the starts that a mixture looks for modes from, where there is no prior to draw them
 NUM_PROBES = 64  # random products that estimate a diagonal: to about 15 %
 
@@ -55,10 +57,20 @@ class Start(NamedTuple):
     free: np.ndarray | None = None
 
 
-def find_start(target: Target, family: Family, key, start, options: Options, *, solver: Solver | None = None) -> Start:
+def find_start(
+    target: Target,
+    family: Family,
+    key,
+    start,
+    options: Options,
+    *,
+    solver: Solver | None = None,
+    sd: float = NARROW,
+) -> Start:
     """From a Gaussian posterior: its nearest member. From a position, or nothing: by way of a mode.
 
-    A mixture begins at several. ``solver``: of the mode's search, where the caller has compiled one.
+    A mixture begins at several. ``solver``: of the mode's search, where the caller has compiled one. ``sd``: in every
+    coordinate where there is no mode.
     """
     if isinstance(family, MixtureOf) and family.num_starts > 1:
         return _find_modes(target, family, key, start, options, solver)
@@ -77,7 +89,7 @@ def find_start(target: Target, family: Family, key, start, options: Options, *, 
         at_hand = np.ones_like(position) if mode.curvature is None else mode.curvature
         return Start(family.around(mode.position, at_hand), num_gradients)
     if mode.status not in (Status.CONVERGED, Status.STALLED):
-        return Start(family.start(position, np.ones_like(position)), num_gradients)
+        return Start(family.start(position, np.full_like(position, sd)), num_gradients)
     precision, num_products = _precision(target, family, mode, key, options)
     free = _free_direction(target, mode.position, precision) if precision.ndim == 2 else None
     return Start(family.around(mode.position, precision), num_gradients + num_products, free)

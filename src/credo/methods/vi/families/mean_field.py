@@ -16,7 +16,7 @@ from credo.methods.vi.families.family import Draw, Family
 from credo.methods.vi.families.scales import Exp, Scale
 from credo.posterior.kinds import Gaussian
 
-LONGEST_STEP = 5.0  # of the mean, root mean square in standard deviations of q
+LONGEST_STEP = 5.0  # of the mean in any coordinate, in standard deviations of q
 LARGEST_GROWTH = 0.7  # of a standard deviation in one step: a factor of two
 CONTRACTION = 0.7
 FLAT = 1e-6  # precisions below this share of the median one carry no scale of their own
@@ -88,7 +88,7 @@ def gaussian_entropy(q: Gaussian):
 
 def shortened(a):
     """A step of the mean in standard deviations, brought to the longest that is taken at once."""
-    length = jnp.sqrt(jnp.mean(jnp.square(a)))
+    length = jnp.max(jnp.abs(a))  # one coordinate alone may be thrown to where nothing leads back
     return a * jnp.minimum(1.0, LONGEST_STEP / jnp.maximum(length, jnp.finfo(a.dtype).tiny))
 
 

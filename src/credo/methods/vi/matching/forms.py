@@ -25,6 +25,7 @@ from credo.status import CredoError
 
 NUM_PATCHES = 10  # steps of EM after each step: they begin where the last ended
 LEAST = 1e-6  # of a variance that is the coordinate's own, at least
+WIDE = 1.0  # sd of a start without a mode: matching learns of a width from draws that see it
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Form(ABC):
     family: Family
 
     def find_start(self, target: Target, key, start, options: Options) -> Start:
-        return find_start(target, self.family, key, start, options)
+        return find_start(target, self.family, key, start, options, sd=WIDE)
 
     def root(self, q: Gaussian) -> ScaleOperator:
         """S, made once a step."""
@@ -97,8 +98,8 @@ class LowRankForm(Form):
     def find_start(self, target: Target, key, start, options: Options) -> Start:
         """By the diagonal of the curvature alone: matching finds the rest for fewer gradients than its columns take."""
         if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
-            return find_start(target, self.family, key, start, options)
-        found = find_start(target, MeanField(), key, start, options)
+            return find_start(target, self.family, key, start, options, sd=WIDE)
+        found = find_start(target, MeanField(), key, start, options, sd=WIDE)
         sd = np.sqrt(np.asarray(MeanField().variances(found.q)))  # type: ignore[arg-type]
         return found._replace(q=self.family.start(np.asarray(MeanField().center(found.q)), sd))  # type: ignore[arg-type]
 
