@@ -48,7 +48,7 @@ def target():
 
 def layers():
     """One of each kind, bent."""
-    each = AffineCoupling.identity(3, 0, 4, float), SplineCoupling.identity(3, 1, 4, float, 5, 3.0)
+    each = AffineCoupling.identity(3, 1, 4, float), SplineCoupling.identity(3, 2, 4, float, 5, 3.0)
     return jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), each)
 
 
