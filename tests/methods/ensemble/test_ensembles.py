@@ -114,8 +114,9 @@ def test_fresh_starts_keep_gains_that_were_trained_near_one():
     assert np.all(np.abs(members.std(axis=1) - 0.05) < 0.01)
 
 
-def test_members_of_a_network_that_begins_at_zero_are_not_one():
-    target = BayesianNetwork(lambda w, x: x @ w, np.zeros(3), head=Gaussian(0.5)).given(X, Y).flat()
+@pytest.mark.parametrize("value", [0.0, 0.1])  # the mean of three 0.1 is not 0.1
+def test_members_of_a_network_that_begins_at_one_value_are_not_one(value):
+    target = BayesianNetwork(lambda w, x: x @ w, np.full(3, value), head=Gaussian(0.5)).given(X, Y).flat()
     assert np.std(fresh_positions(target, 5, None, np.zeros(2, np.uint32)), axis=0).min() > 0.01
 
 

@@ -33,7 +33,7 @@ def fresh_positions(target: Target, num: int, init: Callable | None, key) -> Flo
     mean, spread, first = np.zeros(target.dim), np.zeros(target.dim), 0
     for leaf in target.structure.leaves:
         rows = slice(first, first + leaf.size)
-        middle, sd = np.mean(center[rows]), np.std(center[rows])
+        middle, sd = np.mean(center[rows]), np.std(center[rows]) if np.ptp(center[rows]) > 0 else 0.0  # not by rounding
         mean[rows] = middle if abs(middle) > APART * sd / np.sqrt(max(leaf.size, 1)) else 0.0
         spread[rows] = sd
         first += leaf.size
