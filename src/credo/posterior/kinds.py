@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from credo.linalg.blocks import Spans, join, take
 from credo.linalg.operator import ScaleOperator, Stored
+from credo.normals import normal
 from credo.posterior.flow.layer import Layer
 from credo.status import CredoError
 
@@ -48,7 +49,7 @@ class Gaussian(Kind):
     scale: ScaleOperator
 
     def sample_u(self, key):
-        return self.mean + self.scale.matvec(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+        return self.mean + self.scale.matvec(normal(key, self.mean.shape, self.mean.dtype))
 
     def log_prob_u(self, u):
         z = self.scale.solve(u - self.mean)
@@ -97,7 +98,7 @@ class Flow(Kind):
         return z, log_det
 
     def sample_u(self, key):
-        return self.forward(jax.random.normal(key, self.affine.mean.shape, self.affine.mean.dtype))[0]
+        return self.forward(normal(key, self.affine.mean.shape, self.affine.mean.dtype))[0]
 
     def log_prob_u(self, u):
         z, log_det = self.inverse(u)

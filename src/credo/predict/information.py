@@ -23,6 +23,7 @@ import numpy as np
 from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
+from credo.normals import normal
 from credo.predict.linearised import NUM_NODES, ProjectedLaw
 from credo.predict.links import LINKS, REACH, root
 from credo.predict.monte_carlo import MixtureLaw
@@ -174,7 +175,7 @@ def _by_output(law: ProjectedLaw, rows: Projection, number: int):
 
     def sample(i, data):
         k_output, k_outcome = jax.random.split(as_key(data))
-        z = rows.mean + jnp.einsum("mij,mj->mi", spread, jax.random.normal(k_output, rows.mean.shape))
+        z = rows.mean + jnp.einsum("mij,mj->mi", spread, normal(k_output, rows.mean.shape))
         return law.head.join(z, beside).sample(k_outcome)
 
     def mixture(y):

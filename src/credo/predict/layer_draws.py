@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.operator import ScaleOperator
 from credo.model.layers import find_layers, is_single
+from credo.normals import normal
 from credo.predict.by_layers import blocks_of, inner_of, varying
 
 
@@ -51,7 +52,7 @@ def moves(outputs: Callable, scale: ScaleOperator, centre, x) -> tuple[Any, Call
 
     def move(key):
         shifts = [noise(jax.random.fold_in(key, i)) for i, noise in enumerate(noises)]
-        step = jax.random.normal(jax.random.fold_in(key, len(noises)), rest.shape, centre.dtype)
+        step = normal(jax.random.fold_in(key, len(noises)), rest.shape, centre.dtype)
         return forward(shifts, step * blocks[-1].sd[0] if rest.size else step)
 
     return z, move
@@ -66,13 +67,13 @@ def _noise(block: Block, a_uses: list) -> Callable:
         root = jnp.sqrt(jnp.square(a) @ jnp.square(block.sd))
 
         def own(key):
-            g = root * jax.random.normal(key, (num_out,), root.dtype)
+            g = root * normal(key, (num_out,), root.dtype)
             return [g if block.right is None else g @ block.right.T]
 
         return own
 
     def of_weights(key):
-        W = block.rotate(block.sd * jax.random.normal(key, block.sd.shape, a_uses[0].dtype))
+        W = block.rotate(block.sd * normal(key, block.sd.shape, a_uses[0].dtype))
         return [a @ W for a in a_uses]
 
     return of_weights

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from credo.algorithm import as_key
 from credo.model.heads import Head
+from credo.normals import normal
 from credo.posterior.kinds import Gaussian
 from credo.predict import layer_draws
 from credo.predict.inputs import Table
@@ -128,7 +129,7 @@ class ProjectedLaw(eqx.Module):
             own, data = pair
             z = rows.mean
             if isinstance(kind, Gaussian):
-                noise = jax.random.normal(as_key(own), centre.shape, centre.dtype)
+                noise = normal(as_key(own), centre.shape, centre.dtype)
                 z = z + jax.jvp(outputs, (centre,), (kind.scale.matvec(noise),))[1]
             return self.head.join(z, self._beside(rows)).sample(as_key(data))
 

@@ -25,7 +25,7 @@ from scipy.special import logsumexp, ndtri
 from credo.algorithm import as_key, stream
 from credo.compiling import brief
 from credo.model.target import Target
-from credo.posterior.kinds import Gaussian, Kind
+from credo.posterior.kinds import Flow, Gaussian, Kind
 from credo.status import CredoError
 
 MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)
@@ -157,6 +157,9 @@ def draw_and_weigh(
             z = (z * scales[:, None]).astype(kind.mean.dtype)
             u, log_weights = _map_and_weigh(kind, target, z)
             part = u, log_weights if every is None else weighed_widely(np.asarray(log_weights), z, scales, every)
+        elif isinstance(kind, Flow):
+            mean = kind.affine.mean
+            part = _push_and_weigh(kind, target, noise.normal(size=(batch, mean.size)).astype(mean.dtype))
         else:
             part = _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)
         parts.append(jax.tree.map(np.asarray, part))
@@ -184,6 +187,18 @@ def log_widening(z: Float[np.ndarray, "S dim"], every: int) -> Float[np.ndarray,
     square, dim = np.sum(np.asarray(z, float) ** 2, axis=1), z.shape[1]
     log_wide = 0.5 * square[:, None] * (1 - 1 / WIDE**2) - dim * np.log(WIDE)
     return np.logaddexp(np.log1p(-1 / every), logsumexp(log_wide, axis=1) - np.log(len(WIDE) * every))
+
+
+@brief
+def _push_and_weigh(kind: Flow, target: Target, z):
+    """u = T(z); log q(u) = log N(z; 0, I) − log|T'(z)| needs no inverse."""
+
+    def one(z):
+        u, log_det = kind.forward(z)
+        log_q = -0.5 * jnp.dot(z, z) - 0.5 * z.size * jnp.log(2.0 * jnp.pi) - log_det
+        return u, target.log_density(u) - log_q
+
+    return jax.vmap(one)(z)
 
 
 @functools.partial(brief, static_argnames=("batch",))

@@ -125,7 +125,7 @@ class ADVI:
                 begun.append(find_start(target, family, key, start, options.until(deadline)))
             else:
                 begun.append(start_without_gradients(target, family, key, start))
-            middle, variances = family.center(begun[0].q), family.variances(begun[0].q)
+            middle, variances = family.location(begun[0].q)
             largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(variances)), float(np.max(np.abs(middle))))
             state = ascent.begin(target, begun[0].q, step_size, part_length)
             return Tuning(known, np.asarray(largest_sd, state.step_size.dtype)), [state]

@@ -91,8 +91,9 @@ def review(
     q = jax.tree.map(lambda leaf: leaf[best], members)
     is_worse = ~jnp.isfinite(values[best]) | (_lead(draws[BEFORE] - draws[best]) > LOSS)
     has_moved = step_size * state.part_length > MEMORY  # else parts agree because nothing could happen
-    is_far = jnp.max(jnp.abs(ascent.family.center(q))) > tuning.largest_sd
-    is_escaping = ~is_worse & (is_far | (jnp.max(ascent.family.variances(q)) > tuning.largest_sd**2))
+    center, variances = ascent.family.location(q)
+    is_far = jnp.max(jnp.abs(center)) > tuning.largest_sd
+    is_escaping = ~is_worse & (is_far | (jnp.max(variances) > tuning.largest_sd**2))
     reviewed = Review(
         q=where(is_worse, before.q, q),
         objective=jnp.where(is_worse, values[BEFORE], values[best]),
@@ -122,7 +123,7 @@ def _along_paths(ascent: "Ascent", target: Target, key, members: Kind) -> Float[
         entropy = family.entropy(q, rest) if objective.is_linear else None
 
         def one(z):
-            draw = family.draw(q, rest, z)
+            draw = family.settled(q, z)
             log_q = draw.path_log_prob if entropy is None else -entropy
             return target.log_density(draw.u) - log_q, draw.log_share
 

@@ -103,6 +103,10 @@ class Family(ABC):
     def variances(self, q: Kind) -> Float[Array, " dim"]:
         """The variance of each coordinate under q."""
 
+    def location(self, q: Kind) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
+        """``center`` and ``variances``."""
+        return self.center(q), self.variances(q)
+
     @abstractmethod
     def rest(self, q: Kind) -> Tangent:
         """The zero tangent at q."""
@@ -110,6 +114,10 @@ class Family(ABC):
     @abstractmethod
     def draw(self, q: Kind, tangent: Tangent, z: Any) -> Draw:
         """The draw that one row of noise makes from q moved by ``tangent``; differentiable in ``tangent``."""
+
+    def settled(self, q: Kind, z: Any) -> Draw:
+        """``draw`` at rest, of which no derivative is wanted."""
+        return self.draw(q, self.rest(q), z)
 
     @abstractmethod
     def entropy(self, q: Kind, tangent: Tangent) -> Float[Array, ""] | None:

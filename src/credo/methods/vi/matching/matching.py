@@ -30,6 +30,7 @@ from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.matching.forms import Form
 from credo.methods.vi.matching.update import inconsistency, match
 from credo.model.target import Target
+from credo.normals import normal
 from credo.posterior.kinds import Gaussian, Kind
 from credo.tree import where
 
@@ -102,7 +103,7 @@ class Matching:
 
         def climb(key, state: State) -> tuple[State, Info]:
             S = self.form.root(state.q)
-            ε = jax.random.normal(key, (B, dim))
+            ε = normal(key, (B, dim))
 
             def one(ε):
                 value, score = density(state.q.mean + S.matvec(ε))
