@@ -11,7 +11,7 @@ import numpy as np
 
 from credo.algorithm import LAYOUTS, Options
 from credo.collector import collecting_rarely
-from credo.diagnose.scales import column_sentence, parameter_sentence
+from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
 from credo.journal import read_identity
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
@@ -233,6 +233,8 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
         )
     if target.missing is not None:
         remarks.append(target.missing.sentence(target.size))
+    constant = None if verdict.status == "pass" or target.source is not None else outcome_sentence(target.y)
+    remarks += [constant] if constant else []
     if posterior.log_evidence is None or posterior.log_evidence.kind != "exact":  # scales are nothing to a closed form
         is_found = verdict.status != "failed"  # else the widths of the answer say nothing
         scales = column_sentence(target.x) or (is_found and parameter_sentence(posterior.kind, target.structure))

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 
 import credo
 from credo import Model
-from credo.diagnose.scales import column_sentence, parameter_sentence
+from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
 from credo.linalg.diagonal import Diagonal
 from credo.posterior.kinds import Draws, Gaussian, Point
 
@@ -103,3 +103,16 @@ def test_the_widest_and_the_narrowest_are_named():
 def test_an_ordinary_fit_has_no_such_sentence():
     verdict = credo.fit(MODEL.given(X, Y), credo.Laplace()).verdict
     assert not any("scale" in each for each in verdict.sentences)
+
+
+def test_outcomes_that_are_all_the_same_are_said_where_the_fit_fails():
+    model = credo.Model(
+        {"m": dist.Normal(0.0, 1.0), "s": dist.HalfNormal(1.0)}, lambda p, x: dist.Normal(p["m"], p["s"])
+    )
+    verdict = credo.fit(model.given(y=np.full(30, 3.0)), credo.MAP()).verdict
+    assert any("All 30 outcomes are 3:" in sentence for sentence in verdict.sentences)
+
+
+@pytest.mark.parametrize("y", [None, np.zeros(1), np.zeros(9, int), np.arange(9.0), np.full(9, np.nan)])
+def test_outcomes_that_say_nothing_of_a_noise(y):
+    assert outcome_sentence(y) is None

@@ -341,3 +341,27 @@ def test_more_outputs_than_a_head_takes(outputs, head, sentence):
 def test_labels_in_other_shapes(y, sentence):
     with pytest.raises(credo.CredoError, match=sentence):
         network(Categorical(), 3).given(X, y)
+
+
+def test_outcomes_by_name():
+    """A head of one's own may return a distribution for each; others take one array."""
+
+    def apply(params, x):
+        return x @ params["w"]
+
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    y = {"size": x[:, 0], "kind": (x[:, 1] > 0).astype(int)}
+    weights = {"w": np.eye(2)}
+
+    def both(z):
+        return {"size": dist.Normal(z[:, 0], 1.0), "kind": dist.Bernoulli(logits=z[:, 1])}
+
+    target = credo.nn.BayesianNetwork(apply, weights, head=both).given(x, y)
+    w = np.array([[0.5, -1.0], [2.0, 0.3]])
+    z = x @ w
+    expected = stats.norm.logpdf(y["size"], z[:, 0]).sum() - np.logaddexp(0.0, -(2 * y["kind"] - 1) * z[:, 1]).sum()
+    with double():
+        found = np.asarray(target.flat().log_likelihood(np.ravel(w)))
+    np.testing.assert_allclose(found.sum(), expected, rtol=1e-6)
+    with pytest.raises(credo.CredoError, match="takes one array of outcomes, and y is a dict of 'kind', 'size'"):
+        credo.nn.BayesianNetwork(apply, weights, head=credo.nn.Gaussian(1.0)).given(x, y)

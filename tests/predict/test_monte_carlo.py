@@ -377,3 +377,21 @@ def test_a_failed_posterior_predicts_numbers_or_a_sentence():
     compared = credo.compare({"known": known, "failed": failed}, held_out=(X, np.zeros(20, int)), show=False)
     assert np.isfinite(compared.loc["known", "log_score"])
     assert np.isnan(compared.loc["failed", "log_score"])
+
+
+def test_as_many_draws_as_the_error_of_the_chains_asks():
+    """Of a network's weights, or of a posterior that stores none, fewer."""
+    positions = np.random.default_rng(2).normal(size=(2, 1_000, 3))
+    target = posterior().target
+    many = Posterior(Draws(positions), target, verdict=Verdict("pass"))
+    assert many.predict(X)._stream.law.width == 1_024
+    assert many.predict(X, MonteCarlo(300))._stream.law.width == 300
+    gaussian = Posterior(Gaussian(np.zeros(3), Dense.from_covariance(np.eye(3))), target, verdict=Verdict("pass"))
+    assert gaussian.predict(X)._stream.law.width == 256
+
+
+def test_sd_and_no_rows():
+    predictive = posterior().predict(X)
+    np.testing.assert_array_equal(predictive.sd, np.sqrt(predictive.variance))
+    with pytest.raises(CredoError, match="x has no rows"):
+        posterior().predict(X[:0])

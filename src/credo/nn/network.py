@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpyro.distributions import Distribution
 
-from credo.model.data import inputs, outcomes
+from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.model.visit import leaf_name
@@ -76,7 +76,12 @@ class BayesianNetwork(Model):
             self._check_outputs(inputs(x, self.groups)[0], outcomes(y) if missing is None else np.asarray(y))
         return super().given(x, y, weights=weights, missing=missing)
 
-    def _check_outputs(self, x, y: np.ndarray) -> None:
+    def _check_outputs(self, x, y) -> None:
+        if isinstance(y, Mapping) and not isinstance(self.network.head, Custom):
+            raise CredoError(
+                f"{type(self.network.head).__name__}() takes one array of outcomes, and y is a dict of "
+                f"{', '.join(map(repr, y))}: give head= a function from the outputs to a dict of distributions."
+            )
         params = jax.eval_shape(self.prior.at_origin)
         try:
             program, z = jax.make_jaxpr(self.network.apply, return_shape=True)(params[WEIGHTS], x)
@@ -105,14 +110,15 @@ class BayesianNetwork(Model):
                 f"{type(self.network.head).__name__}() takes one array of outputs, and the network returns {len(z)}: "
                 "return one of them, or give head= a function of them all."
             )
+        size = num_rows(None, y, None)
         for each in jax.tree.leaves(z):
-            if each.shape[:1] != y.shape[:1]:
+            if each.shape[:1] != (size,):
                 raise CredoError(
-                    f"The network gives outputs of shape {each.shape} for {y.shape[0]} outcomes: it must return one "
+                    f"The network gives outputs of shape {each.shape} for {size} outcomes: it must return one "
                     "row of outputs a row of x."
                 )
         self.network.head.check(z, y)
-        check_alone(self.network.apply, self.start[WEIGHTS], x, program, y.shape[0])
+        check_alone(self.network.apply, self.start[WEIGHTS], x, program, size)
 
     def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:
         """The given weights, and the others where their unconstrained coordinate is zero."""

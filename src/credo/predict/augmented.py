@@ -30,7 +30,7 @@ class Augmented:
     """Predictions at each of ``transforms`` of x, averaged with equal weights.
 
     ``transforms``: functions of all inputs (M, …) that return inputs of the same shapes, row by row; name the identity
-    among them where the row itself should count. ``rule``: by draws, ``MonteCarlo(256)`` where left out.
+    among them where the row itself should count. ``rule``: by draws, ``MonteCarlo()`` where left out.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] * x, 0.1))

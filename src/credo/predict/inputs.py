@@ -35,7 +35,7 @@ def check_inputs(target: Target, x) -> Table:
         if type(target.model) is Model:
             raise CredoError("The model was fitted without inputs x: call predict() without any.")
         x, _ = inputs(x)  # an adapter's model has inputs that its target need not hold
-        return Table(x, num_rows(x, None, None), ())
+        return Table(x, _size(x), ())
     if x is None:
         if target.size == 0:
             raise CredoError(
@@ -50,7 +50,13 @@ def check_inputs(target: Target, x) -> Table:
     may_differ = type(target.model) is not Model and not is_table_for_array  # an adapter's may take inputs by name
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
-    return Table(widened(x), num_rows(x, None, None), new_rows)
+    return Table(widened(x), _size(x), new_rows)
+
+
+def _size(x) -> int:
+    if any(np.shape(leaf)[:1] == (0,) for leaf in jax.tree.leaves(x)):
+        raise CredoError("x has no rows: give at least one to predict for.")
+    return num_rows(x, None, None)
 
 
 def widened(tree):

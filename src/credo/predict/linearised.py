@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 NUM_NODES = 256
-DRAWS_A_NODE = 1  # of the rule: 256 by default, as many as MonteCarlo() takes
+DRAWS_A_NODE = 1  # of the rule: 256 by default
 
 
 @dataclass(frozen=True)

@@ -29,23 +29,30 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 MAX_STORED = 2**25  # numbers: draws of a posterior that stores none are made anew for each chunk of rows above this
+FEW, MANY = (
+    256,
+    1_024,
+)  # draws where the caller does not say: MANY that are stored, of parameters that are not a network's
+LARGE = 1_000  # parameters: as many as a network's
 
 
 @dataclass(frozen=True)
 class MonteCarlo:
     """p(y | x, D) ≈ Σ_s w_s p(y | x, θ_s) over ``num_draws`` draws of the posterior, for any posterior and likelihood.
 
-    Stored draws are thinned evenly; weighted ones are used with their weights, or, where there are more than
-    ``num_draws``, resampled systematically (Kitagawa 1996). A Gaussian, or a product of Normal, Beta and Gamma
-    distributions, is drawn from evenly (Latin hypercubes), each draw by its law exactly. The error of a mean is its
-    epistemic sd / √num_draws, and far less there where the mean is nearly linear in the parameters.
+    ``num_draws``: None for 1,024 stored draws of up to 1,000 parameters, so that predictions add little to the error
+    that the draws have themselves, and for 256 of anything else. Stored draws are thinned evenly; weighted ones are
+    used with their weights, or, where there are more than ``num_draws``, resampled systematically (Kitagawa 1996). A
+    Gaussian, or a product of Normal, Beta and Gamma distributions, is drawn from evenly (Latin hypercubes), each draw
+    by its law exactly. The error of a mean is its epistemic sd / √num_draws, and far less there where the mean is
+    nearly linear in the parameters.
     Unseen group levels are drawn from their conditional prior.
     """
 
-    num_draws: int = 256
+    num_draws: int | None = None
 
     def __post_init__(self):
-        if self.num_draws < 1:
+        if self.num_draws is not None and self.num_draws < 1:
             raise CredoError(f"MonteCarlo needs at least one draw; got num_draws={self.num_draws}.")
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["MixtureLaw", Any]:
@@ -62,19 +69,20 @@ class MonteCarlo:
 
     def _draws(self, kind: Kind, dim: int, key, has_new_levels: bool):
         """(positions (S, dim) or None, key data (S, 2), log weights (S,)). Keys are made without compiling anything."""
-        keys = streams(key, self.num_draws, 0)
+        number = self.num_draws or (MANY if isinstance(kind, Draws) and dim <= LARGE else FEW)
+        keys = streams(key, number, 0)
         if isinstance(kind, Point):
-            repeats = self.num_draws if has_new_levels else 1  # a point knows no new level: its effects are drawn
+            repeats = number if has_new_levels else 1  # a point knows no new level: its effects are drawn
             positions, weights = np.repeat(np.asarray(kind.position)[None], repeats, axis=0), None
         elif isinstance(kind, Draws):
-            positions, weights = _thin(np.asarray(kind.positions).reshape(-1, dim), draw_weights(kind), self.num_draws)
+            positions, weights = _thin(np.asarray(kind.positions).reshape(-1, dim), draw_weights(kind), number)
         else:
             positions, weights = None, None
-            if self.num_draws * dim <= MAX_STORED:
+            if number * dim <= MAX_STORED:
                 generator = np.random.default_rng(stream(key, 3).tolist())
-                positions = stratified_positions(widened(kind), generator, self.num_draws, dim)
+                positions = stratified_positions(widened(kind), generator, number, dim)
                 positions = np.asarray(_positions(kind, keys)) if positions is None else positions
-        size = self.num_draws if positions is None else len(positions)
+        size = number if positions is None else len(positions)
         weights = np.full(size, 1.0 / size) if weights is None else weights
         with np.errstate(divide="ignore"):
             return widened(positions), keys[:size], np.log(weights)

@@ -44,7 +44,7 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
     if rule is None:
         rule = Linearised() if posterior.info.get("predicts") == "linearised" else MonteCarlo()
     if isinstance(rule, type) or not hasattr(rule, "law"):
-        raise CredoError(f"rule is one of MonteCarlo(256), Linearised(), Probit(), Quadrature(); got {rule!r}.")
+        raise CredoError(f"rule is one of MonteCarlo(), Linearised(), Probit(), Quadrature(); got {rule!r}.")
     with double():
         table = check_inputs(posterior.target, x)
         law, rows = law_of(rule, posterior, table, key)
@@ -120,6 +120,11 @@ class Predictive:
     def variance(self):
         """Var(y) = aleatoric + epistemic, the law of total variance. Shape of ``mean``."""
         return over(lambda triple: triple[1] + triple[2], self._moments)
+
+    @property
+    def sd(self):
+        """√variance, in the units of the outcome. Shape of ``mean``."""
+        return over(np.sqrt, self.variance)
 
     @functools.cached_property
     def mutual_information(self):

@@ -73,7 +73,7 @@ class FlowAdam(Optimiser):
         bare = jax.tree.map(lambda m, v: m / (1 - b1**count) / (jnp.sqrt(v / (1 - b2**count)) + 1e-8), m, v)
         affine, layers = (
             jax.tree.map(lambda leaf, rate=rate: direction.step_size * rate * leaf, tree)
-            for tree, rate in zip(bare, (self.affine_rate, self.learning_rate), strict=True)
+            for tree, rate in zip(bare, (self.affine_rate or 0.0, self.learning_rate), strict=True)
         )
         affine = natural if self.affine_rate is None else affine
         return FlowTangent(affine, layers, jnp.zeros_like(direction.step_size)), (speed, m, v, count)
