@@ -77,6 +77,7 @@ def test_another_model_is_a_sentence_and_the_run_is_kept(target, begun):
     changed = {
         "data": credo.Model(PRIOR, likelihood).given(X, Y + 0.1),
         "likelihood": credo.Model(PRIOR, other_likelihood).given(X, Y),
+        "slope": credo.Model(PRIOR, lambda params, x: likelihood({**params, "slope": -params["slope"]}, x)).given(X, Y),
         "prior": credo.Model({**PRIOR, "slope": dist.Normal(0.0, 2.0)}, likelihood).given(X, Y),
         "parameters": credo.Model({**PRIOR, "more": dist.Normal(0.0, 1.0)}, likelihood).given(X, Y),
     }

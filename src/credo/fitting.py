@@ -15,7 +15,7 @@ from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_s
 from credo.journal import read_identity
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
-from credo.model.fingerprint import check, fingerprint
+from credo.model.fingerprint import check, fingerprint, probe
 from credo.model.target import Target
 from credo.posterior.files import load
 from credo.posterior.posterior import Posterior, as_key
@@ -208,7 +208,7 @@ def _position_of(target: Target, params: Mapping[str, Any]):
 def _identity(target: Target, method: Method, key, precision: str | None, start) -> dict[str, Any]:
     """What a checkpoint is of. ``start``: a posterior, which is no text and left out, or positions, or None."""
     with double():
-        known = fingerprint(target, np.zeros(target.dim))
+        known = fingerprint(target, probe(target))
     key_data = np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
     return {
         "target": known,

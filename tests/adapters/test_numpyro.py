@@ -479,3 +479,20 @@ def test_several_inputs_by_name():
         target = from_numpyro(two_inputs, Y, Y, Y).given()
         found = target.likelihood_distribution({"a": 2.0}, {"x": np.ones(2), "z": np.array([0.0, 1.0])})
         np.testing.assert_allclose(found.loc, [2.0, 3.0])
+
+
+def test_after_numpyro_has_sampled_from_the_same_arrays():
+    """Its chains leave float32 copies of them behind, which JAX would take for ours."""
+    x, y = np.linspace(-1.0, 1.0, 6), np.linspace(0.0, 2.0, 6)
+
+    def line(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    chains = numpyro.infer.MCMC(numpyro.infer.NUTS(line), num_warmup=5, num_samples=5, progress_bar=False)
+    chains.run(jax.random.key(0), x, y)
+    target = from_numpyro(line, x, y).given()
+    with double():
+        found = float(target.log_density(target.structure.unravel(jnp.array([0.5]))))
+    expected = stats.norm.logpdf(0.5) + stats.norm.logpdf(y, 0.5 * x).sum()
+    assert abs(found - expected) < 1e-9

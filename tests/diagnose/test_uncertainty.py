@@ -107,6 +107,12 @@ def test_negative_log_likelihood():
     assert calibration.negative_log_likelihood(np.array([0.0]), np.array([1])) == np.inf
 
 
+@pytest.mark.parametrize("y", [[2, 1, 2], [-1, 0, 1], [[1], [0], [1]], [np.nan, 0, 1], [1.7, 0, 1], [1, 0]])
+def test_negative_log_likelihood_of_what_are_no_labels(y):
+    with pytest.raises(CredoError, match=r"Labels are 0 to 1|one label a row"):
+        calibration.negative_log_likelihood(np.array([0.9, 0.2, 0.6]), np.array(y))
+
+
 # ranking ------------------------------------------------------------------------------------------------------------
 
 

@@ -191,6 +191,26 @@ def test_too_many_distinct_values_are_no_classes():
         read_table(frame(a=np.arange(30.0), y=[f"n{i}" for i in range(30)]), "y")
 
 
+def test_a_cell_that_is_no_number_is_named():
+    y = [*map(str, np.arange(30.0)), "n/a?"]
+    with pytest.raises(CredoError, match="holds numbers, but for 1 of its 31 distinct values .the first is 'n/a.'"):
+        read_table(frame(a=np.arange(31.0), y=y), "y")
+
+
+@pytest.mark.parametrize("header", ["y,a,a", "y,y,a", "y, a,a "])
+def test_a_file_with_two_columns_of_one_name(header, tmp_path):
+    with pytest.raises(CredoError, match="has two columns named '[ay]': rename one"):
+        read_table(csv(tmp_path, f"{header}\n1.5,2,3\n-2.5,3,4\n0,4,4\n"), "y")
+
+
+def test_an_outcome_does_not_explain_itself():
+    table = frame(a=[1.0, 2.0, 3.5], y=[1.0, 2.5, 3.0])
+    for formula in ("y ~ a + y", "log(y) ~ a + y", "y ~ a + I(y**2)"):
+        with pytest.raises(CredoError, match="explains 'y' by itself"):
+            read_table(table, formula=formula)
+    assert read_table(table, formula="y ~ .").columns == read_table(table, formula="y ~ a").columns
+
+
 def test_numbers_as_classes_keep_their_order():
     table = read_table(frame(a=np.arange(4.0), y=[10, 9, 2, 10]), "y", "categorical")
     assert table.classes == ("2", "9", "10")

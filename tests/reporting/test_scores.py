@@ -134,3 +134,14 @@ def test_angles_are_scored_by_their_density_alone():
     assert "crps" not in table or np.isnan(table.loc["laplace", "crps"])
     with pytest.raises(credo.CredoError, match="no PIT value"):
         credo.diagnose.pit(posterior.predict(FAR), 0.3 * FAR)
+
+
+def test_parameters_of_other_shapes_are_not_compared():
+    def fitted(size):
+        model = credo.Model(
+            {"w": dist.Normal(0.0, 1.0).expand([size])}, lambda p, x: dist.Normal(p["w"].sum() * x, 1.0)
+        )
+        return credo.fit(model.given(np.ones(4), np.ones(4)), credo.MAP())
+
+    with pytest.raises(credo.CredoError, match=r"'w' has shape \(2,\) in 'a' and \(3,\) in 'b'"):
+        credo.compare({"a": fitted(2), "b": fitted(3)}, show=False)

@@ -170,10 +170,13 @@ def is_array(leaf) -> bool:
 
 
 def as_double(leaf):
-    """Floats in double precision, arrays of JAX as NumPy's; everything else as it is."""
+    """Floats in double precision, arrays of JAX as NumPy's; everything else as it is.
+
+    A copy: JAX 0.10 may hand compiled code the float32 buffer that NumPyro made of the same array before.
+    """
     if not is_array(leaf) or isinstance(leaf, Tracer) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf
-    return np.asarray(leaf, np.float64 if jnp.issubdtype(leaf.dtype, np.floating) else None)
+    return np.array(leaf, np.float64 if jnp.issubdtype(leaf.dtype, np.floating) else None)
 
 
 def first_line(error: Exception) -> str:

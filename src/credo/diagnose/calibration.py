@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-NUM_BINS = 10
+from credo.diagnose.reliability import NUM_BINS, check_classes
 
 
 def brier(probs: Float[np.ndarray, "M K"], y: Int[np.ndarray, " M"]) -> float:
@@ -48,8 +48,11 @@ def coverage(low: Float[np.ndarray, " M"], high: Float[np.ndarray, " M"], y: Flo
 
 
 def negative_log_likelihood(probs: Float[np.ndarray, "*M"], y: Int[np.ndarray, " M"]) -> float:
-    """The mean of −log p(y) in nats; ``probs`` (M,) of 1, or (M, K). Infinite where what happened was impossible."""
-    probs, y = np.asarray(probs), np.asarray(y).astype(int)
+    """The mean of −log p(y) in nats; ``probs`` (M,) of 1, or (M, K). Infinite where what happened was impossible.
+
+    Raises CredoError as ``calibration_error`` does.
+    """
+    probs, y = check_classes(probs, y)
     of_outcome = np.where(y == 1, probs, 1.0 - probs) if probs.ndim == 1 else probs[np.arange(len(y)), y]
     with np.errstate(divide="ignore"):
         return float(-np.mean(np.log(of_outcome)))

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from credo.diagnose.calibration import NUM_BINS
 from credo.status import CredoError
 
+NUM_BINS = 10
 NUM_SIMULATIONS = 400  # of the outcomes: the floor's mean is then known to 5 % of its sd
 MAX_NUMBERS = 2**22  # drawn at once
 

@@ -36,12 +36,12 @@ def column_sentence(x) -> str | None:
 def outcome_sentence(y) -> str | None:
     """Of real outcomes that are all the same."""
     for leaf in jax.tree.leaves(y):
-        if np.issubdtype(np.asarray(leaf).dtype, np.floating) and len(leaf) > 1 and np.ndim(leaf) == 1:
-            if np.all(leaf == leaf[0]):
-                return (
-                    f"All {len(leaf):,} outcomes are {leaf[0]:g}: the smaller a noise that is unknown, the likelier they "
-                    "are, without end. Fix the noise, or give it a prior that keeps away from zero."
-                )
+        is_real = np.ndim(leaf) == 1 and np.issubdtype(np.asarray(leaf).dtype, np.floating)
+        if is_real and len(leaf) > 1 and np.all(leaf == leaf[0]):
+            return (
+                f"All {len(leaf):,} outcomes are {leaf[0]:g}: the smaller a noise that is unknown, the likelier they "
+                "are, without end. Fix the noise, or give it a prior that keeps away from zero."
+            )
     return None
 
 

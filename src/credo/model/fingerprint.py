@@ -67,6 +67,17 @@ def fingerprint(target: Target, position) -> dict:
     }
 
 
+def probe(target: Target) -> np.ndarray:
+    """A position (dim,) at which a change of the model shows: no coordinate is zero, where slopes say nothing.
+
+    The origin, where the density is not finite there.
+    """
+    random = np.random.default_rng(0)
+    position = random.choice([-1.0, 1.0], target.dim) * np.round(random.uniform(0.05, 0.3, target.dim), 2)
+    is_finite = np.isfinite(_log_density(target.flat(), jnp.asarray(position)))
+    return position if is_finite else np.zeros(target.dim)
+
+
 def check(recorded: Mapping, model: Target | Model) -> None:
     """CredoError, naming the first difference, where ``model`` is not the one that ``recorded`` describes."""
     target = model if isinstance(model, Target) else None

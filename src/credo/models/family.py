@@ -115,6 +115,12 @@ def _encode_classes(outcome, family: Family, target: str) -> tuple[np.ndarray, t
             )
         raise CredoError(f"{target!r} has {len(classes)} classes; bernoulli takes two: use --family categorical.")
     if len(classes) > MAX_CLASSES and len(classes) > len(values) / 10:
+        others = [str(value) for value in classes if not _is_numeral(value)]
+        if 0 < len(others) < len(classes) / 2:
+            raise CredoError(
+                f"{target!r} holds numbers, but for {len(others)} of its {len(classes)} distinct values (the first is "
+                f"{others[0]!r}): write a number there, or leave the cell empty and the row out (missing='drop')."
+            )
         raise CredoError(
             f"{target!r} has {len(classes)} distinct values in {len(values)} rows, too many to be classes: choose "
             "gaussian or poisson for numbers, or another outcome column."

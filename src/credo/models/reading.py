@@ -62,7 +62,10 @@ def _separator(path: Path) -> str:
         separator = "," if "," in header else next((mark for mark in SEPARATORS if mark in header), ",")
         file.seek(0)
         lines = csv.reader(file, delimiter=separator, skipinitialspace=True)
-        width = len(next(lines, []))
+        names = [field.strip() for field in next(lines, [])]
+        width, twice = len(names), next((name for name in names if name and names.count(name) > 1), None)
+        if twice is not None:  # pandas would give them other names
+            raise CredoError(f"{path.name} has two columns named {twice!r}: rename one.")
         for fields in lines:
             if fields and len(fields) != width:
                 raise _unreadable(path, f"line {lines.line_num} has {len(fields)} fields and the header {width}")

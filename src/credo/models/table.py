@@ -239,7 +239,13 @@ def _used(name: str, frame, target: str, parts: Formula | None, exposure: str | 
     if any(term == "." for term in parts.fixed.split()):
         parts = parts.with_columns([c for c in frame.columns if c not in outcome and c != exposure])
     texts = [parts.fixed, *(group.inner for group in parts.groups), *(f"0 + {text}" for text in parts.offsets)]
-    wanted = {*outcome, *grouping, *(column for text in texts for column in required_columns(text, frame))}
+    predictors = {*grouping, *(column for text in texts for column in required_columns(text, frame))}
+    both = next((column for column in outcome if column in predictors), None)
+    if both is not None:
+        raise CredoError(
+            f"The formula explains {both!r} by itself: leave it out after the tilde, where a dot stands for all others."
+        )
+    wanted = {*outcome, *predictors}
     return [column for column in frame.columns if column in wanted or column == exposure]
 
 

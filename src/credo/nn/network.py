@@ -117,7 +117,8 @@ class BayesianNetwork(Model):
                     f"The network gives outputs of shape {each.shape} for {size} outcomes: it must return one "
                     "row of outputs a row of x."
                 )
-        self.network.head.check(z, y)
+        if not isinstance(y, Mapping):
+            self.network.head.check(z, y)
         check_alone(self.network.apply, self.start[WEIGHTS], x, program, size)
 
     def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:

@@ -50,8 +50,9 @@ def compare(
 
 
 def check_alike(posteriors: Mapping[str, Posterior]) -> None:
-    """CredoError where the posteriors have other parameters than the first."""
+    """CredoError where the posteriors have other parameters than the first, or parameters of other shapes."""
     names = {name: [leaf.name for leaf in p.target.structure.leaves] for name, p in posteriors.items()}
+    shapes = {name: {leaf.name: leaf.shape for leaf in p.target.structure.leaves} for name, p in posteriors.items()}
     first = next(iter(posteriors))
     other = next((name for name in names if names[name] != names[first]), None)
     if other is not None:
@@ -60,6 +61,14 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
             f"{', '.join(names[first][:6])} and {other!r} has {', '.join(names[other][:6])}. Compare models by their "
             "evidence instead."
         )
+    for name, own in shapes.items():
+        wrong = next((leaf for leaf in own if own[leaf] != shapes[first][leaf]), None)
+        if wrong is not None:
+            raise CredoError(
+                f"A comparison sets approximations of one posterior side by side: {wrong!r} has shape "
+                f"{shapes[first][wrong]} in {first!r} and {own[wrong]} in {name!r}. Compare models by their evidence "
+                "instead."
+            )
 
 
 def tabulate(

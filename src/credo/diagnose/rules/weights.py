@@ -15,6 +15,18 @@ WEIGHTS: dict[str, Rule] = {
         "in the wrong place for the target. Use NUTS(), or a richer approximation as the proposal.",
         "take at least 30 draws, and look for draws at which the log density is not finite",
     ),
+    "bent_pareto_k": Rule(
+        "pareto_k of an approximation that is not Gaussian, by up to 16 rounds of draws: flows follow a funnel so far "
+        "down that what lies beyond is hardly met",
+        "at most",
+        0.6,
+        ANY,
+        "this library",
+        "The Pareto k-hat of an approximation that bends is {value:.2f} (0.6 passes): it may end in a part of the "
+        "posterior that gets ever narrower, where draws hardly come. Reparameterise that part (non-centred group "
+        "effects), or compare with NUTS().",
+        "take at least 30 draws, and look for draws at which the log density is not finite",
+    ),
     "variance_share": Rule(
         "spread of placed particles as a share of the target's, by Stein's identity",
         "at least",

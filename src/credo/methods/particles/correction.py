@@ -54,8 +54,11 @@ def correct(
     target: Target,
     deadline: float = np.inf,
     most_rounds: int = MOST_ROUNDS,
+    least_rounds: int = 1,
 ) -> Corrected:
     """``draw(i)``: the i-th round of draws of ``kind`` with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
+
+    ``least_rounds``: that are drawn before anything is judged, where so many are affordable.
 
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
     after ``deadline``, by ``time.monotonic()``, but the first round.
@@ -64,6 +67,8 @@ def correct(
     size, dim = rounds[0][0].shape
     affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(bytes_of((target.x, target.y)), 1))
     most = max(size, min(most_rounds * size, MOST_NUMBERS // dim, affordable))
+    while len(rounds) < min(least_rounds, most // size) and time.monotonic() < deadline:
+        rounds.append(draw(len(rounds)))
     while True:
         u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
         num_draws = len(u)
