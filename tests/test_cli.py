@@ -85,6 +85,14 @@ def test_predicts_new_rows_by_the_trusted_method(table, tmp_path, monkeypatch, c
     assert run(monkeypatch, tmp_path, *point) == 0
     np.testing.assert_allclose(pd.read_csv(predictions)["epistemic sd"], 0.0, atol=1e-9)
 
+    twice = tmp_path / "twice.csv"
+    pd.read_csv(new).assign(sd=7.0).to_csv(twice, index=False)
+    assert run(monkeypatch, tmp_path, "predict", str(out), str(twice), "--out", str(predictions)) == 0
+    again = pd.read_csv(predictions)
+    assert again["sd (given)"].tolist() == [7.0] * len(again)
+    np.testing.assert_allclose(again["sd"], np.sqrt(predictive.variance), rtol=1e-12)
+    assert "written as sd (given)" in " ".join(capsys.readouterr().out.split())
+
     good = predictions.read_bytes()
     for text, sentence in (
         ("first,second\n1,2\n", "no column 'colour'"),

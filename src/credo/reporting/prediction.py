@@ -37,9 +37,12 @@ def predict_table(source: Path, new: str, out: Path, *, missing: str | None = No
     posterior = load(path, prepared.model)
     predictive = posterior.predict(x)
     columns = prediction_columns(predictive, prepared)
-    table = frame.assign(**columns)
+    given = {name: f"{name} (given)" for name in columns if name in frame.columns}
+    table = frame.rename(columns=given).assign(**columns)
     write_text_atomically(out, table.to_csv(index=False))
     terminal = Terminal()
+    if given:
+        terminal.say(f"Columns of {new} that are named as predictions are written as {', '.join(given.values())}.")
     for note in notes:
         terminal.say(note)
     if posterior.verdict.status != "pass":
