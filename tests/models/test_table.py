@@ -191,6 +191,24 @@ def test_too_many_distinct_values_are_no_classes():
         read_table(frame(a=np.arange(30.0), y=[f"n{i}" for i in range(30)]), "y")
 
 
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ([f"{i}:30" for i in range(12)], "holds times of day .the first is '0:30'"),
+        ([f"${i}.13" for i in range(12)], "holds numbers written as text .the first is '.0.13'"),
+        ([f"{i},347" for i in range(12)], "holds numbers written as text .the first is '0,347'"),
+        ([f"{i} %" for i in range(12)], "holds numbers written as text .the first is '0 %'"),
+    ],
+)
+def test_numbers_and_times_as_text(texts, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        read_table(frame(a=texts, y=np.arange(12.0)), "y")
+
+
+def test_a_few_amounts_are_levels():
+    assert read_table(frame(a=["10 %", "20 %"] * 6, y=np.arange(12.0)), "y").columns == ("a=20 %",)
+
+
 def test_a_cell_that_is_no_number_is_named():
     y = [*map(str, np.arange(30.0)), "n/a?"]
     with pytest.raises(CredoError, match="holds numbers, but for 1 of its 31 distinct values .the first is 'n/a.'"):

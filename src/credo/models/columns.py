@@ -15,6 +15,9 @@ MAX_LEVELS = 100  # of a text column that is coded by indicators
 DATE = (
     r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4})([ T].*)?"
 )
+TIME = r"\s*\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*([AaPp][Mm])?\s*"
+AMOUNT = r"\s*-?[$€£¥]?\s?-?\d[\d,.' ]*\s?[%€$£¥]?\s*"  # with a currency, thousands apart, a decimal comma
+FEW_AMOUNTS = 10  # written so may be levels, such as doses
 
 
 def is_numeric(column) -> bool:
@@ -48,6 +51,11 @@ def _kind(name: str, column) -> Levels | None:
             f"Column {name!r} holds dates (the first is {texts[0]!r}), which are no numbers and no levels: turn it "
             "into numbers (days since a start, the month), drop it, or leave it out by a formula."
         )
+    if len(texts) and texts.str.fullmatch(TIME).mean() > 0.9:
+        raise CredoError(
+            f"Column {name!r} holds times of day (the first is {texts[0]!r}), which are no numbers and no levels: turn "
+            "it into hours, or into the sine and cosine of its angle on the clock, or drop it."
+        )
     numbers: Any = pd.to_numeric(texts, errors="coerce")
     share = float(numbers.notna().mean()) if len(texts) else 0.0
     if 0.5 < share < 1:
@@ -56,7 +64,13 @@ def _kind(name: str, column) -> Levels | None:
             f"Column {name!r} holds text where numbers belong: {len(words)} of {len(texts)} values are no numbers "
             f"(the first is {texts[words[0]]!r}). Correct them, or leave them empty and drop those rows."
         )
-    return tuple(np.unique(texts).tolist())
+    levels = np.unique(texts)
+    if len(levels) > FEW_AMOUNTS and share <= 0.5 and texts.str.fullmatch(AMOUNT).mean() > 0.9:
+        raise CredoError(
+            f"Column {name!r} holds numbers written as text (the first is {texts[0]!r}): write them bare, with a "
+            "decimal point and no mark between thousands, or drop the column."
+        )
+    return tuple(levels.tolist())
 
 
 def read_columns(frame, kinds: Kinds):
