@@ -15,14 +15,14 @@ WEIGHTS: dict[str, Rule] = {
         "in the wrong place for the target. Use NUTS(), or a richer approximation as the proposal.",
         "take at least 30 draws, and look for draws at which the log density is not finite",
     ),
-    "bent_pareto_k": Rule(
-        "pareto_k of an approximation that is not Gaussian, by up to 16 rounds of draws: flows follow a funnel so far "
+    "flow_pareto_k": Rule(
+        "pareto_k of a flow in more than one dimension, by up to 16 rounds of draws: it may follow a funnel so far "
         "down that what lies beyond is hardly met",
         "at most",
         0.6,
         ANY,
         "this library",
-        "The Pareto k-hat of an approximation that bends is {value:.2f} (0.6 passes): it may end in a part of the "
+        "The Pareto k-hat of a flow is {value:.2f} (0.6 passes): it may end in a part of the "
         "posterior that gets ever narrower, where draws hardly come. Reparameterise that part (non-centred group "
         "effects), or compare with NUTS().",
         "take at least 30 draws, and look for draws at which the log density is not finite",

@@ -7,7 +7,7 @@ from credo.methods.vi.deterministic.dadvi import DADVI
 from credo.methods.vi.distance import Divergences, divergences
 from credo.methods.vi.families.blocks import Blocks
 from credo.methods.vi.families.factors import Beta, Dirichlet, Gamma
-from credo.methods.vi.families.flow import Flow, FlowAdam, NeuralSpline, RealNVP
+from credo.methods.vi.families.flow import Flow, NeuralSpline, RealNVP
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
@@ -25,6 +25,7 @@ from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.fisher import FisherDivergence
 from credo.methods.vi.objectives.inclusive import InclusiveKL
 from credo.methods.vi.objectives.powers import ChiUpper, ImportanceWeighted, Renyi
+from credo.methods.vi.optimisers.flow_adam import FlowAdam
 from credo.methods.vi.optimisers.momentum import Momentum
 from credo.methods.vi.pathfinder.pathfinder import Pathfinder
 

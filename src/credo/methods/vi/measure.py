@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -15,12 +16,12 @@ from credo.methods.particles.points import Weighed
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.upper import evidence_upper
 from credo.model.target import Target
-from credo.posterior.kinds import Gaussian, Kind
+from credo.posterior.kinds import Flow, Kind
 from credo.status import Estimate
 
 ELBO_ERROR = 0.05  # nats: half of what the verdict asks
 MAX_ROUNDS = 32  # of ``num_draws`` draws
-BENT_ROUNDS = 16  # of a q that is bent: it may follow a funnel so far down that few draws meet what it misses
+FLOW_ROUNDS = 16  # of a flow: it may follow a funnel so far down that few draws meet what it misses
 CHEAP = 4  # a gradient keeps what its value passed through: so many fewer at once
 
 
@@ -68,9 +69,9 @@ def assess(
         rounds.append(log_weights)
         return u, log_weights
 
-    can_bend = target.dim > 1 and not isinstance(q, Gaussian)
-    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, BENT_ROUNDS if can_bend else 1)
-    figures = corrected.figures | ({"bent_pareto_k": corrected.figures["pareto_k"]} if can_bend else {})
+    is_flow = target.dim > 1 and _has_flow(q)
+    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, FLOW_ROUNDS if is_flow else 1)
+    figures = corrected.figures | ({"flow_pareto_k": corrected.figures["pareto_k"]} if is_flow else {})
     error = estimate(rounds[0]).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1
     while len(rounds) < num_rounds and time.monotonic() < deadline:
@@ -78,6 +79,12 @@ def assess(
     log_weights = np.concatenate(rounds)
     upper = evidence_upper(log_weights, corrected.figures["pareto_k"])
     return Measured(estimate(log_weights), figures, upper)
+
+
+def _has_flow(q: Kind) -> bool:
+    """Whether q, or a part of it, is a flow."""
+    parts = jax.tree.leaves(q, is_leaf=lambda node: isinstance(node, Flow))
+    return any(isinstance(part, Flow) for part in parts)
 
 
 def _log_density(target: Target, u):

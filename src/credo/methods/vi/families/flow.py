@@ -3,24 +3,20 @@
     T(z) = m + S f_L(… f_1(z)),  z ~ N(0, I);  a tangent is that of the Gaussian (m, S), and one number for each of the
     networks' weights, which are added to them
 
-so that a fit begins at the best Gaussian and can only gain. The weights, whose information nobody knows, move by Adam,
-with steps in proportion to the step size of the ascent. Splines act near the Gaussian, which moves by natural gradients
-with momentum, as it does without them. Affine layers do themselves what the Gaussian does: its information is no longer
-q's, natural gradients overshoot where q is much narrower than the Gaussian, and it moves by Adam too.
+so that a fit begins at the best Gaussian and can only gain.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from credo.compiling import brief
 from credo.methods.vi.families.family import Draw, Family
 from credo.methods.vi.families.full_rank import FullRank
-from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.optimisers.flow_adam import FlowAdam, FlowTangent
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.model.structure import Structure
 from credo.normals import normal
@@ -33,56 +29,6 @@ from credo.status import CredoError
 
 LARGEST_STEP = 0.03  # ρ: of the Gaussian, which begins at its best; FlowAdam's learning rate is in units of it
 MOST_DRAWS, NUMBERS = 4_096, 4_000_000  # of the draws that a flow's moments are taken from
-
-
-class FlowTangent(NamedTuple):
-    """``step_size``: not a coordinate; how the optimiser learns of the ascent's."""
-
-    affine: Any
-    layers: Any
-    step_size: Float[Array, ""]
-
-
-@dataclass(frozen=True)
-class FlowAdam(Optimiser):
-    """Adam (Kingma & Ba 2015, algorithm 1) for the weights, with ρ g their direction:
-
-        m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  step = ρ · learning_rate · m̂ / (v̂^½ + ε)
-
-    ``learning_rate``: of a weight in one step at ρ = 1. ``affine_rate``: that of the Gaussian's tangent; None for
-    momentum along natural gradients. ``decay``, ``decay_of_squares``: β₁ and β₂.
-    """
-
-    learning_rate: float = 0.3
-    affine_rate: float | None = None
-    decay: float = 0.9
-    decay_of_squares: float = 0.99
-
-    def start(self, rest: FlowTangent):
-        natural, adapted = self._shared(rest)
-        return Momentum(self.decay).start(natural), adapted, adapted, jnp.zeros_like(rest.step_size)
-
-    def update(self, direction: FlowTangent, state):
-        speed, m, v, count = state
-        natural, adapted = self._shared(direction)
-        natural, speed = Momentum(self.decay).update(natural, speed)
-        b1, b2, count = self.decay, self.decay_of_squares, count + 1
-        g = jax.tree.map(lambda g: g / direction.step_size, adapted)
-        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, m, g)
-        v = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), v, g)
-        bare = jax.tree.map(lambda m, v: m / (1 - b1**count) / (jnp.sqrt(v / (1 - b2**count)) + 1e-8), m, v)
-        affine, layers = (
-            jax.tree.map(lambda leaf, rate=rate: direction.step_size * rate * leaf, tree)
-            for tree, rate in zip(bare, (self.affine_rate or 0.0, self.learning_rate), strict=True)
-        )
-        affine = natural if self.affine_rate is None else affine
-        return FlowTangent(affine, layers, jnp.zeros_like(direction.step_size)), (speed, m, v, count)
-
-    def _shared(self, tangent: FlowTangent):
-        """What moves by natural gradients, and what by Adam: the Gaussian, or (), and the layers."""
-        if self.affine_rate is None:
-            return tangent.affine, ((), tangent.layers)
-        return (), (tangent.affine, tangent.layers)
 
 
 @dataclass(frozen=True)
