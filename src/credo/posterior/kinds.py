@@ -89,6 +89,11 @@ class Flow(Kind):
             log_det = log_det + more
         return jnp.asarray(self.affine.mean) + self.affine.scale.matvec(z), log_det
 
+    def push(self, z: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+        """(u, log q(u)) of u = T(z): log N(z; 0, I) − log|du/dz|, which needs no inverse."""
+        u, log_det = self.forward(z)
+        return u, -0.5 * jnp.dot(z, z) - 0.5 * z.size * jnp.log(2.0 * jnp.pi) - log_det
+
     def inverse(self, u: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
         """(z, log|dz/du|)."""
         z, log_det = self.affine.scale.solve(u - self.affine.mean), -jnp.asarray(self.affine.scale.log_det())

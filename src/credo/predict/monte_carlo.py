@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 MAX_STORED = 2**25  # numbers: draws of a posterior that stores none are made anew for each chunk of rows above this
-FEW, MANY = (
-    256,
-    1_024,
-)  # draws where the caller does not say: MANY that are stored, of parameters that are not a network's
+FEW = 256  # draws where the caller does not say
+MANY = 1_024  # that are stored, of parameters that are not a network's
 LARGE = 1_000  # parameters: as many as a network's
 
 

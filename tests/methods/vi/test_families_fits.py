@@ -7,6 +7,7 @@ import pytest
 
 import credo
 from contract import check_protocol
+from credo.diagnose.verdict import judge
 from credo.posterior.flow.affine import AffineCoupling
 from credo.posterior.flow.spline import SplineCoupling
 from credo.posterior.kinds import Flow as FlowKind
@@ -90,6 +91,12 @@ def test_flows_follow_bends_and_necks(density, names, log_z):
     target = credo.Model.from_log_density(density, dict.fromkeys(names, dist.constraints.real)).given()
     posterior = credo.fit(target, credo.ADVI(family=credo.vi.Flow()), key=1, progress=False)
     assert -0.05 < posterior.log_evidence.value - log_z < 3 * posterior.log_evidence.error
+    assert posterior.verdict.figures["flow_pareto_k"] == posterior.verdict.figures["pareto_k"]
+
+
+def test_a_flow_passes_by_a_lower_k_hat():
+    assert judge({"pareto_k": 0.65}).status == "pass"
+    assert judge({"pareto_k": 0.65, "flow_pareto_k": 0.65}).status == "doubtful"
 
 
 def test_a_flow_of_one_coordinate_is_bent():

@@ -191,11 +191,8 @@ def log_widening(z: Float[np.ndarray, "S dim"], every: int) -> Float[np.ndarray,
 
 @brief
 def _push_and_weigh(kind: Flow, target: Target, z):
-    """u = T(z); log q(u) = log N(z; 0, I) − log|T'(z)| needs no inverse."""
-
     def one(z):
-        u, log_det = kind.forward(z)
-        log_q = -0.5 * jnp.dot(z, z) - 0.5 * z.size * jnp.log(2.0 * jnp.pi) - log_det
+        u, log_q = kind.push(z)
         return u, target.log_density(u) - log_q
 
     return jax.vmap(one)(z)

@@ -150,8 +150,7 @@ class Flow(Family):
         return Draw(u, q.log_prob_u(u))
 
     def settled(self, q: FlowKind, z) -> Draw:
-        u, log_det = q.forward(z)  # and no inverse
-        return Draw(u, -0.5 * jnp.dot(z, z) - 0.5 * z.size * jnp.log(2.0 * jnp.pi) - log_det)
+        return Draw(*q.push(z))
 
     def entropy(self, q: FlowKind, tangent: FlowTangent):
         return None
