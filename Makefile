@@ -11,6 +11,9 @@ PACKAGE := pyproject.toml src/credo/_version.py
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 # How the core tests compile; `make unit QUICKEST=` compiles as users do.
 QUICKEST = XLA_FLAGS="$$($(BIN)/python tests/xla_flags.py)"
+# Half of a test's time is compilation: what any worker has compiled, or an earlier run, is read from COMPILED.
+COMPILED ?= $(abspath $(VENV))/compiled
+REUSED = JAX_COMPILATION_CACHE_DIR=$(COMPILED) JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 
 export MPLBACKEND ?= Agg
 
@@ -40,14 +43,14 @@ lint: $(VENV)/.develop
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(VENV)/.develop
-	$(QUICKEST) $(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
+	$(QUICKEST) $(REUSED) $(PYTEST) -m "not slow and not oracle and not scale" $(PYTEST_ARGS)
 
 shapes: $(VENV)/.develop
-	$(QUICKEST) $(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
+	$(QUICKEST) $(REUSED) $(PYTEST) -m "not slow and not oracle and not scale" --jaxtyping-packages=credo,beartype.beartype $(PYTEST_ARGS)
 
 # pytest leaves with 5 where no test carries the marker.
 slow: $(VENV)/.oracles
-	$(PYTEST) -m "slow or oracle" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(REUSED) $(PYTEST) -m "slow or oracle" $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 scale: $(VENV)/.develop
 	$(BIN)/python -m pytest -m scale $(PYTEST_ARGS)
