@@ -219,6 +219,16 @@ def test_compare_of_different_models():
         credo.compare({"a": first, "b": other})
 
 
+def test_compare_of_different_data():
+    """Single precision of the same data is the same data."""
+    first = credo.fit(MODEL.given(X, Y), credo.MAP())
+    single = credo.fit(MODEL.given(X, Y), credo.MAP(), precision="float32")
+    fewer = credo.fit(MODEL.given(X[:-5], Y[:-5]), credo.MAP())
+    credo.compare({"a": first, "b": single}, show=False)
+    with pytest.raises(CredoError, match="'a' and 'c' were fitted to different y"):
+        credo.compare({"a": first, "c": fewer}, show=False)
+
+
 def test_loading_with_another_prior(tmp_path):
     credo.fit(MODEL.given(X, Y), credo.Laplace()).save(tmp_path / "p.credo")
     wider = Model({"w": dist.Normal(0.0, 5.0).expand([3])}, logits)

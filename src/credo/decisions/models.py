@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -56,7 +55,7 @@ def model_probabilities(
     evidences = [_evidence(name, posterior) for name, posterior in posteriors.items()]
     first = posteriors[names[0]].target
     for name in names[1:]:
-        if not _same_data(first, posteriors[name].target):
+        if not first.shares_outcomes(posteriors[name].target):
             raise CredoError(
                 f"{names[0]!r} and {name!r} are posteriors of different y: evidences compare models of the same data."
             )
@@ -128,10 +127,3 @@ def _prior(names: tuple[str, ...], prior: Mapping[str, float] | None) -> np.ndar
     if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and weights.sum() > 0):
         raise CredoError(f"Prior weights of models are not negative, and one is positive; got {dict(prior)}.")
     return weights / weights.sum()
-
-
-def _same_data(one, other) -> bool:
-    if one.y is None or other.y is None:
-        return one.y is None and other.y is None
-    first, second = jax.tree.leaves((one.y, one.weights)), jax.tree.leaves((other.y, other.weights))
-    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

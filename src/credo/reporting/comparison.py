@@ -50,7 +50,7 @@ def compare(
 
 
 def check_alike(posteriors: Mapping[str, Posterior]) -> None:
-    """CredoError where the posteriors have other parameters than the first, or parameters of other shapes."""
+    """CredoError where posteriors have other parameters than the first, of other shapes, or are given other outcomes."""
     names = {name: [leaf.name for leaf in p.target.structure.leaves] for name, p in posteriors.items()}
     shapes = {name: {leaf.name: leaf.shape for leaf in p.target.structure.leaves} for name, p in posteriors.items()}
     first = next(iter(posteriors))
@@ -68,6 +68,13 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
                 f"A comparison sets approximations of one posterior side by side: {wrong!r} has shape "
                 f"{shapes[first][wrong]} in {first!r} and {own[wrong]} in {name!r}. Compare models by their evidence "
                 "instead."
+            )
+    here = {name: p.target for name, p in posteriors.items() if p.target.y is not None}  # not out of memory
+    for name, target in here.items():
+        if not target.shares_outcomes(here[next(iter(here))]):
+            raise CredoError(
+                f"A comparison sets approximations of one posterior side by side: {next(iter(here))!r} and {name!r} "
+                "were fitted to different y or weights. Fit both to the same rows."
             )
 
 
