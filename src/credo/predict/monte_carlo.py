@@ -16,8 +16,9 @@ from credo.algorithm import as_key, stream, streams
 from credo.linalg.operator import Stored
 from credo.model.heads import Head
 from credo.model.target import Target
-from credo.posterior.kinds import Draws, Kind, Point
+from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.marginals import draw_weights
+from credo.posterior.product import Product
 from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
 from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_STORED = 2**25  # numbers: draws of a posterior that stores none are made anew for each chunk of rows above this
 FEW = 256  # draws where the caller does not say
-MANY = 1_024  # that are stored, of parameters that are not a network's
+MANY = 1_024  # that are stored or independent, of parameters that are not a network's
 LARGE = 1_000  # parameters: as many as a network's
 
 
@@ -38,8 +39,8 @@ LARGE = 1_000  # parameters: as many as a network's
 class MonteCarlo:
     """p(y | x, D) ≈ Σ_s w_s p(y | x, θ_s) over ``num_draws`` draws of the posterior, for any posterior and likelihood.
 
-    ``num_draws``: None for 1,024 stored draws of up to 1,000 parameters, so that predictions add little to the error
-    that the draws have themselves, and for 256 of anything else. Stored draws are thinned evenly; weighted ones are
+    ``num_draws``: None for 1,024 stored or independent draws (of chains, flows, mixtures) of up to 1,000 parameters,
+    so that predictions add little to the error that the draws have themselves, and for 256 of anything else. Stored draws are thinned evenly; weighted ones are
     used with their weights, or, where there are more than ``num_draws``, resampled systematically (Kitagawa 1996). A
     Gaussian, or a product of Normal, Beta and Gamma distributions, is drawn from evenly (Latin hypercubes), each draw
     by its law exactly. The error of a mean is its epistemic sd / √num_draws, and far less there where the mean is
@@ -67,7 +68,8 @@ class MonteCarlo:
 
     def _draws(self, kind: Kind, dim: int, key, has_new_levels: bool):
         """(positions (S, dim) or None, key data (S, 2), log weights (S,)). Keys are made without compiling anything."""
-        number = self.num_draws or (MANY if isinstance(kind, Draws) and dim <= LARGE else FEW)
+        is_even = isinstance(kind, Gaussian | Product | Point)
+        number = self.num_draws or (FEW if is_even or dim > LARGE else MANY)
         keys = streams(key, number, 0)
         if isinstance(kind, Point):
             repeats = number if has_new_levels else 1  # a point knows no new level: its effects are drawn
