@@ -38,6 +38,15 @@ class Of(nn.Module):
         return self.w * self.function(x)
 
 
+class Products(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Bilinear(4, 2, 3)
+
+    def forward(self, x):
+        return self.layer(x, x[:, 1:3])
+
+
 class LastToken(nn.Module):
     def __init__(self, recurrent):
         super().__init__()
@@ -170,6 +179,7 @@ MODULES = {
         (3, 3),
     ),
     "lstm": (LastToken(nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)), (3, 4, 3)),
+    "products": (Products(), (3, 4)),
     "gru": (LastToken(nn.GRU(3, 4, batch_first=True)), (3, 4, 3)),
     "transformer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, activation="gelu"), (2, 3, 4)),
     "causal": (Of(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)), (2, 2, 5, 4)),
@@ -212,7 +222,7 @@ def test_a_single_row_keeps_its_axis():
 
 
 @pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied)")
-@pytest.mark.parametrize("name", ["convolution", "smooth", "lstm", "transformer", "tied attention", "reduced"])
+@pytest.mark.parametrize("name", ["convolution", "smooth", "products", "lstm", "transformer", "tied attention", "reduced"])
 def test_gradients_are_those_of_torch(name):
     module, shape = MODULES[name]
     module = copy.deepcopy(module).double().eval()
@@ -381,6 +391,7 @@ WRONG = {
         "statistics of|changes with the rows|changes its buffers",
     ),
     "unknown": (lambda: (Of(lambda x: torch.fft.fft(x).real), (3, 2)), "operator aten._fft_r2c.default, at `"),
+    "checks its numbers": (lambda: (Of(lambda x: torch.linalg.solve(torch.eye(2), x.T).T), (3, 2)), "linalg.solve"),
     "branch": (lambda: (Of(lambda x: x if x.sum() > 0 else -x), (3, 2)), "torch.export cannot read the module"),
     "changed buffer": (lambda: (Counting(), (3, 2)), "changes its buffers count"),
     "too few outputs": (lambda: (Of(lambda x: x.sum()), (3, 2)), "for 3 rows|changes with the rows"),

@@ -138,6 +138,8 @@ def _program(program, module, names: Mapping[int, str], is_one_row: bool) -> tup
         node, kind = spec.arg.name, spec.kind.name
         if kind == "USER_INPUT":
             inputs.append(node)
+        elif kind == "TOKEN":  # it orders effects, each of which is a node that has its sentence
+            continue
         elif spec.target not in tensors or not hasattr(tensors[spec.target], "detach"):
             raise CredoError(f"The module's {spec.target!r} is no tensor ({kind.lower()}): write apply by hand.")
         elif id(tensors[spec.target]) in names:

@@ -216,6 +216,17 @@ def bilinear(x, output_size, align_corners, scale_factors):
     return x
 
 
+def trilinear(a, b, c, expand_a, expand_b, expand_c, summed, unroll_dim=1):
+    """Σ over the axes ``summed`` of a ∘ b ∘ c, each with axes of length one put in where it lacks them."""
+    a, b, c = (jnp.expand_dims(x, tuple(axes)) for x, axes in ((a, expand_a), (b, expand_b), (c, expand_c)))
+    num_axes = a.ndim
+    kept = [axis for axis in range(num_axes) if axis not in summed]
+    shape = np.broadcast_shapes(a.shape, b.shape, c.shape)
+    a, b, c = ((x, [axis for axis in range(num_axes) if x.shape[axis] == shape[axis]]) for x in (a, b, c))
+    args = [part for x, axes in (a, b, c) for part in (x.reshape([shape[axis] for axis in axes]), axes)]
+    return jnp.einsum(*args, kept)
+
+
 LAYERS = {
     "mm": jnp.matmul,
     "bmm": jnp.matmul,
@@ -225,6 +236,7 @@ LAYERS = {
     "addmm": addmm,
     "baddbmm": addmm,
     "linear": lambda x, weight, bias=None: x @ weight.T if bias is None else x @ weight.T + bias,
+    "_trilinear": trilinear,
     "convolution": convolution,
     "embedding": embedding,
     "_native_batch_norm_legit_no_training": batch_norm,
