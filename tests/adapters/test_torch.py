@@ -222,7 +222,9 @@ def test_a_single_row_keeps_its_axis():
 
 
 @pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied)")
-@pytest.mark.parametrize("name", ["convolution", "smooth", "products", "lstm", "transformer", "tied attention", "reduced"])
+@pytest.mark.parametrize(
+    "name", ["convolution", "smooth", "products", "lstm", "transformer", "tied attention", "reduced"]
+)
 def test_gradients_are_those_of_torch(name):
     module, shape = MODULES[name]
     module = copy.deepcopy(module).double().eval()

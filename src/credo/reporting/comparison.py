@@ -50,7 +50,7 @@ def compare(
 
 
 def check_alike(posteriors: Mapping[str, Posterior]) -> None:
-    """CredoError where posteriors have other parameters than the first, of other shapes, or are given other outcomes."""
+    """CredoError where posteriors have other parameters than the first, of other shapes, or other outcomes."""
     names = {name: [leaf.name for leaf in p.target.structure.leaves] for name, p in posteriors.items()}
     shapes = {name: {leaf.name: leaf.shape for leaf in p.target.structure.leaves} for name, p in posteriors.items()}
     first = next(iter(posteriors))
