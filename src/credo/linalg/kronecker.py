@@ -5,13 +5,15 @@ and V (out, out): the eigenvectors of the two factors of its precision. Without 
 its rows are independent of each other.
 """
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from credo.compiling import brief
+from credo.compiling import TINY, brief
 from credo.linalg.operator import ScaleOperator, Stored
 
 
@@ -28,14 +30,14 @@ class Block(eqx.Module):
         return self.left is None and self.right is None
 
     def rotate(self, Z):
-        """U Z Vᵀ."""
-        Z = Z if self.left is None else jnp.matmul(self.left, Z)
-        return Z if self.right is None else jnp.matmul(Z, self.right.T)
+        """U Z Vᵀ: on the host, without a program, if all are NumPy's."""
+        Z = Z if self.left is None else self.left @ Z
+        return Z if self.right is None else Z @ self.right.T
 
     def rotate_back(self, Z):
         """Uᵀ Z V."""
-        Z = Z if self.left is None else jnp.matmul(self.left.T, Z)
-        return Z if self.right is None else jnp.matmul(Z, self.right)
+        Z = Z if self.left is None else self.left.T @ Z
+        return Z if self.right is None else Z @ self.right
 
 
 class Kronecker(ScaleOperator):
@@ -77,7 +79,7 @@ class Kronecker(ScaleOperator):
 # on the host each operation of these would be a program of its own
 
 
-@brief
+@functools.partial(brief, options=TINY)  # its logarithms take LLVM's optimiser a second, and run for microseconds
 def _sum_of_logs(arrays):
     return sum(jnp.sum(jnp.log(array)) for array in arrays)
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from credo.compiling import brief
 from credo.model.missing import impute
@@ -186,7 +187,7 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         at = {n: np.asarray(v)[0] for n, v in report_positions(target, kind.position[None]).items()}
         return {n: np.broadcast_to(v, (*p.shape, *v.shape)).copy() for n, v in at.items()}
     if isinstance(kind, Gaussian):
-        z, sds = np.asarray(jax.scipy.special.ndtri(p.ravel())), _sd_of(kind)
+        z, sds = ndtri(np.asarray(p, np.float64).ravel()), _sd_of(kind)
         # an elementwise bijection is monotone: ascending order is right whether it rises or falls
         values = _along_sd(kind, target, sds, np.concatenate([z, -z, [-1.0, 1.0]]))
         found = {

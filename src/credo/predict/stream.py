@@ -96,7 +96,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
-    law = jax.tree.map(jax.numpy.asarray, dataclasses.replace(law, **changed))  # type: ignore[type-var]
+    law = jax.device_put(dataclasses.replace(law, **changed))  # type: ignore[type-var]
     return outcomes, Stream(law, rows, size, chunk, light)
 
 

@@ -131,7 +131,8 @@ def fit_network(
             shape, evidence = look(objective, u), None
         is_of_prior = prior_precision(target) is None  # else the noise alone was tuned
         told = of_tuned_precisions(scale, found.P, num_fixed, num_outputs(target, u)) if is_of_prior else ({}, ())
-    value, slope, _ = White(objective, u, shape.scale, num_fixed, deadline).at(np.zeros(len(u)))
+    white = White(objective, u, shape.scale, num_fixed, deadline, is_asked_once=is_trained)
+    value, slope, _ = white.at(np.zeros(len(u)))
     distance = float(np.linalg.norm(slope))
     is_mode = distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0
     if laplace.prior is None and is_mode and time.monotonic() <= deadline:

@@ -12,7 +12,6 @@ prior, whose product with another normal is known.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Normal
 
@@ -71,7 +70,7 @@ def share_of(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, tau: float)
     for block in scale.blocks:
         index = np.asarray(block.index)
         is_weight = index >= num_fixed
-        turned = np.asarray(block.rotate_back(jnp.asarray(mean[index])))
+        turned = np.asarray(block.rotate_back(mean[index]))
         shares.append((np.square(np.asarray(block.sd, float))[is_weight], np.square(turned)[is_weight]))
     r, v = (tau * np.concatenate(each) for each in zip(*shares, strict=True))
     return Share(np.minimum(r, 1.0), v)  # but for rounding, no direction is wider than its prior

@@ -47,7 +47,7 @@ def ascend(
         if batch_size == target.size:
             batch_size = None
     deadline = options.deadline()
-    course = Course("training", initial(optimiser, jnp.asarray(position), target.size), options)
+    course = Course("training", initial(optimiser, jax.device_put(position), target.size), options)
 
     def advance(state, first: int, last: int):
         state = _advance(optimiser, batch_size, target, key, state, first, last)
