@@ -4,12 +4,15 @@ As in linalg/embedded.py the Gaussian lives on a plane, and its density is that 
 lie anywhere, and many groups are one array: the weights of each output of a layer, or those that pruning has left.
 """
 
+import functools
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
+from credo.compiling import TINY, brief
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.status import CredoError
 
@@ -59,7 +62,7 @@ class Grouped(ScaleOperator):
         return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self.roots, axis1=-2, axis2=-1))))
 
     def diagonal(self) -> Float[Array, " dim"]:
-        return self._spread(jnp.sum(jnp.square(self.roots), axis=-1))
+        return _diagonal(self)
 
     def dense(self) -> Float[Array, "dim dim"]:
         blocks = jnp.einsum("gij,gkj->gik", self.roots, self.roots)
@@ -68,3 +71,8 @@ class Grouped(ScaleOperator):
 
     def _spread(self, part) -> Float[Array, " dim"]:
         return jnp.zeros(self.size, part.dtype).at[self.index].set(part)
+
+
+@functools.partial(brief, options=TINY)  # on the host each operation would be a program of its own
+def _diagonal(scale: Grouped):
+    return scale._spread(jnp.sum(jnp.square(scale.roots), axis=-1))

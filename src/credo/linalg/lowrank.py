@@ -12,11 +12,14 @@ No singular vectors: the derivative exists for any A, zero and repeated columns 
 K = diag(√λ − 1), C = diag(1 − 1/√λ), det = Π √λ.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.compiling import TINY, brief
 from credo.linalg.diagonal import check_positive
 from credo.linalg.operator import ScaleOperator, Stored, is_known
 from credo.status import CredoError
@@ -45,11 +48,7 @@ class LowRank(ScaleOperator):
         """Σ = diag(scale) (I + B Bᵀ) diag(scale): ``from_factor`` of B times the scale, without a copy of B."""
         check_positive("standard deviation", scale)
         _check_shapes(scale, B)
-        identity = jnp.eye(B.shape[1], dtype=B.dtype)
-        L = jnp.linalg.cholesky(identity + _gram(B))
-        K = jax.scipy.linalg.solve_triangular(identity + L, identity, lower=True)
-        C = K.T @ jax.scipy.linalg.solve_triangular(L, identity, lower=True)
-        return cls(scale, B, K, C, jnp.sum(jnp.log(jnp.diagonal(L))))
+        return cls(scale, B, *_of_gram(_gram(B)))
 
     @classmethod
     def from_eigen(
@@ -69,8 +68,7 @@ class LowRank(ScaleOperator):
                     f"The vectors are not orthonormal (Vᵀ V differs from I by {fault:.2g}): take them from a QR or "
                     "eigenvalue factorisation, or use from_factor."
                 )
-        root = jnp.sqrt(eigenvalues)
-        return cls(scale, vectors, jnp.diag(root - 1), jnp.diag(1 - 1 / root), jnp.sum(jnp.log(root)))
+        return cls(scale, vectors, *_of_eigenvalues(eigenvalues))
 
     @property
     def dim(self) -> int:
@@ -86,7 +84,7 @@ class LowRank(ScaleOperator):
         return self._update(-self.inverse_root, jnp.divide(v, self.scale))
 
     def log_det(self) -> Float[Array, ""]:
-        return jnp.sum(jnp.log(self.scale)) + self.log_det_root
+        return _log_det(self.scale, self.log_det_root)
 
     def diagonal(self) -> Float[Stored, " dim"]:
         M = self.excess()
@@ -108,8 +106,36 @@ class LowRank(ScaleOperator):
 
     def excess(self) -> Float[Array, "rank rank"]:
         """M in Σ = diag(δ) (I + B M Bᵀ) diag(δ): K + Kᵀ + K Bᵀ B Kᵀ."""
-        K = jnp.asarray(self.root)
-        return K + K.T + K @ _gram(self.factor) @ K.T
+        return _excess(self.root, _gram(self.factor))
+
+
+# on the host each operation of these would be a program of its own
+
+
+@brief
+def _of_gram(G):
+    """K, C and log det (I + B K Bᵀ) of G = Bᵀ B."""
+    identity = jnp.eye(len(G), dtype=G.dtype)
+    L = jnp.linalg.cholesky(identity + G)
+    K = jax.scipy.linalg.solve_triangular(identity + L, identity, lower=True)
+    C = K.T @ jax.scipy.linalg.solve_triangular(L, identity, lower=True)
+    return K, C, jnp.sum(jnp.log(jnp.diagonal(L)))
+
+
+@functools.partial(brief, options=TINY)
+def _of_eigenvalues(values):
+    root = jnp.sqrt(values)
+    return jnp.diag(root - 1), jnp.diag(1 - 1 / root), jnp.sum(jnp.log(root))
+
+
+@functools.partial(brief, options=TINY)
+def _log_det(scale, log_det_root):
+    return jnp.sum(jnp.log(scale)) + log_det_root
+
+
+@brief
+def _excess(K, G):
+    return K + K.T + K @ G @ K.T
 
 
 def _gram(B):

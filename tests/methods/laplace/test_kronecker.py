@@ -177,6 +177,20 @@ def test_biases_have_their_full_block_and_other_coordinates_their_diagonal():
 
 
 @pytest.mark.parametrize("shared", ["expand", "reduce"])
+@pytest.mark.parametrize("name", ["dense", "convolutional", "attention", "padded"])
+def test_a_row_of_weight_w_is_w_rows(name, shared):
+    """Also where w = 0, as of the rows that fill up a table."""
+    function, params, row, _ = NETWORKS[name]
+    X = np.stack([RANDOM.permutation(row.ravel()).reshape(row.shape) for _ in range(6)])
+    y, weights = np.array([0, 1, 1, 2, 0, 1]), np.array([1, 0, 3, 2, 1, 2])
+    network = BayesianNetwork(lambda p, x: jax.vmap(lambda row: function(p, row)[:3])(x), params, head=Categorical())
+    structure = credo.laplace.Kronecker(shared=shared)
+    weighted = laplace(network.given(X, y, weights=weights), structure, num_steps=0)
+    repeated = laplace(network.given(np.repeat(X, weights, 0), np.repeat(y, weights)), structure, num_steps=0)
+    np.testing.assert_allclose(covariance(weighted), covariance(repeated), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("shared", ["expand", "reduce"])
 def test_factors_of_a_convolution_follow_their_formula(shared):
     kernel = normal(3, 3, 2, 4)
 

@@ -6,10 +6,11 @@ columns of a root of the Fisher information, Σ_k L_k L_kᵀ = F_n, the Gauss-Ne
     Σ_n Σ_k (Σ_s a_ns ⊗ g_nsk)(Σ_s a_ns ⊗ g_nsk)ᵀ ≈ (1 / R) (Σ a aᵀ) ⊗ (Σ g gᵀ)
 
 *Expand* takes each place of each row for a datum: R = N S, sums over n, s and k. *Reduce* averages inputs and sums
-derivatives over places first: R = N (Eschenhagen et al. 2023, section 3). Without shared weights they agree; a bias
-has the input 1, so that its block is exact, as is that of any layer of one datum and one output. The prior's curvature
-adds its mean over the array to the eigenvalues, which is exact where it is the same for each entry. Of a table of
-embeddings a aᵀ is diagonal, the counts of its rows, and R the number of places that choose one.
+derivatives over places first: R = N (Eschenhagen et al. 2023, section 3). Without shared weights they agree. A row of
+weight w is w rows, in both sums and in R. A bias has the input 1, so that its block is exact, as is that of any layer
+of one datum and one output. The prior's curvature adds its mean over the array to the eigenvalues, which is exact where
+it is the same for each entry. Of a table of embeddings a aᵀ is diagonal, the counts of its rows, and R the number of
+places that choose one.
 Coordinates that are no weights of a linear layer (model/layers.py) get the exact diagonal of Gauss-Newton, and the
 posterior says so. With the empirical or a sampled Fisher information the columns g_k are those of its root.
 """
@@ -79,6 +80,7 @@ class Kronecker:
             )
         factors, num_places = gather(target, u, layers, self.shared, curvature)
         prior = layered.prior_diagonal(objective, u, layers)
+        num_rows = target.size if target.weights is None else float(np.sum(target.weights))
         blocks, smallest, coordinate = [], np.inf, 0
         last, b, V = None, np.zeros(0), np.zeros((0, 0))
         for layer, A, B, places in zip(layers.layers, factors.inputs, factors.outputs, num_places, strict=True):
@@ -86,7 +88,7 @@ class Kronecker:
             if last is None or not np.array_equal(B, last):  # a bias has the derivatives of its weights
                 last, (b, V) = B, np.linalg.eigh(np.asarray(B, float))
             τ = float(np.mean(prior[layer.index]))
-            num_uses = max(float(np.sum(a)), 1.0) if layer.is_lookup else target.size * places
+            num_uses = (float(np.sum(a)) if layer.is_lookup else num_rows * places) or 1.0
             values = np.outer(np.maximum(a, 0), np.maximum(b, 0)) / num_uses + τ
             index = _within(layer.index, free)
             block, least = _block(index, values, U, V)
@@ -160,16 +162,16 @@ def gather(
 def _gather(target: Target, u, rows: Rows, curvature: OuterProducts, frozen: layered.Frozen, shared: str) -> Factors:
     layers = frozen.layers(target, u)
     inputs, derivatives, rest = layered.parts(curvature, target, layers, u, rows)
-    is_counted = (rows.weights > 0).astype(u.dtype)
+    root = jnp.sqrt(rows.weights)[:, None, None]  # as in the derivatives
     As, Bs = [], []
     for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
         if shared == "reduce" and not layer.is_lookup:
             a_uses = [jnp.mean(jnp.concatenate(a_uses, axis=1), axis=1, keepdims=True)]
             g_uses = [sum(jnp.sum(g, axis=2, keepdims=True) for g in g_uses)]
-        a_uses = [a * is_counted[:, None, None] for a in a_uses]
         if layer.is_lookup:  # a place that chooses padding is none of the table's
             g_uses = [g * jnp.sum(a, axis=-1)[:, None, :, None] for a, g in zip(a_uses, g_uses, strict=True)]
-        As.append(sum(jnp.sum(a, axis=(0, 1)) if layer.is_lookup else _gram(a) for a in a_uses))
+        a_uses = [root * a for a in a_uses]
+        As.append(sum(jnp.sum(root * a, axis=(0, 1)) if layer.is_lookup else _gram(a) for a in a_uses))
         Bs.append(sum(_gram(g) for g in g_uses))
     return Factors(As, Bs, jnp.zeros(0, u.dtype) if rest is None else jnp.sum(jnp.square(rest), axis=(0, 1)))
 

@@ -12,6 +12,7 @@ with mean m and variance v_k = Σ_j g_kj² aᵀ S_j a (g: what the head makes of
 No draw is taken. A Gaussian's q is at last what its features and noise make it exactly, on all data.
 """
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +23,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, stream
+from credo.compiling import TINY, brief
 from credo.linalg.grouped import Grouped
 from credo.linalg.operator import Stored
 from credo.methods.networks.descent import descend
@@ -270,6 +272,7 @@ def _prior_precision(target: Target, u, last: LastLayer):
     return -jax.jvp(jax.grad(target.log_prior), (u,), (chosen,))[1][last.index]
 
 
+@functools.partial(brief, options=TINY)
 def _roots(parameters: Parameters) -> Any:
     """L (out, n, n), where there is one."""
     assert parameters.lower is not None
