@@ -1,5 +1,8 @@
 """``credo.resume`` where something went wrong since: each has its sentence, and what was drawn is kept."""
 
+import contextlib
+
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -92,3 +95,22 @@ def test_a_folder_without_a_run_is_a_sentence(target, tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(credo.CredoError, match="holds no run to continue: begin one with fit"):
             credo.resume(path, target, progress=False)
+
+
+STARTED = {
+    "advi": credo.ADVI(max_steps=60),
+    "minibatches": credo.NaturalGradient(batch_size=8, max_steps=60),
+    "matching": credo.BatchAndMatch(),
+    "sgld": credo.SGLD(num_draws=60),
+    "constant rate": credo.ConstantSGD(batch_size=8, num_draws=60),
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_limit_that_falls_into_the_search_of_a_start_changes_no_number(target, tmp_path, name):
+    with contextlib.suppress(credo.CredoError):  # nothing to answer with
+        credo.fit(target, STARTED[name], key=1, checkpoint=tmp_path / "run", time_limit=1e-3, progress=False)
+    resumed = credo.resume(tmp_path / "run", target, progress=False)
+    straight = credo.fit(target, STARTED[name], key=1, progress=False)
+    for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(straight.kind), strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -115,6 +115,10 @@ class Options(NamedTuple):
         left = None if deadline == np.inf else max(0.0, deadline - time.monotonic())
         return self._replace(time_limit=left, asked=self.limit)
 
+    def of_start(self, deadline: float) -> "Options":
+        """The same for the search of a start: beside a checkpoint nothing cuts it, or another run would be resumed."""
+        return self.until(deadline if self.checkpoint is None else np.inf)
+
 
 # keys -----------------------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class StochasticGradient:
         random = np.random.default_rng(stream(key, STREAM))
         known = self._known(target, start)
         batch = self.batch_of(target)
-        position = first_position(target, batch, key, start, options.until(deadline))
+        position = first_position(target, batch, key, start, options.of_start(deadline))
         data = shuffled(target, batch, random)
         found = measure(data, batch, self.preconditioner, key, position)
         tuning = self._tuning(found, position, known is not None)

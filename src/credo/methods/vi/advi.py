@@ -122,7 +122,7 @@ class ADVI:
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
             if has_gradients:
-                begun.append(find_start(target, family, key, start, options.until(deadline)))
+                begun.append(find_start(target, family, key, start, options.of_start(deadline)))
             else:
                 begun.append(start_without_gradients(target, family, key, start))
             middle, variances = family.location(begun[0].q)

@@ -79,7 +79,7 @@ class BatchAndMatch:
         begun: list[Start] = []  # stays empty where a checkpoint is resumed
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
-            begun.append(form.find_start(target, key, start, options.until(deadline)))
+            begun.append(form.find_start(target, key, start, options.of_start(deadline)))
             largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(family.variances(begun[0].q))))
             return Tuning(np.asarray(largest_sd, blank.gap.dtype)), [matching.begin(target, begun[0].q)]
 

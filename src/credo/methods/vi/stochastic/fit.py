@@ -78,7 +78,7 @@ def fit(
         warm = [0]
 
         def begin(data: Target) -> tuple[Tuning, list[State]]:
-            q, warm[0] = _start(ascent, seen, key, start, num_updates, options.until(deadline))
+            q, warm[0] = _start(ascent, seen, key, start, num_updates, options.of_start(deadline))
             return tuning, [blank._replace(q=q)]
 
         done = run(
