@@ -54,11 +54,11 @@ def fit(
     unconstrained position (dim,) or (chains, dim). ``checkpoint``: a folder from which ``resume`` continues.
     ``precision``: "float64" (default) or "float32", the precision of the work, of the approximation and of its draws;
     means, sds, quantiles, predictions, evidence and verdict are computed from those in float64, for every method.
-    ``layout``: "threads" (chains on threads; the rule on a CPU) or "vectorized" (all chains in
-    one program; the rule on an accelerator). ``time_limit``: seconds after which the run stops cleanly with what it
-    has (beside a checkpoint, once its start is found, so that ``resume`` goes on from the same). ``max_memory``: bytes of work and of draws in memory; more draws lie in a file without a name, in the folder of
-    the checkpoint or in TMPDIR, as long as the posterior lives (left out, a quarter of the free memory decides about
-    draws). ``progress``: show a bar.
+    ``layout``: "threads" (chains on threads; the rule on a CPU) or "vectorized" (all chains in one program; the rule on
+    an accelerator). ``time_limit``: seconds after which the run stops cleanly with what it has (beside a checkpoint,
+    once its start is found, so that ``resume`` goes on from the same). ``max_memory``: bytes of work and of draws in
+    memory; more draws lie in a file without a name, in the folder of the checkpoint or in TMPDIR, as long as the
+    posterior lives (left out, a quarter of the free memory decides about draws). ``progress``: show a bar.
 
     Raises CredoError, a sentence with cause, value and remedy, where the request cannot be answered.
     """

@@ -162,6 +162,24 @@ def test_two_networks_give_mean_and_noise():
     assert model.given(X, Y).dim == 24
 
 
+def test_one_scale_a_row_serves_its_outcomes():
+    """As many rows as outcomes, so that scales by row and scales by outcome have one shape."""
+    x, y = X[:2], np.stack([Y, -Y], axis=1)[:2]
+
+    def outputs(columns):
+        return lambda p, x: (x * p["mean"], x[:, :1] + p["noise"][:columns])
+
+    params = {"mean": np.array([0.5, -1.0]), "noise": np.array([0.3, 0.1])}
+    target = BayesianNetwork(outputs(1), params, head=HeteroscedasticGaussian()).given(x, y)
+    with double():
+        rows = np.asarray(target.log_likelihood(target.unconstrain({"weights": params})))
+    sd = 1e-6 + np.log1p(np.exp(x[:, :1] + 0.3))
+    np.testing.assert_allclose(rows, stats.norm(x * params["mean"], sd).logpdf(y).sum(1), rtol=1e-9)
+    by_row = BayesianNetwork(lambda p, x: (x * p["mean"], x[:, 0]), params, head=HeteroscedasticGaussian())
+    with pytest.raises(credo.CredoError, match=r"means \(2, 2\) and raw scales \(2,\)"):
+        by_row.given(x, y)
+
+
 # fits -----------------------------------------------------------------------------------------------------------------
 
 
@@ -231,10 +249,12 @@ def test_wrong_inputs_heads_and_priors():
         network(Gaussian)
     with pytest.raises(credo.CredoError, match="a rule for its weights"):
         network(prior=dist.Normal(0, 1))
+    for prior in (LaplacePrior, HorseshoeLike, Isotropic):
+        for wrong in (-1.0, np.inf, "1"):
+            with pytest.raises(credo.CredoError, match="is a positive, finite number; got"):
+                network(prior=prior(wrong))
     with pytest.raises(credo.CredoError, match="disagree about 'middle'"):
         network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
-    with pytest.raises(credo.CredoError, match="positive number; got -1"):
-        network(prior=Isotropic(-1.0))
 
 
 def test_what_people_bring_is_taken_or_named():

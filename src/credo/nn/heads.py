@@ -81,15 +81,15 @@ class StudentT(Head):
 class HeteroscedasticGaussian(Head):
     """Mean and sd both depend on the input (Nix & Weigend 1994).
 
-    The network gives 2 K outputs for K outcomes, means first, or a pair (means, raw scales) from two networks.
-    sd = softplus(raw scale), which is 0.69 at zero.
+    The network gives 2 K outputs for K outcomes, means first, or a pair (means, raw scales) from two networks; one raw
+    scale a row, (M, 1), then serves all outcomes of the row. sd = softplus(raw scale), which is 0.69 at zero.
     """
 
     takes_pairs: ClassVar[bool] = True
 
     def outcome(self, z, own):
         mean, raw = self._split(z)
-        return dist.Normal(sole(mean), LEAST_SCALE + jax.nn.softplus(sole(raw)))
+        return dist.Normal(mean, LEAST_SCALE + jax.nn.softplus(raw))
 
     def check(self, z, y):
         if not isinstance(z, tuple | list) and (len(z.shape) < 2 or z.shape[-1] % 2):
@@ -97,13 +97,21 @@ class HeteroscedasticGaussian(Head):
                 f"HeteroscedasticGaussian() needs an even number of outputs, means and then scales; the network gives "
                 f"{z.shape}. Let its last layer have {2 * (1 if y.ndim == 1 else y.shape[-1])}, or return a pair."
             )
-        _same_shape(self, jax.eval_shape(lambda z: self._split(z)[0], z), y)
+        mean, raw = jax.eval_shape(self._split, z)
+        if raw.shape not in (mean.shape, (*mean.shape[:-1], 1)):
+            raise CredoError(
+                f"HeteroscedasticGaussian() takes one raw scale an outcome, or one a row, (M, 1): the network gives "
+                f"means {mean.shape} and raw scales {raw.shape}."
+            )
+        _same_shape(self, mean, y)
 
     @staticmethod
     def _split(z):
-        if isinstance(z, tuple | list):
-            return z[0], z[1]
-        return z[..., : z.shape[-1] // 2], z[..., z.shape[-1] // 2 :]
+        """(means, raw scales), both (M,) or both with columns."""
+        is_pair = isinstance(z, tuple | list)
+        mean, raw = z if is_pair else (z[..., : z.shape[-1] // 2], z[..., z.shape[-1] // 2 :])
+        mean = sole(mean)
+        return mean, raw if raw.ndim == mean.ndim else sole(raw)
 
 
 @dataclass(frozen=True)

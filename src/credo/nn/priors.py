@@ -7,10 +7,12 @@ which is ``"weights"``, a pytree in the structure of ``params``.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import tree_map_with_path
 from numpyro.distributions import Distribution
@@ -44,7 +46,7 @@ class Isotropic(WeightPrior):
 
         if is_distribution(self.precision):
             return {PRECISION: self.precision, WEIGHTS: weights}
-        _check_precision(self.precision)
+        _check_positive("precision", self.precision)
         return {WEIGHTS: weights(self.precision)}
 
 
@@ -83,7 +85,7 @@ class PerLayer(WeightPrior):
                 f"PerLayer(precision=…) and the network disagree about {odd!r}: the layers are {', '.join(names)}."
             )
         for value in by_name.values():
-            _check_precision(value)
+            _check_positive("precision", value)
         return by_name
 
     def _layer(self, path) -> str:
@@ -95,6 +97,9 @@ class LaplacePrior(WeightPrior):
     """w ~ Laplace(0, scale): the mode has zeros."""
 
     scale: float = 1.0
+
+    def __post_init__(self):
+        _check_positive("scale", self.scale)
 
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: dist.Laplace(0.0, self.scale))}
@@ -124,6 +129,9 @@ class HorseshoeLike(WeightPrior):
 
     scale: float = 1.0
 
+    def __post_init__(self):
+        _check_positive("scale", self.scale)
+
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: CauchySlash(self.scale))}
 
@@ -133,6 +141,6 @@ def _each(params, distribution) -> Any:
     return tree_map_with_path(lambda path, leaf: distribution(path).expand(jnp.shape(leaf)), params)
 
 
-def _check_precision(value) -> None:
-    if not (isinstance(value, int | float) and value > 0):
-        raise CredoError(f"A prior precision is a positive number; got {value!r}.")
+def _check_positive(what: str, value) -> None:
+    if not (isinstance(value, Real) and 0 < value < np.inf):
+        raise CredoError(f"A prior {what} is a positive, finite number; got {value!r}.")
