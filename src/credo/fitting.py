@@ -114,9 +114,9 @@ def _check_source(target: Target, method: Method) -> None:
     """The one place that keeps data outside of memory from methods that ask for all rows at once."""
     if target.source is not None and not getattr(method, "takes_source", False):
         raise CredoError(
-            f"These data lie outside of memory, and {type(method).__name__}() looks at all rows at once: fit by "
-            "minibatches (MAP(batch_size=128), DeepEnsemble(), SWAG(), SGLD(), SGHMC(), ADVI(batch_size=128)), or give "
-            "fewer rows as arrays."
+            f"These data come in a Loader, and {type(method).__name__}() reads arrays alone: fit by "
+            "MAP(batch_size=128), DeepEnsemble(), SWAG(), SGLD(), SGHMC() or ADVI(batch_size=128), which read data "
+            "that lie outside of memory, or give arrays."
         )
 
 

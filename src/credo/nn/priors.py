@@ -142,5 +142,5 @@ def _each(params, distribution) -> Any:
 
 
 def _check_positive(what: str, value) -> None:
-    if not (isinstance(value, Real) and 0 < value < np.inf):
+    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
         raise CredoError(f"A prior {what} is a positive, finite number; got {value!r}.")

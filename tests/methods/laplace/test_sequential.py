@@ -4,10 +4,13 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+from credo import nn
 from credo.fitting import fit
+from credo.laplace import Dense, Diagonal, Kronecker, LowRank
 from credo.methods.laplace import GaussNewton, Laplace
 from credo.methods.optimise import MAP
 from credo.model.model import Model
+from credo.nn import BayesianNetwork
 from credo.precision import double
 from credo.status import CredoError
 
@@ -71,3 +74,37 @@ def test_refuses_what_cannot_be_a_prior():
         fit(other, Laplace(prior=posterior))
     with pytest.raises(CredoError, match="bare log density"):
         fit(LINEAR.given(), Laplace(prior=posterior))
+
+
+def network(x, y):
+    weights = {"w": np.zeros((3, 1)), "b": np.zeros(1)}
+    model = BayesianNetwork(lambda p, x: x @ p["w"] + p["b"], weights, head=nn.Gaussian(0.3))
+    return model.given(x, y)
+
+
+@pytest.mark.parametrize("structure", [Diagonal(), LowRank(4), Kronecker()], ids=str)
+@pytest.mark.parametrize("first", [Dense(), Diagonal(), Kronecker()], ids=str)
+def test_a_structure_that_leaves_out_the_correlations_of_the_earlier_posterior_is_refused(first, structure):
+    """Or takes the exact diagonal of the precision."""
+    prior = fit(network(X[:12], Y[:12]), Laplace(structure=first))
+    method, later = Laplace(structure=structure, prior=prior), network(X[12:], Y[12:])
+    if not isinstance(first, Diagonal) and not isinstance(structure, Diagonal):
+        with pytest.raises(CredoError, match=r"the posterior given as prior has correlations: say structure=Dense\(\)"):
+            fit(later, method)
+        return
+    inputs = np.column_stack([np.ones(12), X[12:]])
+    precision = np.linalg.inv(covariance(prior)) + inputs.T @ inputs / 0.3**2
+    found = np.linalg.inv(covariance(fit(later, method)))
+    expected = {Diagonal: np.diag(np.diag(precision)), LowRank: precision}.get(type(structure))
+    if expected is not None:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_low_rank_says_that_it_leaves_out_the_correlations_of_the_prior():
+    posterior = fit(LINEAR.given(X, Y), Laplace(structure=LowRank(3), curvature=GaussNewton()))
+    assert any("leaves its correlations out" in sentence for sentence in posterior.verdict.sentences)
+    np.testing.assert_allclose(
+        np.diag(np.linalg.inv(covariance(posterior))),
+        np.diag(np.linalg.inv(covariance(fit(LINEAR.given(X, Y), Laplace())))),
+        rtol=1e-6,
+    )

@@ -246,12 +246,6 @@ def test_a_posterior_of_some_parameters_is_no_prior_and_no_proposal(last):
         credo.fit(TARGET, credo.Importance(proposal=last), key=0)
 
 
-def test_kronecker_after_kronecker_is_refused():
-    first = laplace(TARGET, credo.laplace.All(), credo.laplace.Kronecker())
-    with pytest.raises(credo.CredoError, match="Kronecker form as the prior"):
-        credo.fit(TARGET, credo.Laplace(prior=first, structure=credo.laplace.Kronecker()), key=0)
-
-
 def test_wrong_requests_are_said():
     with pytest.raises(credo.CredoError, match=r"'weights\.oot'.*weights\.out\.w"):
         laplace(TARGET, credo.laplace.Named("weights.oot"))

@@ -47,8 +47,9 @@ class SWAG:
     """A Gaussian of low rank + diagonal covariance from ``num_snapshots`` snapshots, one each ``every`` updates.
 
     ``step_size``: of stochastic gradient descent with ``momentum`` on the loss a datum; None for the one that gives the
-    path the posterior's width on average. ``rank``: K. ``every`` None: one epoch. ``num_steps``: updates of Adam before
-    that (None: 60 epochs; 0 where the weights are trained).
+    path the posterior's width on average, or the largest stable one where that is smaller: the path is narrower then,
+    as with batches of a large share of the rows. ``rank``: K. ``every`` None: one epoch. ``num_steps``: updates of Adam
+    before that (None: 60 epochs; 0 where the weights are trained).
     ``batch_size``: rows an update; a path on all rows would not move.
     """
 

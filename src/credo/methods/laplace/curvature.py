@@ -232,6 +232,15 @@ def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> Float
     return np.asarray(_hessian(objective.log_prior, diagonal, 1, objective.args, u, free))
 
 
+def is_prior_correlated(objective: Objective, target: Target, u, free: Free) -> bool:
+    """Whether −∇² log p(u) has entries off its diagonal; of a network's weights given its hyperparameters."""
+    _, is_diagonal = layered.prior_product(objective, u, free)
+    if is_diagonal:
+        return False
+    layers = layered.layers_or_none(target, u, free)
+    return layers is None or layered.is_prior_correlated(objective, u, layers)
+
+
 def _part(u, free):
     return u if free is None else u[free]
 

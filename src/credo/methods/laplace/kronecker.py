@@ -36,6 +36,7 @@ from credo.status import CredoError
 
 NAMED = 5  # parameters named in a sentence
 LARGEST_FACTOR = 20_000  # rows of A or B: 3 GB each
+CORRELATED = "The prior correlates weights, and Kronecker() leaves its correlations out: use structure=Dense()."
 
 
 class Factors(NamedTuple):
@@ -103,7 +104,10 @@ class Kronecker:
             if least < smallest:
                 smallest, coordinate = least, int(index.flat[int(np.argmin(values))])
         met = layers.rest[np.asarray(factors.rest) > 0]  # what the data have no word on is its prior, whatever the form
-        return Shape(KroneckerScale(tuple(blocks)), smallest, coordinate, _said(target, met))
+        said = _said(target, met)
+        if layered.is_prior_correlated(objective, u, layers):
+            said = (*said, CORRELATED)
+        return Shape(KroneckerScale(tuple(blocks)), smallest, coordinate, said)
 
 
 def _within(index: np.ndarray, free: np.ndarray | None) -> np.ndarray:

@@ -16,13 +16,14 @@ from jaxtyping import Float
 from credo.algorithm import Options
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
-from credo.linalg.kronecker import Kronecker
 from credo.linalg.matrix_free import MatrixFree
 from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, affordable
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import verdict_of
+from credo.methods.laplace.kronecker import Kronecker
+from credo.methods.laplace.lowrank import LowRank
 from credo.methods.laplace.needs import check_memory
-from credo.methods.laplace.network import fit_network
+from credo.methods.laplace.network import are_independent, fit_network
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
@@ -225,10 +226,11 @@ class Laplace:
                 "The posterior given as prior has a covariance without a matrix, and its density takes linear solves "
                 "with the earlier data: fit those with another structure, or all data at once."
             )
-        if isinstance(scale, Kronecker) and not isinstance(self.structure, Dense | Diagonal):
+        if isinstance(self.structure, Kronecker | LowRank) and not are_independent(self.prior):
             raise CredoError(
-                "A posterior of Kronecker form as the prior of another has no such form: say structure=Dense() or "
-                "Diagonal(), which take it as it is, or fit all data at once."
+                f"{type(self.structure).__name__}() takes a prior of independent coordinates, and the posterior given "
+                "as prior has correlations: say structure=Dense() or Diagonal(), fit the earlier data with the latter, "
+                "or fit all data at once."
             )
         return after(self.prior.kind, target)
 

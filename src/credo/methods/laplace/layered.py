@@ -260,32 +260,63 @@ def prior_diagonal(objective: Objective, u, layers: Layers) -> np.ndarray:
     """The diagonal of −∇² log p(u) (dim,).
 
     Weights are independent given the hyperparameters, so that a product with ones on them gives theirs at once; the
-    coordinates in no layer, hyperparameters among them, follow one by one.
+    coordinates in no layer, hyperparameters among them, follow one by one. So do all where the prior correlates them.
     """
+    found, is_independent = _prior_of_weights(objective, u, layers)
+    return found if is_independent else np.asarray(_one_by_one(objective.log_prior, objective.args, u))
+
+
+def is_prior_correlated(objective: Objective, u, layers: Layers) -> bool:
+    """Whether −∇² log p(u) has entries off its diagonal among the weights of layers."""
+    return not _prior_of_weights(objective, u, layers)[1]
+
+
+def _prior_of_weights(objective: Objective, u, layers: Layers) -> tuple[np.ndarray, bool]:
+    """(the diagonal where weights are independent, whether they are)."""
     apart = tuple(int(i) for i in layers.rest) if layers.rest.size <= MAX_APART else ()
-    return np.asarray(_prior_diagonal(objective.log_prior, objective.args, u, apart))
+    z = _random(u)
+    z[layers.rest] = 0.0
+    found, moved = map(np.asarray, _prior_diagonal(objective.log_prior, objective.args, u, apart, z))
+    is_weight = np.ones(len(z), bool)
+    is_weight[layers.rest] = False
+    return found, _maps_so(found[is_weight], moved[is_weight], z[is_weight])
+
+
+def _random(u) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=u.size).astype(u.dtype)
+
+
+def _maps_so(diagonal, moved, z) -> bool:
+    """Whether a matrix with the row sums ``diagonal`` maps a random z to z times these: it is diagonal then."""
+    scale = np.finfo(moved.dtype).eps * 100 * max(float(np.max(np.abs(diagonal), initial=0.0)), 1e-30)
+    return bool(np.all(np.abs(moved - diagonal * z) <= scale * (1 + np.abs(z))))
 
 
 def prior_product(objective: Objective, u, free: np.ndarray | None) -> tuple[np.ndarray, bool]:
     """The product of −∇² log p(u) over the free coordinates with ones, and whether it is that matrix's diagonal."""
-    size = u.size if free is None else free.size
-    z = np.random.default_rng(0).normal(size=size).astype(u.dtype)  # a matrix that maps it so is diagonal
+    z = _random(u if free is None else u[free])
     found, moved = map(np.asarray, _prior_products(objective.log_prior, objective.args, u, free, z))
-    scale = np.finfo(u.dtype).eps * 100 * max(float(np.max(np.abs(found))), 1e-30)
-    return found, bool(np.all(np.abs(moved - found * z) <= scale * (1 + np.abs(z))))
+    return found, _maps_so(found, moved, z)
 
 
 @functools.partial(
     brief, static_argnames=("log_prior", "apart"), options=TINY
 )  # of vectors, and run once a fit: sooner compiled than optimised
-def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...]):
+def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...], z):
+    """The diagonal, the coordinates ``apart`` one by one; and the product with ``z``."""
     *_, product = second_order(lambda v: log_prior(args, v), u)
     alone = jnp.asarray(apart, int)
-    found = -product(jnp.ones_like(u).at[alone].set(0.0))
+    found, moved = -product(jnp.ones_like(u).at[alone].set(0.0)), -product(z)
     if not apart:
-        return found
+        return found, moved
     own = jax.lax.map(lambda i: -product(jnp.zeros_like(u).at[i].set(1.0))[i], alone)
-    return found.at[alone].set(own)
+    return found.at[alone].set(own), moved
+
+
+@functools.partial(brief, static_argnames="log_prior")
+def _one_by_one(log_prior, args, u):
+    *_, product = second_order(lambda v: log_prior(args, v), u)
+    return jax.lax.map(lambda i: -product(jnp.zeros_like(u).at[i].set(1.0))[i], jnp.arange(u.size))
 
 
 @functools.partial(

@@ -21,7 +21,7 @@ import numpy as np
 
 from credo.compiling import brief
 from credo.linalg.lowrank import LowRank as LowRankScale
-from credo.methods.laplace.curvature import OuterProducts, likelihood_product, prior_diagonal
+from credo.methods.laplace.curvature import OuterProducts, is_prior_correlated, likelihood_product, prior_diagonal
 from credo.methods.laplace.structure import WIDEST, Shape, free_transformed
 from credo.methods.optimise.spectrum import LEAST
 from credo.model.target import Target
@@ -32,6 +32,9 @@ AT_ONCE = 8  # products: each holds the network's intermediates of all rows
 MOST = 30  # iterations
 SETTLED = 1e-4  # relative change of the eigenvalues' sum
 NOTHING = 1e-13  # of the largest eigenvalue: rounding
+CORRELATED = (
+    "The prior correlates parameters, and LowRank() leaves its correlations out: use structure=Dense() or MatrixFree()."
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class LowRank:
     """``rank`` directions and a diagonal: samples, log |A| and variances for dim × rank operations.
 
     Needs a curvature that is never negative: GaussNewton(), EmpiricalFisher() or SampledFisher(). With as many
-    directions as the likelihood has it is ``Dense()``; it leaves out the correlations that the other directions make.
+    directions as the likelihood has it is ``Dense()``, under a prior of independent parameters; it leaves out the
+    correlations that the other directions make, and those of the prior, which it says.
     """
 
     rank: int = field(default=20, metadata={"at_least": 1})
@@ -67,7 +71,8 @@ class LowRank:
             rest = np.maximum(np.abs(rest), LEAST) + free_transformed(target, free) / WIDEST**2 / unit
         U, root, _ = np.linalg.svd(V * np.sqrt(values) / np.sqrt(rest)[:, None], full_matrices=False)
         scale = LowRankScale.from_eigen((unit * rest) ** -0.5, U, 1 / (1 + root**2))
-        return Shape(jax.tree.map(np.asarray, scale), smallest, coordinate)
+        said = (CORRELATED,) if is_prior_correlated(objective, target, u, free) else ()
+        return Shape(jax.tree.map(np.asarray, scale), smallest, coordinate, said)
 
     def _directions(self, curvature, target: Target, u, free, unit) -> tuple[np.ndarray, np.ndarray]:
         """V (dim, rank) orthonormal and Θ (rank,), such that what is left of H̃ is not negative."""

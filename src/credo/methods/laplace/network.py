@@ -14,6 +14,7 @@ from credo.algorithm import Options
 from credo.diagnose.verdict import RULES
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
+from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_outputs
@@ -32,6 +33,7 @@ from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
+from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -228,9 +230,16 @@ def _look(
         if free is None or free.size <= UP_TO_DENSE_PART:
             return look, said
     reason = _why_not_kronecker(look, jnp.asarray(u), free)
+    if laplace.prior is not None and not are_independent(laplace.prior):
+        reason = "the posterior given as prior has correlations, which no factors take in"
     if reason is None:
         return look._replace(structure=Kronecker()), said
     return look._replace(structure=Diagonal()), (*said, f"The weights are taken for independent: {reason}.")
+
+
+def are_independent(prior: Posterior) -> bool:
+    """Whether the coordinates of a posterior that is given as a prior are, as Kronecker() and LowRank() ask."""
+    return isinstance(getattr(prior.kind, "scale", None), DiagonalScale)
 
 
 def _why_not_kronecker(look: Look, u, free: np.ndarray | None) -> str | None:
