@@ -9,6 +9,8 @@ import pytest
 import credo
 from credo.linalg.dense import Dense
 from credo.linalg.embedded import Embedded
+from credo.methods.laplace import layered
+from credo.methods.optimise.objective import in_unconstrained_space
 from credo.model.last_layer import last_layers
 from credo.model.layers import find_layers
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
@@ -266,3 +268,22 @@ def test_a_prior_that_is_not_normal_leaves_no_evidence():
     posterior = credo.fit(network.given(X, Y), method, progress=False)
     assert posterior.log_evidence is None
     assert any("no normal prior" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_the_prior_of_a_subset_is_that_of_its_weights_given_an_unknown_precision():
+    """−∂² log p / ∂w ∂log α = α w is no curvature of w, and no correlation of weights."""
+    params = {"a": {"w": np.full((3, 4), 1.5)}, "c": {"w": np.full((4, 2), 2.0)}}
+    network = BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["a"]["w"]) @ p["c"]["w"],
+        params,
+        head=Categorical(),
+        prior=Isotropic(dist.LogNormal(0.0, 1.0)),
+    )
+    target = network.given(np.ones((5, 3)), np.array([0, 1, 0, 1, 1])).flat()
+    with double():
+        u = jnp.concatenate([jnp.log(jnp.array([2.0])), jnp.full(12, 1.5), jnp.full(8, 2.0)])
+        objective = in_unconstrained_space(target)
+        every = layered.layers_of(target, u, "", "")
+        for layers, weights in ((every, slice(1, 21)), (every.within(np.arange(13, 21)), slice(13, 21))):
+            np.testing.assert_allclose(layered.prior_diagonal(objective, u, layers)[weights], 2.0, rtol=1e-12)
+            assert not layered.is_prior_correlated(objective, u, layers)

@@ -272,14 +272,16 @@ def is_prior_correlated(objective: Objective, u, layers: Layers) -> bool:
 
 
 def _prior_of_weights(objective: Objective, u, layers: Layers) -> tuple[np.ndarray, bool]:
-    """(the diagonal where weights are independent, whether they are)."""
-    apart = tuple(int(i) for i in layers.rest) if layers.rest.size <= MAX_APART else ()
-    z = _random(u)
-    z[layers.rest] = 0.0
-    found, moved = map(np.asarray, _prior_diagonal(objective.log_prior, objective.args, u, apart, z))
-    is_weight = np.ones(len(z), bool)
-    is_weight[layers.rest] = False
-    return found, _maps_so(found[is_weight], moved[is_weight], z[is_weight])
+    """(the diagonal where weights are independent, whether they are). Coordinates in neither place are left out."""
+    is_few = layers.rest.size <= MAX_APART
+    apart = tuple(int(i) for i in layers.rest) if is_few else ()
+    is_weight = np.zeros(u.size, bool)
+    for group in (*(layer.index for layer in layers.layers), *(() if is_few else (layers.rest,))):
+        is_weight[group] = True
+    z = np.where(is_weight, _random(u), 0).astype(u.dtype)
+    ones = is_weight.astype(u.dtype)
+    found, moved = map(np.asarray, _prior_diagonal(objective.log_prior, objective.args, u, apart, ones, z))
+    return found, not is_few or _maps_so(found[is_weight], moved[is_weight], z[is_weight])
 
 
 def _random(u) -> np.ndarray:
@@ -302,13 +304,13 @@ def prior_product(objective: Objective, u, free: np.ndarray | None) -> tuple[np.
 @functools.partial(
     brief, static_argnames=("log_prior", "apart"), options=TINY
 )  # of vectors, and run once a fit: sooner compiled than optimised
-def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...], z):
-    """The diagonal, the coordinates ``apart`` one by one; and the product with ``z``."""
+def _prior_diagonal(log_prior, args, u, apart: tuple[int, ...], ones, z):
+    """The product with ``ones``, but the diagonal where coordinates are ``apart``, one by one; and that with ``z``."""
     *_, product = second_order(lambda v: log_prior(args, v), u)
-    alone = jnp.asarray(apart, int)
-    found, moved = -product(jnp.ones_like(u).at[alone].set(0.0)), -product(z)
+    found, moved = -product(ones), -product(z)
     if not apart:
         return found, moved
+    alone = jnp.asarray(apart, int)
     own = jax.lax.map(lambda i: -product(jnp.zeros_like(u).at[i].set(1.0))[i], alone)
     return found.at[alone].set(own), moved
 
