@@ -98,7 +98,7 @@ class HeteroscedasticGaussian(Head):
                 f"{z.shape}. Let its last layer have {2 * (1 if y.ndim == 1 else y.shape[-1])}, or return a pair."
             )
         mean, raw = jax.eval_shape(self._split, z)
-        if raw.shape not in (mean.shape, (*mean.shape[:-1], 1)):
+        if raw.shape != mean.shape and (len(mean.shape) < 2 or raw.shape != (*mean.shape[:-1], 1)):
             raise CredoError(
                 f"HeteroscedasticGaussian() takes one raw scale an outcome, or one a row, (M, 1): the network gives "
                 f"means {mean.shape} and raw scales {raw.shape}."

@@ -124,7 +124,7 @@ class OuterProducts:
         u, where, layers = self._layers(target, optimum, free)
         if layers is None:
             return np.asarray(_products(objective.log_prior, self, diagonal, chunk, objective.args, target, u, free))
-        return layered.diagonal(self, target, u, layers, where) + layered.prior_diagonal(objective, u, layers)[where]
+        return layered.diagonal(self, target, u, layers, where) + layered.prior_diagonal(objective, u, layers)[0][where]
 
     def _layers(self, target: Target, optimum: Optimum, free: Free):
         u = jnp.asarray(optimum.position)
@@ -220,25 +220,19 @@ def likelihood_product(curvature: OuterProducts, target: Target, u, free) -> Cal
     return products.Curvature(target, u, no_prior, free, curvature.fisher, target.size, target.size).linear()
 
 
-def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> Float[np.ndarray, " free"]:
-    """The diagonal of −∇² log p(u) over the free coordinates."""
+def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> tuple[Float[np.ndarray, " free"], bool]:
+    """The diagonal of −∇² log p(u) over the free coordinates, and whether it has no other entries.
+
+    Of a network's weights, given its hyperparameters.
+    """
     found, is_diagonal = layered.prior_product(objective, u, free)
     if is_diagonal:
-        return found
+        return found, True
     layers = layered.layers_or_none(target, u, free)
     if layers is not None:
-        found = layered.prior_diagonal(objective, u, layers)
-        return found if free is None else found[free]
-    return np.asarray(_hessian(objective.log_prior, diagonal, 1, objective.args, u, free))
-
-
-def is_prior_correlated(objective: Objective, target: Target, u, free: Free) -> bool:
-    """Whether −∇² log p(u) has entries off its diagonal; of a network's weights given its hyperparameters."""
-    _, is_diagonal = layered.prior_product(objective, u, free)
-    if is_diagonal:
-        return False
-    layers = layered.layers_or_none(target, u, free)
-    return layers is None or layered.is_prior_correlated(objective, u, layers)
+        found, is_diagonal = layered.prior_diagonal(objective, u, layers)
+        return found if free is None else found[free], is_diagonal
+    return np.asarray(_hessian(objective.log_prior, diagonal, 1, objective.args, u, free)), False
 
 
 def _part(u, free):

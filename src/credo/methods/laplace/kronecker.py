@@ -80,7 +80,7 @@ class Kronecker:
                 f"{8e-9 * max(sizes) ** 2:.1f} GB: use structure=Diagonal()."
             )
         factors, num_places = gather(target, u, layers, self.shared, curvature)
-        prior = layered.prior_diagonal(objective, u, layers)
+        prior, is_independent = layered.prior_diagonal(objective, u, layers)
         num_rows = target.size if target.weights is None else float(np.sum(target.weights))
         blocks, smallest, coordinate = [], np.inf, 0
         last, b, V = None, np.zeros(0), np.zeros((0, 0))
@@ -105,7 +105,7 @@ class Kronecker:
                 smallest, coordinate = least, int(index.flat[int(np.argmin(values))])
         met = layers.rest[np.asarray(factors.rest) > 0]  # what the data have no word on is its prior, whatever the form
         said = _said(target, met)
-        if layered.is_prior_correlated(objective, u, layers):
+        if not is_independent:
             said = (*said, CORRELATED)
         return Shape(KroneckerScale(tuple(blocks)), smallest, coordinate, said)
 

@@ -256,19 +256,16 @@ def _summed_squares(a_uses, g_uses):
 # the prior -----------------------------------------------------------------------------------------------------------
 
 
-def prior_diagonal(objective: Objective, u, layers: Layers) -> np.ndarray:
-    """The diagonal of −∇² log p(u) (dim,).
+def prior_diagonal(objective: Objective, u, layers: Layers) -> tuple[np.ndarray, bool]:
+    """The diagonal of −∇² log p(u) (dim,), and whether it has no other entries among the weights of layers.
 
     Weights are independent given the hyperparameters, so that a product with ones on them gives theirs at once; the
     coordinates in no layer, hyperparameters among them, follow one by one. So do all where the prior correlates them.
     """
     found, is_independent = _prior_of_weights(objective, u, layers)
-    return found if is_independent else np.asarray(_one_by_one(objective.log_prior, objective.args, u))
-
-
-def is_prior_correlated(objective: Objective, u, layers: Layers) -> bool:
-    """Whether −∇² log p(u) has entries off its diagonal among the weights of layers."""
-    return not _prior_of_weights(objective, u, layers)[1]
+    if not is_independent:
+        found = np.asarray(_one_by_one(objective.log_prior, objective.args, u))
+    return found, is_independent
 
 
 def _prior_of_weights(objective: Objective, u, layers: Layers) -> tuple[np.ndarray, bool]:

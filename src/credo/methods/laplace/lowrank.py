@@ -21,7 +21,7 @@ import numpy as np
 
 from credo.compiling import brief
 from credo.linalg.lowrank import LowRank as LowRankScale
-from credo.methods.laplace.curvature import OuterProducts, is_prior_correlated, likelihood_product, prior_diagonal
+from credo.methods.laplace.curvature import OuterProducts, likelihood_product, prior_diagonal
 from credo.methods.laplace.structure import WIDEST, Shape, free_transformed
 from credo.methods.optimise.spectrum import LEAST
 from credo.model.target import Target
@@ -61,7 +61,8 @@ class LowRank:
             )
         u = jnp.asarray(optimum.position)
         diagonal = curvature.diagonal(objective, target, optimum, chunk, free).astype(np.float64)
-        prior = prior_diagonal(objective, target, u, free).astype(np.float64)
+        prior, is_independent = prior_diagonal(objective, target, u, free)
+        prior = prior.astype(np.float64)
         unit = np.where(prior > 0, prior, np.maximum(diagonal, 1e-100))
         V, values = self._directions(curvature, target, u, free, unit)
         rest = prior / unit + np.maximum((diagonal - prior) / unit - np.square(V) @ values, 0.0)
@@ -71,7 +72,7 @@ class LowRank:
             rest = np.maximum(np.abs(rest), LEAST) + free_transformed(target, free) / WIDEST**2 / unit
         U, root, _ = np.linalg.svd(V * np.sqrt(values) / np.sqrt(rest)[:, None], full_matrices=False)
         scale = LowRankScale.from_eigen((unit * rest) ** -0.5, U, 1 / (1 + root**2))
-        said = (CORRELATED,) if is_prior_correlated(objective, target, u, free) else ()
+        said = () if is_independent else (CORRELATED,)
         return Shape(jax.tree.map(np.asarray, scale), smallest, coordinate, said)
 
     def _directions(self, curvature, target: Target, u, free, unit) -> tuple[np.ndarray, np.ndarray]:

@@ -272,7 +272,7 @@ def _prior_precision(target: Target, u, last: LastLayer):
     return -jax.jvp(jax.grad(target.log_prior), (u,), (chosen,))[1][last.index]
 
 
-@functools.partial(brief, options=TINY)
+@functools.partial(brief, options=TINY)  # on the host each operation would be a program of its own
 def _roots(parameters: Parameters) -> Any:
     """L (out, n, n), where there is one."""
     assert parameters.lower is not None
