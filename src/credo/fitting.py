@@ -115,8 +115,8 @@ def _check_source(target: Target, method: Method) -> None:
     if target.source is not None and not getattr(method, "takes_source", False):
         raise CredoError(
             f"These data come in a Loader, and {type(method).__name__}() reads arrays alone: fit by "
-            "MAP(batch_size=128), DeepEnsemble(), SWAG(), SGLD(), SGHMC() or ADVI(batch_size=128), which read data "
-            "that lie outside of memory, or give arrays."
+            "MAP(batch_size=128), DeepEnsemble(), SWAG(), VBLL(), MCDropout(), SGLD(), SGHMC() or "
+            "ADVI(batch_size=128), which read data that lie outside of memory, or give arrays."
         )
 
 

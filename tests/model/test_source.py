@@ -16,6 +16,12 @@ RNG = np.random.default_rng(3)
 X = RNG.normal(size=(N, 2))
 Y = X @ [1.0, -2.0] + 0.5 * RNG.normal(size=N)
 MODEL = credo.Model({"w": dist.Normal(0.0, 3.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
+WEIGHTS = {"in": RNG.normal(size=(2, 4)), "out": {"w": RNG.normal(size=(4, 1)), "b": np.zeros(1)}}
+NETWORK = credo.nn.BayesianNetwork(
+    lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"]["w"] + params["out"]["b"],
+    WEIGHTS,
+    head=credo.nn.Gaussian(0.5),
+)
 
 
 def batches(number: int = N, width: int = 64):
@@ -36,22 +42,36 @@ def test_batches_that_fit_become_arrays():
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("model", "method"),
     [
-        credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1),
-        credo.MAP(batch_size=50, num_steps=40),
-        credo.DeepEnsemble(members=2, batch_size=32, num_steps=30),
-        credo.ADVI(batch_size=50, max_steps=60),
-        credo.SWAG(num_snapshots=3, rank=2, batch_size=32, num_steps=20, every=4),
+        (MODEL, method)
+        for method in (
+            credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1),
+            credo.MAP(batch_size=50, num_steps=40),
+            credo.DeepEnsemble(members=2, batch_size=32, num_steps=30),
+            credo.ADVI(batch_size=50, max_steps=60),
+            credo.SWAG(num_snapshots=3, rank=2, batch_size=32, num_steps=20, every=4),
+            credo.NaturalGradient(batch_size=50, max_steps=60),
+        )
+    ]
+    + [
+        (NETWORK, method)
+        for method in (
+            credo.VBLL(batch_size=32, num_steps=30),
+            credo.MCDropout(batch_size=32, num_steps=30),
+            credo.GaussianDropout(batch_size=32, num_steps=30),
+        )
     ],
-    ids=lambda method: type(method).__name__,
+    ids=lambda one: type(one).__name__,
 )
-def test_rows_read_from_disk_give_the_fit_of_arrays(on_disk, method):
-    there, here = (credo.fit(target, method, key=1) for target in (on_disk, MODEL.given(X, Y)))
+def test_rows_read_from_disk_give_the_fit_of_arrays(model, method):
+    there = credo.fit(model.given(credo.Loader(batches(), size=N, in_memory=False)), method, key=1)
+    here = credo.fit(model.given(X, Y), method, key=1)
     assert there.target.source is None  # a posterior keeps no files open
     for a, b in zip(jax.tree.leaves(there.kind), jax.tree.leaves(here.kind), strict=True):
         assert np.allclose(a, b, rtol=1e-9, atol=1e-12)
     assert np.allclose(there.predict(X[:3]).mean, here.predict(X[:3]).mean)
+    assert there.info.get("bound") == pytest.approx(here.info.get("bound"))
 
 
 def test_density_of_all_rows_and_of_windows(on_disk):

@@ -28,7 +28,8 @@ class Site(NamedTuple):
 
 
 def likelihood_layers(target: Target, rows: Rows | None = None) -> Layers:
-    """The layers in the log-likelihood of one row; ``rows``: such as it has, for their shapes."""
+    """The layers in the log-likelihood of one row; ``rows``: such as it has, for their shapes; None: the target's."""
+    rows = Rows(target.x, target.y, target.weights) if rows is None else rows
 
     def outputs(u, row):
         return target.log_likelihood(u, jax.tree.map(lambda leaf: leaf[None], row))

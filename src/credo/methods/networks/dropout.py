@@ -16,7 +16,7 @@ independent of each other, drawn by local reparameterisation; its entropy Σ log
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,8 @@ class MCDropout:
     optimiser: optax.GradientTransformation | None = None
     num_steps: int | None = field(default=None, metadata={"at_least": 0})
 
+    takes_source: ClassVar[bool] = True
+
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         return _fit(self, Bernoulli, self.by, target, key, start, options)
 
@@ -84,6 +86,8 @@ class GaussianDropout:
     batch_size: int | None = field(default=128, metadata={"at_least": 1})
     optimiser: optax.GradientTransformation | None = None
     num_steps: int | None = field(default=None, metadata={"at_least": 0})
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         return _fit(self, Normal, "element", target, key, start, options)

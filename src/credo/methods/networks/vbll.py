@@ -13,8 +13,9 @@ No draw is taken. A Gaussian's q is at last what its features and noise make it 
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,15 +91,17 @@ class VBLL:
     for 60 epochs, 2,000 at least.
 
     The answer is a Gaussian over the last layer, everything else fixed: ``predict(x, rule=credo.Linearised())`` is in
-    closed form for regression. ``info``: ``loss_path``, and ``bound``, the ELBO given the points (None for data outside
-    of memory). Outcomes: numbers with Gaussian noise of one sd, a class, 0 or 1, or a count. CredoError for
-    others, for outputs that are not linear in a last layer, and for priors of its weights that are not normal.
+    closed form for regression. ``info``: ``loss_path``, and ``bound``, the ELBO given the points. Outcomes: numbers
+    with Gaussian noise of one sd, a class, 0 or 1, or a count. CredoError for others, for outputs that are not linear
+    in a last layer, and for priors of its weights that are not normal.
     """
 
     covariance: Literal["dense", "diagonal"] = "dense"
     batch_size: int | None = field(default=128, metadata={"at_least": 1})
     optimiser: optax.GradientTransformation | None = None
     num_steps: int | None = field(default=None, metadata={"at_least": 1})
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
@@ -123,16 +126,15 @@ class VBLL:
             options=options,
         )
         q: Parameters = done.parameters
-        is_in_memory = target.source is None
-        if _head_of(target).name in NORMAL and done.failed_at < 0 and is_in_memory:
-            q = jax.tree.map(np.asarray, _exact(q, target, target.rows()))
-        bound = -float(_bound(q, target, target.rows())) if is_in_memory else None
+        if _head_of(target).name in NORMAL and done.failed_at < 0:
+            products = [_products(q, target, rows) for rows in _blocks(target)]
+            q = jax.tree.map(np.asarray, _exact(q, target, *map(sum, zip(*products, strict=True))))
         info = {
             "num_gradients": done.num_updates,
             "is_complete": done.is_complete,
             "loss_path": done.losses,
             "failed_at": done.failed_at,
-            "bound": bound,
+            "bound": -_loss(q, target),
         }
         kind = Gaussian(q.position, _scale(q, last.index))
         posterior = Posterior(kind, target, verdict=Verdict("doubtful"), info=info)
@@ -151,7 +153,7 @@ class LastLayerBound:
         terms = terms if rows.weights is None else rows.weights * terms
         is_dense = parameters.lower is not None
         variances = jnp.sum(jnp.square(_roots(parameters)), axis=-1) if is_dense else jnp.exp(2 * parameters.log_sd)
-        spread = 0.5 * jnp.sum(_prior_precision(target, u, last) * variances) - jnp.sum(parameters.log_sd)
+        spread = 0.5 * jnp.sum(_prior_precision(target, u, last.index) * variances) - jnp.sum(parameters.log_sd)
         constant = 0.5 * parameters.log_sd.size * (1 + np.log(2 * np.pi))  # of the entropy
         points = target.log_jacobian(u) - target.log_prior(u)
         return points + spread - constant - target.size / terms.shape[0] * jnp.sum(terms)
@@ -256,7 +258,7 @@ def _checks(target: Target, position, rows: Rows):
     if _head_of(target).name in NORMAL:
         is_linear &= jnp.max(jnp.abs(above - below)[:, 1::2]) <= rounding * scale
         is_linear &= jnp.all(locations == jnp.diag(jnp.diag(locations)))  # each of its own unit
-    here, there = (_prior_precision(target, u, last) for u in (position, position + step))
+    here, there = (_prior_precision(target, u, last.index) for u in (position, position + step))
     is_normal = jnp.all(jnp.abs(here - there) <= rounding * jnp.abs(here)) & jnp.all(here > 0)
     n = last.index.shape[1]
     moved = jnp.zeros_like(position).at[last.index[:, n - 1]].set(jnp.cos(jnp.arange(len(last.index))))
@@ -266,10 +268,10 @@ def _checks(target: Target, position, rows: Rows):
     return is_linear, is_normal, is_shared if last.bias is not None else True
 
 
-def _prior_precision(target: Target, u, last: LastLayer):
-    """−∂² log p / ∂w² (out, n) of weights that are independent under the prior."""
-    chosen = jnp.zeros_like(u).at[last.index.ravel()].set(1.0)
-    return -jax.jvp(jax.grad(target.log_prior), (u,), (chosen,))[1][last.index]
+def _prior_precision(target: Target, u, index: np.ndarray):
+    """−∂² log p / ∂w² (out, n) of the weights ``index``, independent under the prior."""
+    chosen = jnp.zeros_like(u).at[index.ravel()].set(1.0)
+    return -jax.jvp(jax.grad(target.log_prior), (u,), (chosen,))[1][index]
 
 
 @functools.partial(brief, options=TINY)  # on the host each operation would be a program of its own
@@ -296,14 +298,25 @@ def _head_of(target: Target) -> Any:
     return target.head
 
 
+def _blocks(target: Target) -> Iterator[Rows]:
+    """All rows: at once, or some at a time where they lie outside of memory."""
+    return iter([target.rows()]) if target.source is None else target.source.files.blocks()
+
+
+def _loss(q: Parameters, target: Target) -> float:
+    """On all rows: the mean over blocks, by their sizes, of what a block says of all."""
+    found = [(jax.tree.leaves(rows.y)[0].shape[0], _loss_by(q, target, rows)) for rows in _blocks(target)]
+    return sum(size / target.size * float(loss) for size, loss in found)
+
+
 @jax.jit
-def _bound(q: Parameters, target: Target, rows: Rows):
+def _loss_by(q: Parameters, target: Target, rows: Rows):
     return LastLayerBound()(q, target, rows, None)
 
 
 @jax.jit
-def _exact(q: Parameters, target: Target, rows: Rows) -> Parameters:
-    """The q that minimises the bound for these features and this noise: linear regression of each column."""
+def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
+    """(AᵀWA (out, n, n), AᵀWr (out, n)): features A, precisions W of the noise, what the layer is to explain r."""
     last = find_last_layer(target, rows)
     u, index = jnp.asarray(q.position), last.index
 
@@ -312,21 +325,32 @@ def _exact(q: Parameters, target: Target, rows: Rows) -> Parameters:
         return z, jnp.diagonal(g[::2])[:, None] * a
 
     z, A = _each(one, rows.x)
-    columns = (z[:, ::2], z[:, 1::2], jnp.reshape(rows.y, z[:, ::2].shape), A)
-    P = _prior_precision(target, u, last)
-    pull = jax.grad(target.log_prior)(u)[index] + P * u[index]  # the prior's precision times its mean
 
-    def regression(column, w, P, pull):
-        location, log_scale, y, A = column
+    def of_column(location, log_scale, y, A, w):
         weights = jnp.exp(-2 * log_scale) if rows.weights is None else rows.weights * jnp.exp(-2 * log_scale)
-        precision = (A * weights[:, None]).T @ A + jnp.diag(P)
-        mean = jnp.linalg.solve(precision, A.T @ (weights * (y - location + A @ w)) + pull)
+        return (A * weights[:, None]).T @ A, A.T @ (weights * (y - location + A @ w))
+
+    columns = (z[:, ::2], z[:, 1::2], jnp.reshape(rows.y, z[:, ::2].shape), A)
+    return jax.vmap(of_column, in_axes=(1, 1, 1, 1, 0))(*columns, u[index])
+
+
+@jax.jit
+def _exact(q: Parameters, target: Target, squares, pulls) -> Parameters:
+    """The q that minimises the bound for these features and this noise: linear regression of each column."""
+    index = find_last_layer(target, Rows(target.x, target.y, target.weights)).index
+    u = jnp.asarray(q.position)
+    P = _prior_precision(target, u, index)
+    prior = jax.grad(target.log_prior)(u)[index] + P * u[index]  # the prior's precision times its mean
+
+    def regression(square, pull, P):
+        precision = square + jnp.diag(P)
+        mean = jnp.linalg.solve(precision, pull)
         if q.lower is None:
             return mean, -0.5 * jnp.log(jnp.diag(precision)), None
         flipped = jnp.linalg.cholesky(precision[::-1, ::-1])  # as in linalg/dense.py
-        identity = jnp.eye(len(w), dtype=flipped.dtype)
+        identity = jnp.eye(len(pull), dtype=flipped.dtype)
         root = jax.scipy.linalg.solve_triangular(flipped, identity, lower=True)[::-1, ::-1].T
         return mean, jnp.log(jnp.diag(root)), root
 
-    mean, log_sd, root = jax.vmap(regression, in_axes=(1, 0, 0, 0))(columns, u[index], P, pull)
+    mean, log_sd, root = jax.vmap(regression)(squares, pulls + prior, P)
     return Parameters(u.at[index].set(mean), log_sd, root)

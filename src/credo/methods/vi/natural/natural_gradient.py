@@ -65,6 +65,11 @@ class NaturalGradient:
     max_steps: int = field(default=12_700, metadata={"at_least": 1})
     num_draws: int | None = field(default=None, metadata={"at_least": 1})
 
+    @property
+    def takes_source(self) -> bool:
+        """Whether data outside of memory are read batch by batch."""
+        return self.batch_size is not None
+
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         ascent = self.ascent(target)
         posterior = ascent.fit(target, key=key, start=start, options=options)
