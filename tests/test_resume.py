@@ -114,3 +114,15 @@ def test_a_limit_that_falls_into_the_search_of_a_start_changes_no_number(target,
     straight = credo.fit(target, STARTED[name], key=1, progress=False)
     for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(straight.kind), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("method", [credo.MAP(), credo.Laplace(), credo.DADVI(), credo.Pathfinder()], ids=repr)
+def test_what_keeps_nothing_on_its_way_is_done_again(target, tmp_path, method):
+    """Among them a fit that a limit cut: what was asked for is enough to begin it."""
+    with contextlib.suppress(credo.CredoError):
+        credo.fit(target, method, key=1, checkpoint=tmp_path / "run", time_limit=1e-3, progress=False)
+    resumed = credo.resume(tmp_path / "run", target, progress=False)
+    straight = credo.fit(target, method, key=1, progress=False)
+    assert resumed.info["is_complete"]
+    for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(straight.kind), strict=True):
+        np.testing.assert_array_equal(found, expected)
