@@ -87,15 +87,20 @@ class Course:
                     if self.done == stop or is_over(self.state):
                         self.state = at_stop(self.state, self.done)
                     bar.update(0, self.name, [self.done], None)
-                    now = time.monotonic()
-                    if now - begun < PART / 2:
+                    seconds = time.monotonic() - begun
+                    if seconds < PART / 2:
                         quota *= 2
-                    elif now - begun > 2 * PART:
+                    elif seconds > 2 * PART:
                         quota = max(quota // 2, 1)
-                    if signals.heard is not None or now - self.saved > max(SAVED, SHARE * self.cost):
+                    if signals.heard is not None or self.is_due:
                         self.save()
                     signals.check()
             self.save()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether as much work is behind as a kill may lose."""
+        return time.monotonic() - self.saved > max(SAVED, SHARE * self.cost)
 
     def save(self) -> None:
         """The state in the folder, if there is one."""

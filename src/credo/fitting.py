@@ -143,11 +143,11 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     with double(is_double), collecting_rarely(), stopwatch() as seconds:
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
-        if options.checkpoint is not None and not options.resume:
+        if (checkpoint := options.checkpoint) is not None and not options.resume:
             identity = _identity(given, method, key, precision, start)
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
             if options.is_repeatable:  # whatever the method keeps of its own, it can be begun again from here on
-                Journal(options.checkpoint, identity, resume=False).announce()
+                Journal(checkpoint, identity, resume=False).announce()
         posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)

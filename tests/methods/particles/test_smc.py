@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from credo.fitting import fit
+from credo.fitting import fit, resume
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import smc
 from credo.methods.particles.path import path_to
@@ -335,6 +335,44 @@ def test_an_interrupt_is_obeyed_between_moves(monkeypatch):
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("cut", [1, 40, 150])
+def test_a_run_that_was_cut_goes_on_bit_for_bit(tmp_path, monkeypatch, cut):
+    target, mutate, calls, cuts = linear(), smc.mutate, [], [None]
+
+    def failing(*args, **settings):
+        calls.append(1)
+        if len(calls) == cuts[0]:
+            raise KeyboardInterrupt
+        return mutate(*args, **settings)
+
+    monkeypatch.setattr(smc, "mutate", failing)
+    whole = fit(target, SMALL, key=3, progress=False)
+    num_calls, cuts[0], calls[:] = len(calls), cut, []
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(target, SMALL, key=3, checkpoint=tmp_path, progress=False)
+    assert "credo.resume" in caught.value.__notes__[0]
+    cuts[0], calls[:] = None, []
+    same(whole, resume(tmp_path, target, progress=False))
+    assert cut < 150 or len(calls) < num_calls, "it began again"
+    with pytest.raises(CredoError, match="holds a run already"):
+        fit(target, SMALL, key=3, checkpoint=tmp_path, progress=False)
+
+
+def test_a_limit_leaves_what_resume_goes_on_from(tmp_path, monkeypatch):
+    target = linear()
+    with pytest.raises(CredoError, match="credo.resume goes on from what is kept in"):
+        fit(target, SMALL, time_limit=1e-6, checkpoint=tmp_path, progress=False)
+    same(fit(target, SMALL, progress=False), resume(tmp_path, target, progress=False))
+
+
+def same(one, other):
+    assert np.array_equal(one.kind.positions, other.kind.positions)
+    assert one.log_evidence == other.log_evidence
+    assert one.verdict == other.verdict
+    for name in ("temperatures", "num_moves", "correlation", "log_evidence_islands", "num_gradients"):
+        assert np.array_equal(one.info[name], other.info[name])
+
+
 def test_mistakes_have_their_sentences(tmp_path):
     target = linear()
     for method, message in (
@@ -348,8 +386,8 @@ def test_mistakes_have_their_sentences(tmp_path):
             fit(target, method, progress=False)
     with pytest.raises(CredoError, match="ess_share lies between"):
         SMC(ess_share=1.0)
-    with pytest.raises(CredoError, match="keeps no checkpoint"):
-        fit(target, SMC(), checkpoint=tmp_path, progress=False)
+    with pytest.raises(CredoError, match="not the posterior that SMC"):
+        fit(target, SMC(), start=wide(target), checkpoint=tmp_path, progress=False)
     with pytest.raises(CredoError, match="bare log density.*reference="):
         fit(bare(), SMC(), progress=False)
     with pytest.raises(CredoError, match="no likelihood apart from its prior"):

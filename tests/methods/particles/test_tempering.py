@@ -6,7 +6,7 @@ import pytest
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.mutation import Particles
-from credo.methods.particles.tempering import MAX_STEPS, forget, next_beta, scale_of, systematic, take, temper
+from credo.methods.particles.tempering import MAX_STEPS, Tempered, forget, next_beta, scale_of, systematic, take, temper
 from credo.status import CredoError
 
 
@@ -142,11 +142,11 @@ def test_evidence_of_a_path_that_needs_no_moves():
     move, _ = autoregression(0.0)
     start = population_at()
     start = start._replace(gain=np.full_like(start.gain, -3.0))
-    done = temper(start, move, np.random.default_rng(0), ess_share=0.5, max_moves=4)
+    done = temper(Tempered.begin(start), move, np.random.default_rng(0), ess_share=0.5, max_moves=4)
     np.testing.assert_allclose(done.log_z, -3.0)
     assert done.each("beta").tolist() == [1.0]
     assert done.is_ancestor.all()
     half = start._replace(gain=np.where(np.arange(500) % 2 == 0, -3.0, -np.inf) + 0 * start.gain.clip(0))
-    done = temper(half, move, np.random.default_rng(0), ess_share=0.5, max_moves=1)
+    done = temper(Tempered.begin(half), move, np.random.default_rng(0), ess_share=0.5, max_moves=1)
     assert done.moved[0].beta == 0.0
     np.testing.assert_array_equal(done.is_ancestor, np.tile(np.arange(500) % 2 == 0, (4, 1)))

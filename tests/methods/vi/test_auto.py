@@ -2,13 +2,15 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
-from credo.fitting import fit
+from credo.fitting import fit, resume
+from credo.methods.vi import advi
 from credo.methods.vi.advi import ADVI
 from credo.methods.vi.auto import Auto, default_rungs
 from credo.methods.vi.families.full_rank import FullRank
@@ -95,8 +97,30 @@ def test_rungs_follow_the_dimension():
     assert isinstance(default_rungs(2_000)[-1].family, LowRank)
 
 
-def test_what_it_cannot_do_is_said(tmp_path):
+def test_no_rungs_are_a_sentence():
     with pytest.raises(CredoError, match="nothing to fit"):
         fit(target_of(correlated_density), Auto(rungs=()), progress=False)
-    with pytest.raises(CredoError, match="keeps no checkpoint"):
-        fit(target_of(correlated_density), Auto(), checkpoint=tmp_path / "run", progress=False)
+
+
+def test_a_climb_that_was_cut_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    target = target_of(correlated_density)
+    method = Auto(rungs=(ADVI(MeanField()), ADVI(FullRank())))
+    whole = fit(target, method, progress=False)
+    assert len(whole.info["rungs"]) == 2
+    measure, calls = advi.measure, []
+
+    def interrupted(*args, **settings):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure(*args, **settings)
+
+    monkeypatch.setattr(advi, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(target, method, checkpoint=tmp_path / "run", progress=False)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"run.safetensors", "rung-0", "rung-1"}
+    resumed = resume(tmp_path / "run", target, progress=False)
+    for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(whole.kind), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    names = [[rung["name"] for rung in posterior.info["rungs"]] for posterior in (resumed, whole)]
+    assert names[0] == names[1]

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from credo.algorithm import Options, stream
 from credo.cores import num_cores
+from credo.course import Course
 from credo.diagnose.sd_error import sd_error
 from credo.diagnose.verdict import RULES, judge
 from credo.memory import footprint
@@ -18,7 +19,7 @@ from credo.methods.particles.bridge import bridge
 from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
-from credo.methods.particles.tempering import Population, Tempered, scale_of, temper
+from credo.methods.particles.tempering import MAX_TEMPERATURES, Moved, Population, Tempered, scale_of, temper
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
@@ -50,7 +51,7 @@ class SMC:
     ``num_moves`` and ``correlation`` at each; ``path_evidence``, ``log_evidence_islands``, ``bridge_evidence``. Modes
     that no draw of the prior comes near stay unseen, here as everywhere.
     Raises CredoError where the prior is improper, the likelihood nowhere finite, or the time limit comes before the
-    end: what there is then is no posterior.
+    end: what there is then is no posterior, but beside a checkpoint ``credo.resume`` goes on from there.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -71,8 +72,6 @@ class SMC:
             raise CredoError(f"ess_share lies between 0.01 and 0.99; got {self.ess_share}.")
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
-        if options.checkpoint is not None:
-            raise CredoError("SMC() keeps no checkpoint, as no part of its run is a posterior: leave checkpoint= out.")
         size = -(-self.num_particles // self.islands)
         if size < 4:
             raise CredoError(
@@ -81,6 +80,11 @@ class SMC:
             )
         target = target.flat()
         given = self.reference if self.reference is not None else start
+        if isinstance(given, Posterior) and options.checkpoint is not None:
+            raise CredoError(
+                "A checkpoint holds names and numbers, and not the posterior that SMC() begins at: fit without "
+                "checkpoint=, or begin at the prior."
+            )
         path = jax.device_put(path_to(target, given if isinstance(given, Posterior) else None))
         begun = time.monotonic()
         with _Islands(path, self.islands, size, key, options) as islands:
@@ -88,7 +92,7 @@ class SMC:
             share = _undefined_share(population, path)
             population = _inside(population)
             generator = np.random.default_rng(stream(key, RESAMPLE).tolist())
-            done = temper(population, islands.move, generator, ess_share=self.ess_share, max_moves=self.max_moves)
+            done = islands.temper(Tempered.begin(population), generator, self.ess_share, self.max_moves)
             bridged = None
             if has_evidence(target) and self.islands >= FEWEST:
                 bridged = bridge(done.population, done.log_z, islands.evaluate, generator)
@@ -149,6 +153,23 @@ class _Islands:
 
         return self._stack("begin", one)
 
+    def temper(self, begun: Tempered, generator, ess_share: float, max_moves: int) -> Tempered:
+        """All temperatures, or those that are left of a run to be continued."""
+        course = Course("tempering", _on_file(begun), self.options)
+        if course.journal:
+            self.stop.kept = course.journal.kept
+
+        def keep(done: Tempered) -> None:
+            course.state, course.done = _on_file(done), len(done.moved)
+            if course.is_due:
+                course.save()
+
+        done = _from_file(course.state, course.done)
+        try:
+            return temper(done, self.move, generator, ess_share=ess_share, max_moves=max_moves, keep=keep)
+        finally:
+            course.save()
+
     def move(self, population: Population, kernel: Kernel, index: int, call: int) -> tuple[Population, float]:
         self.beta = float(kernel.beta)
 
@@ -174,10 +195,12 @@ class _Islands:
         def one(k: int):
             self.stop.check()
             if time.monotonic() > self.deadline:
+                remedy = "raise time_limit, or take fewer particles."
+                if self.options.checkpoint is not None:
+                    remedy = f"credo.resume goes on from what is kept in {self.options.checkpoint}."
                 raise CredoError(
                     f"The time limit of {self.options.limit:g} s came at beta = {self.beta:.2g}, on the way from "
-                    "0 (prior) to 1 (posterior), before which nothing is a posterior: raise time_limit, or take fewer "
-                    "particles."
+                    f"0 (prior) to 1 (posterior), before which nothing is a posterior: {remedy}"
                 )
             with double(self.is_double):
                 return jax.tree.map(np.asarray, function(k))
@@ -186,6 +209,21 @@ class _Islands:
         self.is_compiled.add(program)
         rest = list(self.pool.map(one, range(len(first), self.number)))
         return jax.tree.map(lambda *rows: np.stack(rows), *first, *rest)
+
+
+def _on_file(done: Tempered) -> tuple:
+    """Arrays of the same shapes at every temperature."""
+    table = np.full((MAX_TEMPERATURES, len(Moved._fields)), np.nan)
+    table[: len(done.moved)] = np.reshape(done.moved, (-1, table.shape[1]))
+    return done.population, done.log_z, done.ancestors, table
+
+
+def _from_file(state: tuple, number: int) -> Tempered:
+    population, log_z, ancestors, table = state
+    rows = [dict(zip(Moved._fields, row, strict=True)) for row in table[:number].tolist()]
+    counts = ("num_moves", "num_gradients")
+    moved = (Moved(**row | {name: int(row[name]) for name in counts}) for row in rows)
+    return Tempered(population, log_z, ancestors, tuple(moved))
 
 
 def particles_at_once(path: Path, size: int, memory: int) -> int:

@@ -60,12 +60,29 @@ class Moved(NamedTuple):
 
 
 class Tempered(NamedTuple):
-    """``log_z``: log Ẑ_k. ``is_ancestor``: draws of π_0 with descendants. ``moved``: at each temperature."""
+    """``log_z``: log Ẑ_k. ``ancestors``: the draw of π_0 that each descends from. ``moved``: at each temperature."""
 
     population: Population
     log_z: Float[np.ndarray, " K"]
-    is_ancestor: Bool[np.ndarray, "K n"]
-    moved: list[Moved]
+    ancestors: Int[np.ndarray, "K n"]
+    moved: tuple[Moved, ...] = ()
+
+    @classmethod
+    def begin(cls, population: Population) -> "Tempered":
+        """At draws of π_0, whose gains are −inf where γ_β is 0."""
+        num_islands, size = population.gain.shape
+        return cls(population, np.zeros(num_islands), np.tile(np.arange(size), (num_islands, 1)))
+
+    @property
+    def beta(self) -> float:
+        return self.moved[-1].beta if self.moved else 0.0
+
+    @property
+    def is_ancestor(self) -> Bool[np.ndarray, "K n"]:
+        """The draws of π_0 with descendants."""
+        found = np.zeros(self.ancestors.shape, bool)
+        np.put_along_axis(found, self.ancestors, True, axis=1)
+        return found
 
     def each(self, name: str) -> np.ndarray:
         """One figure of ``moved`` at all temperatures."""
@@ -73,36 +90,45 @@ class Tempered(NamedTuple):
 
 
 def temper(
-    population: Population, move: Move, generator: np.random.Generator, *, ess_share: float, max_moves: int
+    done: Tempered,
+    move: Move,
+    generator: np.random.Generator,
+    *,
+    ess_share: float,
+    max_moves: int,
+    keep: Callable[[Tempered], None] = lambda done: None,
 ) -> Tempered:
-    """From draws of π_0, whose gains are −inf where γ_β is 0, to particles of γ_1. ``move`` does step 4."""
-    num_islands, size = population.gain.shape
-    beta, step_size, moved = 0.0, population.position.shape[-1] ** -0.25, []
-    log_z, ancestors = np.zeros(num_islands), np.tile(np.arange(size), (num_islands, 1))
-    while beta < 1:
-        if len(moved) == MAX_TEMPERATURES:
+    """To particles of γ_1. ``move`` does step 4; ``keep`` sees what is done after each temperature."""
+    generator.uniform(size=(len(done.moved), len(done.log_z)))  # those that the temperatures behind have used
+    while done.beta < 1:
+        if len(done.moved) == MAX_TEMPERATURES:
             raise CredoError(
-                f"After {MAX_TEMPERATURES:,} temperatures beta is {beta:.2g}, far from 1: the likelihood varies too "
-                "much over the prior. Give priors on the scale of the data, or begin at SMC(reference=…)."
+                f"After {MAX_TEMPERATURES:,} temperatures beta is {done.beta:.2g}, far from 1: the likelihood varies "
+                "too much over the prior. Give priors on the scale of the data, or begin at SMC(reference=…)."
             )
-        gain = np.asarray(population.gain, np.float64)
-        if np.all(gain > -np.inf):
-            new = next_beta(gain.ravel(), beta, ess_share)
-            log_w = (new - beta) * gain
-        else:  # first to the draws that count at all: γ at the smallest β > 0
-            new, log_w = 0.0, np.where(gain > -np.inf, 0.0, -np.inf)
-        total = np.asarray(logsumexp(log_w, axis=1, keepdims=True))
-        log_z += total[:, 0] - np.log(size)
-        weights = np.exp(log_w - total)
-        scale = scale_of(population.position, weights / num_islands)
-        index = systematic(weights, generator.uniform(size=num_islands))
-        population, ancestors = take(population, index), np.take_along_axis(ancestors, index, axis=1)
-        population, told = forget(population, move, new, scale, step_size, len(moved), max_moves)
-        beta, step_size = new, told.step_size
-        moved.append(told)
-    is_ancestor = np.zeros((num_islands, size), bool)
-    np.put_along_axis(is_ancestor, ancestors, True, axis=1)
-    return Tempered(population, log_z, is_ancestor, moved)
+        done = _next(done, move, generator, ess_share, max_moves)
+        keep(done)
+    return done
+
+
+def _next(done: Tempered, move: Move, generator: np.random.Generator, ess_share: float, max_moves: int) -> Tempered:
+    """One temperature further."""
+    population, log_z, ancestors, moved = done
+    num_islands, size = population.gain.shape
+    step_size = moved[-1].step_size if moved else population.position.shape[-1] ** -0.25
+    gain = np.asarray(population.gain, np.float64)
+    if np.all(gain > -np.inf):
+        beta = next_beta(gain.ravel(), done.beta, ess_share)
+        log_w = (beta - done.beta) * gain
+    else:  # first to the draws that count at all: γ at the smallest β > 0
+        beta, log_w = 0.0, np.where(gain > -np.inf, 0.0, -np.inf)
+    total = np.asarray(logsumexp(log_w, axis=1, keepdims=True))
+    weights = np.exp(log_w - total)
+    scale = scale_of(population.position, weights / num_islands)
+    index = systematic(weights, generator.uniform(size=num_islands))
+    population, told = forget(take(population, index), move, beta, scale, step_size, len(moved), max_moves)
+    log_z = log_z + total[:, 0] - np.log(size)
+    return Tempered(population, log_z, np.take_along_axis(ancestors, index, axis=1), (*moved, told))
 
 
 def next_beta(gain: Float[np.ndarray, " N"], beta: float, ess_share: float) -> float:

@@ -39,7 +39,7 @@ class Auto:
 
     ``info["rungs"]``: one entry a rung climbed, with ``name``, ``status``, ``pareto_k``, ``log_evidence``,
     ``num_gradients``, ``seconds`` and ``why`` it was left; ``num_gradients`` counts all of them. The verdict's last
-    sentences say the same. Raises CredoError for no rungs and for checkpoints, which belong to a single fit.
+    sentences say the same. Beside a checkpoint each rung has a folder of its own in it. Raises CredoError for no rungs.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"mean": dist.Normal(0.0, 9.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
@@ -52,11 +52,6 @@ class Auto:
     rungs: tuple[Any, ...] | None = None
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
-        if options.checkpoint is not None:
-            raise CredoError(
-                "Auto() fits several approximations in turn and keeps no checkpoint: leave checkpoint out, or fit the "
-                "rung that you want, such as ADVI(FullRank())."
-            )
         rungs = default_rungs(target.dim) if self.rungs is None else tuple(self.rungs)
         if not rungs:
             raise CredoError("Auto(rungs=()) has nothing to fit: give one method or more, or leave rungs out.")
@@ -66,7 +61,8 @@ class Auto:
         onward = start
         for i, method in enumerate(rungs):
             began = time.monotonic()
-            posterior = method.fit(target, key=stream(key, i), start=onward, options=options.until(deadline))
+            own = _in_folder(options.until(deadline), f"rung-{i}")
+            posterior = method.fit(target, key=stream(key, i), start=onward, options=own)
             climbed.append(posterior)
             story.append(_entry(method, posterior, time.monotonic() - began))
             is_over = i + 1 == len(rungs) or time.monotonic() >= deadline
@@ -77,6 +73,14 @@ class Auto:
                 onward = np.asarray(posterior.kind.mean)  # the density is finite at draws about it
         best = _best(climbed)
         return _told(climbed[best], story, best, len(rungs))
+
+
+def _in_folder(options: Options, name: str) -> Options:
+    """For a rung: its checkpoint, if there is one, in a folder of its own, which it may have begun before."""
+    if options.checkpoint is None:
+        return options
+    folder = options.checkpoint / name
+    return options._replace(checkpoint=folder, resume=options.resume and (folder / "run.safetensors").exists())
 
 
 def default_rungs(dim: int) -> tuple[Any, ...]:
