@@ -9,12 +9,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import ImproperUniform, Unit, biject_to
+from numpyro.distributions import Unit
 
 from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
 from credo.model.dependence import dependencies
-from credo.model.distributions import unwrapped
+from credo.model.distributions import flat_like, transform_to, unwrapped
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, at_index, origin
 from credo.status import CredoError
 
@@ -50,7 +50,7 @@ class NumPyroPrior(AbstractPrior):
         for name in self.names:
             distribution = distribution_of(sites[name])
             if self.discrete:  # its log density is inside the sum over the discrete sites
-                distribution = ImproperUniform(distribution.support, distribution.batch_shape, distribution.event_shape)
+                distribution = flat_like(distribution)
             see(name, distribution, params[name])
 
         def log_factor() -> Any:
@@ -180,7 +180,7 @@ def _look(program: Program) -> tuple[Sites, dict[str, tuple[int, ...]]]:
         sites.update(found)
         for name in asked:
             site = found[name]
-            transform = None if site["fn"].is_discrete else biject_to(site["fn"].support)
+            transform = None if site["fn"].is_discrete else transform_to(site["fn"])
             shape = np.shape(site["value"])
             shapes[name] = shape if transform is None else tuple(transform.inverse_shape(shape))
 
@@ -195,7 +195,7 @@ def _flow(latent: list[str], discrete: list[str], names: list[str]) -> Callable:
         def value(name, distribution, index):
             if distribution.is_discrete:
                 return at_index(drawn[discrete.index(name)], index)
-            return biject_to(distribution.support)(at_index(u[latent.index(name)], index))
+            return transform_to(distribution)(at_index(u[latent.index(name)], index))
 
         found, _ = program.run(value)
         return [jnp.asarray(found[name]["value"]) for name in names]

@@ -99,14 +99,14 @@ def _parts(target: Target, u):
     parameters, position = {}, target.structure.unravel(u)
 
     def value(name, distribution, index):
-        return transform_to(distribution.support)(at_index(position[name], index))
+        return transform_to(distribution)(at_index(position[name], index))
 
     def see(name, distribution, value):
         parameters[name] = {
             "value": value,
             "inside": distribution.support(value),
             "log_prob": log_prob_within(distribution, value),
-            "log_jacobian": transform_to(distribution.support).log_abs_det_jacobian(position[name], value),
+            "log_jacobian": transform_to(distribution).log_abs_det_jacobian(position[name], value),
             "arguments": _arguments(distribution),
         }
 

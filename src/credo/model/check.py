@@ -12,7 +12,7 @@ from jax.core import Tracer
 from numpyro.distributions import Distribution
 
 from credo.model.dependence import dependencies
-from credo.model.distributions import masks, unwrapped
+from credo.model.distributions import bounds_of, contains, masks, unwrapped
 from credo.model.heads import Head, head_of
 from credo.model.structure import Structure
 from credo.model.target import log_prob_rows
@@ -189,13 +189,12 @@ def _check_support(name: str, traced: Distribution, distribution: Callable, u: d
 
 def _bounds(distribution: Distribution) -> list:
     """The arrays that say where the distribution lives and which rows of it count."""
-    return jax.tree.leaves((distribution.support, masks(distribution)))
+    return [*bounds_of(distribution), *jax.tree.leaves(masks(distribution))]
 
 
 def _inside(distribution: Distribution, values):
     """Whether each datum lies in the support; a masked one may be anything."""
-    support: Any = distribution.support
-    inside = support(values)
+    inside = contains(distribution, values)
     for mask in masks(distribution):
         inside = inside | jnp.logical_not(mask)
     return inside

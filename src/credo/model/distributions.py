@@ -4,8 +4,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution, biject_to, constraints
-from numpyro.distributions.transforms import Transform
+from numpyro.distributions import (
+    Distribution,
+    ExpandedDistribution,
+    ImproperUniform,
+    Independent,
+    MaskedDistribution,
+    TransformedDistribution,
+    biject_to,
+    constraints,
+)
+from numpyro.distributions.transforms import AffineTransform, ComposeTransform, IndependentTransform, Transform
 
 
 class Scaled(Distribution):
@@ -64,12 +73,79 @@ class Rounding(Transform):
         return hash(Rounding)
 
 
-def transform_to(support) -> Transform:
-    """From coordinates of the position to ``support``: a bijection, or ``Rounding`` where that is discrete.
+def transform_to(distribution: Distribution) -> Transform:
+    """From coordinates of the position to the support of ``distribution``: a bijection, or ``Rounding`` if discrete.
 
+    numpyro's bijection to the support as a rule; to the base's, and then the transforms, of one that is_moved().
     NotImplementedError for a support from which none is known.
     """
-    return Rounding() if support.is_discrete else biject_to(support)
+    support: Any = distribution.support
+    if support is None:
+        raise NotImplementedError
+    if support.is_discrete:
+        return Rounding()
+    if not is_moved(distribution):
+        return biject_to(support)
+    inner: Any = distribution
+    if isinstance(inner, TransformedDistribution):
+        return ComposeTransform([transform_to(inner.base_dist), *inner.transforms])
+    transform = transform_to(inner.base_dist)
+    own = inner.reinterpreted_batch_ndims if isinstance(inner, Independent) else 0
+    return IndependentTransform(transform, own) if own else transform
+
+
+def is_moved(distribution: Distribution) -> bool:
+    """Whether this is a transformed distribution whose ``support`` is not to be trusted.
+
+    numpyro takes it for the image of the last transform's nominal domain. That is all numbers for a scaled half-normal,
+    and the wrong side for a reflected one whose scale is traced. By types alone, so that traced or not, it is the same.
+    """
+    inner: Any = distribution
+    while isinstance(inner, Independent | ExpandedDistribution | MaskedDistribution | Scaled):
+        inner = inner.base_dist
+    if getattr(type(inner), "support", None) is not TransformedDistribution.support:
+        return False
+    before = inner.base_dist.support
+    for transform in inner.transforms:
+        turns = isinstance(transform, AffineTransform) and transform.domain is not constraints.real
+        if turns or _kind(before) is not _kind(transform.domain):
+            return True
+        before = transform.codomain
+    return is_moved(inner.base_dist)
+
+
+def _kind(support) -> type:
+    while isinstance(support, type(constraints.independent(constraints.real, 1))):
+        support = support.base_constraint
+    return type(constraints.real) if isinstance(support, type(constraints.real_vector)) else type(support)
+
+
+def contains(distribution: Distribution, value):
+    """Whether ``value`` lies in the support."""
+    inner: Any = distribution
+    if not is_moved(inner):
+        return inner.support(value)
+    if isinstance(inner, TransformedDistribution):
+        return contains(inner.base_dist, ComposeTransform(inner.transforms).inv(value))
+    inside = contains(inner.base_dist, value)
+    own = inner.reinterpreted_batch_ndims if isinstance(inner, Independent) else 0
+    return jnp.all(inside, axis=tuple(range(-own, 0))) if own else inside
+
+
+def bounds_of(distribution: Distribution) -> list:
+    """The numbers that say where it lives."""
+    inner: Any = distribution
+    if not is_moved(inner):
+        return jax.tree.leaves(inner.support)
+    own = inner.transforms if isinstance(inner, TransformedDistribution) else ()
+    return [*jax.tree.leaves(own), *bounds_of(inner.base_dist)]
+
+
+def flat_like(distribution: Distribution) -> Distribution:
+    """Log density zero on the same support."""
+    if is_moved(distribution):
+        return MaskedDistribution(distribution, False)
+    return ImproperUniform(distribution.support, distribution.batch_shape, distribution.event_shape)
 
 
 def unscaled(distributions):

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import ImproperUniform, constraints
 
+from credo.model.distributions import bounds_of, is_moved
 from credo.model.model import Model
 from credo.model.prior import Prior
 from credo.model.target import Target
@@ -147,22 +148,22 @@ def _supports(model: Target | Model) -> list[dict | None]:
 
     def see(name, distribution, value):
         with jax.ensure_compile_time_eval():  # bounds that a transform computes from constants are constants
-            supports.append(_encode(distribution.support))
+            supports.append(_encode(distribution))
 
     prior.survey(see)
     return supports
 
 
-def _encode(support) -> dict | None:
-    """None for a support that depends on other parameters."""
+def _encode(distribution) -> dict | None:
+    """The support; None for one that depends on other parameters."""
+    support, leaves = distribution.support, bounds_of(distribution)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return None
     event_dim = support.event_dim
     while isinstance(support, constraints.independent):
         support = support.base_constraint
-    leaves = jax.tree.leaves(support)
-    if any(isinstance(leaf, Tracer) for leaf in leaves):
-        return None
     return {
-        "name": type(support).__name__,
+        "name": "transformed" if is_moved(distribution) else type(support).__name__,
         "arguments": [np.asarray(leaf, np.float64).tolist() for leaf in leaves],
         "event_dim": event_dim,
     }

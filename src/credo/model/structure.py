@@ -12,7 +12,7 @@ from jax.core import Tracer
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.transforms import IndependentTransform
 
-from credo.model.distributions import transform_to
+from credo.model.distributions import bounds_of, is_moved, transform_to
 from credo.model.visit import AbstractPrior, Position
 
 
@@ -48,7 +48,7 @@ class Structure(NamedTuple):
         leaves = []
 
         def see(name, distribution, value):
-            free_shape = transform_to(distribution.support).inverse_shape(value.shape)
+            free_shape = transform_to(distribution).inverse_shape(value.shape)
             is_elementwise, is_discrete = _is_elementwise(distribution), bool(distribution.support.is_discrete)
             support = _support(distribution)
             leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), is_elementwise, is_discrete, support))
@@ -87,15 +87,16 @@ class Structure(NamedTuple):
 
 
 def _is_elementwise(distribution: Distribution) -> bool:
-    support = distribution.support
-    transform = transform_to(support)
+    transform = transform_to(distribution)
     while isinstance(transform, IndependentTransform):
         transform = transform.base_transform
-    depends = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support))
+    depends = any(isinstance(leaf, Tracer) for leaf in bounds_of(distribution))
     return transform.domain.event_dim == 0 and not depends
 
 
 def _support(distribution: Distribution) -> str:
+    if is_moved(distribution):
+        return "transformed"
     support = distribution.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint

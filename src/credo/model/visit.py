@@ -72,11 +72,11 @@ class AbstractPrior(eqx.Module):
         log_prob = log_jacobian = jnp.zeros(())
 
         def value(name, distribution, index):
-            return transform_to(distribution.support)(at_index(u[name], index))
+            return transform_to(distribution)(at_index(u[name], index))
 
         def see(name, distribution, value):
             nonlocal log_prob, log_jacobian
-            transform = transform_to(distribution.support)
+            transform = transform_to(distribution)
             log_prob = log_prob + jnp.sum(log_prob_within(distribution, value))
             log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
 
@@ -92,7 +92,7 @@ class AbstractPrior(eqx.Module):
         values, u = self.leaves(params), {}
 
         def see(name, distribution, value):
-            u[name] = transform_to(distribution.support)._inverse(value)
+            u[name] = transform_to(distribution)._inverse(value)
 
         self.visit(lambda name, _, index: at_index(values[name], index), see)
         return u
@@ -119,7 +119,7 @@ class AbstractPrior(eqx.Module):
             return distribution.sample(own if index is None else jax.random.fold_in(own, index))
 
         def see(name, distribution, value):
-            u[name] = transform_to(distribution.support)._inverse(value)
+            u[name] = transform_to(distribution)._inverse(value)
 
         return self.visit(value, see, key).params, u
 
@@ -165,7 +165,7 @@ def leaf_name(path) -> str:
 def origin(name: str, distribution: Distribution):
     """The value of a parameter at the unconstrained origin, with a sentence where there is none."""
     try:
-        transform = transform_to(distribution.support)
+        transform = transform_to(distribution)
     except NotImplementedError as error:
         raise CredoError(
             f"Parameter {name!r} has support {distribution.support}, from which no bijection to unconstrained "

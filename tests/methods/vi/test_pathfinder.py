@@ -189,3 +189,25 @@ def test_no_worse_than_blackjax():
         theirs = float(state.elbo)
     posterior = credo.fit(known.target, credo.Pathfinder(history=6), start=np.zeros(3), progress=False)
     assert posterior.log_evidence.value > theirs - 0.3
+
+
+def density_of_three(params, data):
+    return -0.5 * jnp.sum((params["x"] - data) ** 2)
+
+
+@pytest.mark.parametrize("name", ["Pathfinder", "ADVI", "NaturalGradient", "Auto"])
+def test_a_model_that_says_where_to_begin_is_judged_as_any_other(name):
+    """At the mode even, where a path goes nowhere."""
+    model = Model.from_log_density(density_of_three, {"x": constraints.real}, init={"x": 1.0})
+    posterior = credo.fit(model.given(np.arange(3.0)), getattr(credo, name)(), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.sd()["x"] == pytest.approx(3**-0.5, rel=0.02)
+
+
+def undefined_density(params):
+    return jnp.log(params["x"]) - params["x"]
+
+
+def test_a_density_without_rows_that_is_no_number_in_places_has_an_answer():
+    model = Model.from_log_density(undefined_density, {"x": constraints.real}, init={"x": 1.0})
+    assert credo.fit(model.given(), credo.ADVI(), progress=False).verdict.status != "pass"

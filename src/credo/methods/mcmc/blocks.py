@@ -14,7 +14,7 @@ from credo.methods.mcmc.conditional import Block, Conditional
 from credo.methods.mcmc.gibbs import Moved, Update
 from credo.methods.mcmc.warmup import Adaptive, Tuning
 from credo.model.check import explained
-from credo.model.distributions import transform_to
+from credo.model.distributions import bounds_of, contains, transform_to
 from credo.model.log_density import Function
 from credo.model.target import Target
 from credo.model.visit import at_index
@@ -109,7 +109,7 @@ def _dependent(target: Target) -> list[str]:
 
     def see(name, distribution, value):
         with jax.ensure_compile_time_eval():  # bounds computed from constants are constants
-            bounds = jax.tree.leaves(distribution.support)
+            bounds = bounds_of(distribution)
         if any(isinstance(bound, Tracer) for bound in bounds):
             found.append(name)
 
@@ -125,9 +125,9 @@ def _unconstrain(target: Target, params, values: Mapping[str, Any]):
 
     def see(name, distribution, value):
         nonlocal is_inside
-        u[name] = transform_to(distribution.support)._inverse(value)
+        u[name] = transform_to(distribution)._inverse(value)
         if name in values:
-            is_inside = is_inside & jnp.all(distribution.support(value))
+            is_inside = is_inside & jnp.all(contains(distribution, value))
 
     target.prior.visit(lambda name, _, index: at_index(named[name], index), see)
     return target.structure.ravel(u), is_inside

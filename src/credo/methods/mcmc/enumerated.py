@@ -147,10 +147,10 @@ def _terms(target: Target, position, size: int):
 
     def see(name, distribution, value):
         add(log_prob_within(distribution, value))
-        add(transform_to(distribution.support).log_abs_det_jacobian(u[name], value))
+        add(transform_to(distribution).log_abs_det_jacobian(u[name], value))
 
     def value(name, distribution, index):
-        return transform_to(distribution.support)(at_index(u[name], index))
+        return transform_to(distribution)(at_index(u[name], index))
 
     params, log_factor, _ = target.prior.visit(value, see)
     rest = rest + log_factor()

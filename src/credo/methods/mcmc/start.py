@@ -154,7 +154,7 @@ def _with_discrete(target, u, data):
 
     def value(name, distribution, index):
         if not distribution.support.is_discrete:
-            return transform_to(distribution.support)(at_index(position[name], index))
+            return transform_to(distribution)(at_index(position[name], index))
         own = jax.random.fold_in(key, names.index(name))
         return _drawn(distribution, own if index is None else jax.random.fold_in(own, index))
 

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Float
-from numpyro.distributions import biject_to
 
 from credo.algorithm import Options, as_key, stream, streams
 from credo.diagnose.verdict import judge
@@ -27,6 +26,7 @@ from credo.methods.optimise.objective import starting_position
 from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.methods.particles.importance import has_evidence
 from credo.model.data import Rows
+from credo.model.distributions import transform_to
 from credo.model.target import Target, log_prob_rows
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
@@ -152,7 +152,7 @@ class Bound:
             divergence, outputs = composed.kl(mean, log_sd), composed.drawn(mean, log_sd, rows.x, k_rows)
         u = {name: own[name] + jnp.exp(own_log_sd[name]) * noise[name] for name in own}
         head = target.model.network.head  # type: ignore[attr-defined]
-        values = {name: biject_to(prior.support)(u[name]) for name, prior in head.priors().items()}
+        values = {name: transform_to(prior)(u[name]) for name, prior in head.priors().items()}
         terms = log_prob_rows(head.outcome(outputs, values), rows.y)
         terms = terms if rows.weights is None else rows.weights * terms
         own_divergence = -_own_log_prior(head, u)
@@ -190,7 +190,7 @@ def _own_log_prior(head, u):
     """log density of the head's own unconstrained coordinates, Jacobian included."""
     total = 0.0
     for name, prior in head.priors().items():
-        transform = biject_to(prior.support)
+        transform = transform_to(prior)
         value = transform(u[name])
         total = total + jnp.sum(prior.log_prob(value)) + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
     return total

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.newton import Optimum, Solver, Status
 from credo.methods.optimise.spectrum import Spectrum
+from credo.model.distributions import transform_to
 from credo.model.structure import scalar_names
 from credo.model.target import Target
 from credo.posterior.marginals import report_positions
@@ -99,7 +99,7 @@ def transformed(target: Target) -> np.ndarray:
     parts = {}
 
     def see(name, distribution, value):
-        transform = biject_to(distribution.support)
+        transform = transform_to(distribution)
         while isinstance(transform, IndependentTransform):
             transform = transform.base_transform
         parts[name] = not isinstance(transform, IdentityTransform)

@@ -170,7 +170,9 @@ class ADVI:
     def _is_stochastic(self, target: Target) -> bool:
         """Whether passes over all data, second derivatives and weights of draws are out of the question."""
         is_large = self.batch_size is not None and target.dim > LARGE
-        return (is_large or target.model.start is not None) and self.gradient.has_paths and self.objective.is_linear
+        return (
+            (is_large or target.model.weights_name is not None) and self.gradient.has_paths and self.objective.is_linear
+        )
 
     def _on_minibatches(self, target: Target, family: Family, key, start, options: Options) -> Posterior:
         num_samples = self.num_samples or 1

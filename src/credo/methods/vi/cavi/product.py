@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import Distribution, biject_to
+from numpyro.distributions import Distribution
 
 from credo.methods.vi.cavi.sweeps import Factors
+from credo.model.distributions import transform_to
 from credo.model.structure import Leaf
 from credo.model.target import Target
 from credo.posterior.product import Product
@@ -57,7 +58,7 @@ def _check_supports(factors: Factors, target: Target) -> None:
     for leaf, position in zip(target.structure.leaves, target.structure.unravel(u).values(), strict=True):
         support: Any = factors[leaf.name].support
         try:
-            is_same = np.allclose(biject_to(support)(position), here[leaf.name], rtol=1e-6)
+            is_same = np.allclose(transform_to(factors[leaf.name])(position), here[leaf.name], rtol=1e-6)
         except (ValueError, TypeError):  # shapes that do not meet
             is_same = False
         if not is_same:

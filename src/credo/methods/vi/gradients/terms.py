@@ -112,11 +112,11 @@ def _pieces(target: Target, position, batch) -> tuple[list[Array], Array, list[A
     shapes = {leaf.name: leaf.free_shape for leaf in target.structure.leaves}
 
     def value(name, distribution, index):
-        return transform_to(distribution.support)(at_index(position[name], index))
+        return transform_to(distribution)(at_index(position[name], index))
 
     def see(name, distribution, value):
         log_prob = log_prob_within(distribution, value)
-        log_jacobian = transform_to(distribution.support).log_abs_det_jacobian(position[name], value)
+        log_jacobian = transform_to(distribution).log_abs_det_jacobian(position[name], value)
         is_apart.append(jnp.shape(log_prob) == shapes[name] == jnp.shape(log_jacobian))
         own[name] = log_prob + log_jacobian if is_apart[-1] else jnp.zeros(shapes[name], dtype)
         shared.append(jnp.sum(log_prob) + jnp.sum(log_jacobian))

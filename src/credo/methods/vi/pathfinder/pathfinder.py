@@ -127,17 +127,23 @@ class Pathfinder:
         starts = self._starts(target, key, start)
         dtype = starts.dtype
         done: list[Path] = []
+        at_mode: list[Path] = []
         num_gradients, is_complete = 0, True
         for attempt in range(NUM_STARTS + 1):
             paths = [Path(np.asarray(u, float), self.history, self.max_steps) for u in starts]
             taken, is_complete = climb(evaluate, paths, deadline)
             num_gradients += taken
+            if attempt == 0 and all(len(path.points) == 1 for path in paths) and time.monotonic() <= deadline:
+                at_mode = paths  # begun there, as from MAP(): a path that goes nowhere has seen no curvature
+                starts = starts + (SPREAD * generator(key, 2).normal(size=starts.shape)).astype(dtype)
+                continue
             done += [path for path in paths if path.points]
             if len(done) >= self.num_paths or (done and time.monotonic() > deadline):
                 break
             first = (attempt + 1) * self.num_paths
             again = [random_position(target, key, first + i, WIDE_SPREAD) for i in range(self.num_paths)]
             starts = np.stack(again)  # as many as before: one shape, one program
+        done = done or at_mode
         if not done:
             raise CredoError(explain(target, starts[0]))
         return done[: self.num_paths], num_gradients, is_complete
