@@ -1,5 +1,6 @@
 """The wrong inputs that users make, one by one: a sentence with cause, value and remedy, and nothing lost."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -234,3 +235,20 @@ def test_loading_with_another_prior(tmp_path):
     wider = Model({"w": dist.Normal(0.0, 5.0).expand([3])}, logits)
     with pytest.raises(CredoError, match="log prior at the recorded position"):
         credo.load(tmp_path / "p.credo", wider)
+
+
+@pytest.mark.parametrize(("prior", "cause"), [(dist.Levy(0.0, 1.0), "no bijection"), (dist.Delta(1.0), "a constant")])
+def test_priors_that_are_no_parameters(prior, cause):
+    with pytest.raises(CredoError, match=f"'x'.*{cause}"):
+        credo.Model({"x": prior}, None).given()
+
+
+def density_by_a_loop(params):
+    return -(jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, 0.9 * c[1]), (0, params["x"]))[1] ** 2)
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.Laplace(), credo.ADVI(), credo.Pathfinder()], ids=repr)
+def test_a_loop_of_unknown_length_cannot_be_differentiated(method):
+    target = credo.Model.from_log_density(density_by_a_loop, {"x": constraints.real}).given()
+    with pytest.raises(credo.CredoError, match=r"lax.scan.*Slice\(\)"):
+        credo.fit(target, method, progress=False)

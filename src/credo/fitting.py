@@ -1,6 +1,7 @@
 """Fit, resume and load: dispatch only."""
 
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -148,12 +149,28 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
             if options.is_repeatable:  # whatever the method keeps of its own, it can be begun again from here on
                 Journal(checkpoint, identity, resume=False).announce()
-        posterior = method.fit(target, key=key, start=start, options=options)
+        with _in_a_sentence():
+            posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)
     posterior.verdict = _with_remarks(posterior, target)
     posterior.target = posterior.target.released()
     return posterior
+
+
+@contextmanager
+def _in_a_sentence():
+    """What JAX alone can say of the user's program, as a CredoError."""
+    try:
+        yield
+    except ValueError as error:
+        if "Reverse-mode differentiation" not in str(error):
+            raise
+        raise CredoError(
+            "The log density holds a loop whose number of steps is known only as it runs (lax.while_loop, or "
+            "lax.fori_loop with such bounds), which JAX cannot differentiate: write it as lax.scan or a fori_loop of "
+            "fixed length, or use Slice() or RandomWalkMetropolis(), which need no gradients."
+        ) from error
 
 
 def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:

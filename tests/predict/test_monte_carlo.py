@@ -113,14 +113,17 @@ def test_samples_follow_the_mixture():
     assert abs(total.std() / expected - 1) < 0.1
 
 
-def test_stored_draws_are_thinned_evenly_and_weights_respected():
-    positions = np.arange(1_000.0)[:, None]
-    np.testing.assert_array_equal(_thin(positions, None, 10)[0][:, 0], np.arange(50, 1_000, 100))
+def test_stored_draws_are_thinned_at_random_and_weights_respected():
+    """Every second draw of a chain that steps from side to side would all be on one of them."""
+    positions, random = np.arange(1_000.0)[:, None], np.random.default_rng(0)
+    chosen = _thin(positions, None, 500, random)[0][:, 0]
+    assert len(np.unique(chosen)) == 500
+    assert abs(np.mean(chosen % 2) - 0.5) < 0.07
     weights = np.where(np.arange(1_000) < 500, 3.0, 1.0)
-    thinned, none = _thin(positions, weights / weights.sum(), 100)
+    thinned, none = _thin(positions, weights / weights.sum(), 100, random)
     assert none is None
     assert np.sum(thinned < 500) == 75
-    kept, same = _thin(positions, weights, 2_000)
+    kept, same = _thin(positions, weights, 2_000, random)
     assert kept is positions
     assert same is weights
 

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution, constraints
+from numpyro.distributions import Delta, Distribution, constraints
 from numpyro.distributions.transforms import IndependentTransform
 
-from credo.model.distributions import bounds_of, is_moved, transform_to
+from credo.model.distributions import bounds_of, is_moved, transform_to, unwrapped
 from credo.model.visit import AbstractPrior, Position
+from credo.status import CredoError
 
 
 class Leaf(NamedTuple):
@@ -48,6 +49,11 @@ class Structure(NamedTuple):
         leaves = []
 
         def see(name, distribution, value):
+            if isinstance(unwrapped(distribution), Delta):
+                raise CredoError(
+                    f"Parameter {name!r} has a Delta prior, which makes it a constant: write the value into the model, "
+                    "or report it as a derived quantity."
+                )
             free_shape = transform_to(distribution).inverse_shape(value.shape)
             is_elementwise, is_discrete = _is_elementwise(distribution), bool(distribution.support.is_discrete)
             support = _support(distribution)

@@ -2,7 +2,8 @@
 
     J Σ Jᵀ ≈ (1/n) Σ_s (J S z_s)(J S z_s)ᵀ,   z_s ~ N(0, I)
 
-n solves for any number of rows, whose means stay exact. Unbiased; the standard error of a variance is √(2/n) of it.
+n solves for any number of rows, whose means stay exact. Unbiased; the standard error of a variance is √(2/n) of it. Up
+to n dimensions the z_s are √dim times the axes, and nothing is left to chance.
 """
 
 import functools
@@ -34,9 +35,12 @@ def takes_solves(scale: ScaleOperator) -> bool:
 def deviations(kind: Gaussian, key: np.ndarray) -> Float[np.ndarray, "draw dim"]:
     """S z of as many z as memory holds, 128 at most. ``key``: key data."""
     dim = kind.mean.size
-    number = int(np.clip(MAX_DEVIATIONS // dim, FEWEST_DRAWS, NUM_SOLVES))
-    z = np.random.default_rng(key.tolist()).normal(size=(number, dim)).astype(kind.mean.dtype)
-    return np.asarray(_moved(kind.scale, z))
+    if dim <= NUM_SOLVES:
+        z = np.sqrt(dim) * np.eye(dim)
+    else:
+        number = int(np.clip(MAX_DEVIATIONS // dim, FEWEST_DRAWS, NUM_SOLVES))
+        z = np.random.default_rng(key.tolist()).normal(size=(number, dim))
+    return np.asarray(_moved(kind.scale, z.astype(kind.mean.dtype)))
 
 
 @jax.jit

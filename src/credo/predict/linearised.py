@@ -39,9 +39,9 @@ class Linearised:
     so that no covariance of all pairs is formed (error of a probability: its epistemic sd / 16; logs of small ones are
     too small where logits vary by several units: ``Quadrature(8_000)`` takes more draws). Columns of a row share the
     parameters: ``log_prob`` is that of all together. A ``Point`` posterior gives its plug-in prediction. A covariance
-    without a matrix (Laplace with ``MatrixFree()``) takes a linear solve for each output of each row up to 128; more of
-    them are predicted by the covariances of their outputs at 128 draws, each variance to 13 % (of fewer draws,
-    2²⁵ / dim but 16 at least, above 260,000 parameters).
+    without a matrix (Laplace with ``MatrixFree()``) takes a linear solve for each output of each row up to 128 (a mean
+    and a log scale count as two); more of them are predicted by the covariances of their outputs at 128 draws, each
+    variance to 13 % (of fewer draws, 2²⁵ / dim but 16 at least, above 260,000 parameters; exactly below 129).
     """
 
     def law(self, posterior: "Posterior", table: Table, key):

@@ -40,11 +40,11 @@ class MonteCarlo:
     """p(y | x, D) ≈ Σ_s w_s p(y | x, θ_s) over ``num_draws`` draws of the posterior, for any posterior and likelihood.
 
     ``num_draws``: None for 1,024 stored or independent draws (of chains, flows, mixtures) of up to 1,000 parameters,
-    so that predictions add little to the error that the draws have themselves, and for 256 of anything else. Stored
-    draws are thinned evenly; weighted ones are used with their weights, or, where there are more than ``num_draws``,
-    resampled systematically (Kitagawa 1996). A Gaussian, or a product of Normal, Beta and Gamma distributions, is
-    drawn from evenly (Latin hypercubes), each draw by its law exactly. The error of a mean is its epistemic sd /
-    √num_draws, and far less there where the mean is nearly linear in the parameters.
+    so that predictions add little to the error that the draws have themselves, and for 256 of anything else. Of more
+    stored draws some are chosen at random; weighted ones are used with their weights, or, where there are more than
+    ``num_draws``, resampled systematically (Kitagawa 1996). A Gaussian, or a product of Normal, Beta and Gamma
+    distributions, is drawn from evenly (Latin hypercubes), each draw by its law exactly. The error of a mean is its
+    epistemic sd / √num_draws, and far less there where the mean is nearly linear in the parameters.
     Unseen group levels are drawn from their conditional prior.
     """
 
@@ -75,7 +75,9 @@ class MonteCarlo:
             repeats = number if has_new_levels else 1  # a point knows no new level: its effects are drawn
             positions, weights = np.repeat(np.asarray(kind.position)[None], repeats, axis=0), None
         elif isinstance(kind, Draws):
-            positions, weights = _thin(np.asarray(kind.positions).reshape(-1, dim), draw_weights(kind), number)
+            generator = np.random.default_rng(stream(key, 3).tolist())
+            stored = np.asarray(kind.positions).reshape(-1, dim)
+            positions, weights = _thin(stored, draw_weights(kind), number, generator)
         else:
             positions, weights = None, None
             if number * dim <= MAX_STORED:
@@ -93,14 +95,13 @@ def _positions(kind: Kind, keys):
     return jax.vmap(lambda data: kind.sample_u(as_key(data)))(keys)
 
 
-def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int):
+def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int, generator: np.random.Generator):
     size = len(positions)
     if size <= number:
         return positions, weights
-    middles = (np.arange(number) + 0.5) / number
-    if weights is None:
-        return gather(positions, (middles * size).astype(int)), None
-    index = np.searchsorted(np.cumsum(weights), middles)
+    if weights is None:  # at random: chains often step from side to side, and every second draw is on one of them
+        return gather(positions, np.sort(generator.choice(size, number, replace=False))), None
+    index = np.searchsorted(np.cumsum(weights), (np.arange(number) + 0.5) / number)
     return gather(positions, np.minimum(index, size - 1)), None
 
 
