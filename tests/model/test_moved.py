@@ -109,3 +109,12 @@ def test_outcomes_outside_are_refused_and_files_ask_for_the_model(tmp_path):
     assert again.mean()["v"] == pytest.approx(posterior.mean()["v"])
     with pytest.raises(credo.CredoError, match="load it with the model"):
         credo.load(tmp_path / "p.credo").mean()
+
+
+@pytest.mark.parametrize("scale", [2.0, -2.0])
+def test_intervals_keep_their_support_whatever_the_sign(scale):
+    prior = moved(dist.Beta(2.0, 3.0), AffineTransform(1.0, scale, domain=constraints.unit_interval))
+    assert not is_moved(prior)
+    posterior = credo.fit(credo.Model({"v": prior}, None).given(), credo.Slice(), progress=False)
+    assert posterior.mean()["v"] == pytest.approx(1 + scale * 0.4, abs=0.05)
+    assert posterior.sd()["v"] == pytest.approx(2 * stats.beta(2, 3).std(), rel=0.1)

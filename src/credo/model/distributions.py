@@ -107,11 +107,15 @@ def is_moved(distribution: Distribution) -> bool:
         return False
     before = inner.base_dist.support
     for transform in inner.transforms:
-        turns = isinstance(transform, AffineTransform) and transform.domain is not constraints.real
+        # an interval keeps its bijection if its ends change places
+        turns = isinstance(transform, AffineTransform) and _kind(transform.domain) not in KEPT
         if turns or _kind(before) is not _kind(transform.domain):
             return True
         before = transform.codomain
     return is_moved(inner.base_dist)
+
+
+KEPT = type(constraints.real), type(constraints.unit_interval)
 
 
 def _kind(support) -> type:
