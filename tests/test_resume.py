@@ -116,6 +116,20 @@ def test_a_limit_that_falls_into_the_search_of_a_start_changes_no_number(target,
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(
+    "method", [credo.MAP(batch_size=8, num_steps=40), credo.SMC(num_particles=64, islands=4)], ids=repr
+)
+def test_another_request_does_not_write_over_a_run(target, tmp_path, method):
+    whole = credo.fit(target, method, key=1, checkpoint=tmp_path / "run", progress=False)
+    with pytest.raises(credo.CredoError, match="holds a run already"):
+        credo.fit(target, method, key=2, checkpoint=tmp_path / "run", progress=False)
+    with pytest.raises(credo.CredoError, match="holds a run already"):
+        credo.fit(target, credo.Laplace(), key=1, checkpoint=tmp_path / "run", progress=False)
+    resumed = credo.resume(tmp_path / "run", target, progress=False)
+    for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(whole.kind), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("method", [credo.MAP(), credo.Laplace(), credo.DADVI(), credo.Pathfinder()], ids=repr)
 def test_what_keeps_nothing_on_its_way_is_done_again(target, tmp_path, method):
     """Among them a fit that a limit cut: what was asked for is enough to begin it."""

@@ -16,10 +16,9 @@ import numpy as np
 from credo.algorithm import Options
 from credo.checkpoint import read_arrays, read_tree, write_arrays, write_tree
 from credo.collector import collect_as_usual
-from credo.journal import Journal, versions
+from credo.journal import Journal, occupied, versions
 from credo.precision import to_numpy
 from credo.progress import Progress
-from credo.status import CredoError
 from credo.stopping import Stopping
 
 PART = 1.0  # seconds that a part aims at
@@ -51,10 +50,7 @@ class Course:
                     stacklevel=2,
                 )
         elif not options.resume and self.path.exists():
-            raise CredoError(
-                f"The folder {self.journal.folder} holds a run already: continue it with credo.resume, or name another "
-                "folder."
-            )
+            raise occupied(self.journal.folder)
         elif not self.journal.is_announced and options.is_repeatable:
             self.journal.announce()
 

@@ -13,7 +13,7 @@ import numpy as np
 from credo.algorithm import LAYOUTS, Options
 from credo.collector import collecting_rarely
 from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
-from credo.journal import Journal, read_identity
+from credo.journal import announce, read_identity
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
@@ -148,7 +148,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
             identity = _identity(given, method, key, precision, start)
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
             if options.is_repeatable:  # whatever the method keeps of its own, it can be begun again from here on
-                Journal(checkpoint, identity, resume=False).announce()
+                announce(checkpoint, identity)
         with _in_a_sentence():
             posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)

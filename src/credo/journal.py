@@ -38,9 +38,7 @@ class Journal:
             self.is_announced = True
             self.is_begun = self.is_resumed = _is_begun(self.folder)
         elif (self.folder / "run.safetensors").exists() and _is_begun(self.folder):
-            raise CredoError(
-                f"The folder {self.folder} holds a run already: continue it with credo.resume, or name another folder."
-            )
+            raise occupied(self.folder)
         else:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -140,6 +138,21 @@ class Journal:
 
     def _draws(self, phase: int, chain: int, first: int) -> Path:
         return self.folder / f"draws-{phase}-{chain}-{first:06d}.safetensors"
+
+
+def announce(folder: str | Path, identity: Mapping[str, Any]) -> None:
+    """``Journal.announce`` of a new run, before anything else of it; CredoError where work of another lies there."""
+    journal = Journal(folder, identity, resume=False)
+    if any(path != journal.folder / "run.safetensors" for path in journal.folder.rglob("*.safetensors")):
+        raise occupied(journal.folder)
+    journal.announce()
+
+
+def occupied(folder: Path) -> CredoError:
+    """The refusal to begin where a run lies."""
+    return CredoError(
+        f"The folder {folder} holds a run already: continue it with credo.resume, or name another folder."
+    )
 
 
 def read_identity(folder: str | Path) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def test_batches_that_fit_become_arrays():
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_rows_read_from_disk_give_the_fit_of_arrays(model, method):
+def test_rows_read_from_disk_give_the_fit_of_arrays(model, method, monkeypatch):
+    monkeypatch.setattr(source, "AT_ONCE", 1_700)  # bytes: blocks of 70 rows, and one of 20
     there = credo.fit(model.given(credo.Loader(batches(), size=N, in_memory=False)), method, key=1)
     here = credo.fit(model.given(X, Y), method, key=1)
     assert there.target.source is None  # a posterior keeps no files open

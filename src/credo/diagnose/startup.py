@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpyro.distributions.constraints import is_dependent
 
-from credo.model.distributions import transform_to, unwrapped
+from credo.model.distributions import contains, transform_to, unwrapped
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
 from credo.model.visit import at_index, log_prob_within
@@ -104,7 +104,7 @@ def _parts(target: Target, u):
     def see(name, distribution, value):
         parameters[name] = {
             "value": value,
-            "inside": distribution.support(value),
+            "inside": contains(distribution, value),
             "log_prob": log_prob_within(distribution, value),
             "log_jacobian": transform_to(distribution).log_abs_det_jacobian(position[name], value),
             "arguments": _arguments(distribution),

@@ -238,3 +238,13 @@ def test_a_network_too_large_for_a_matrix():
     posterior = fit(target, structure=MatrixFree(num_probes=4, tolerance=1e-6), num_steps=100)
     assert posterior.verdict.figures["solver_error"] <= 1e-3
     assert posterior.verdict.figures["log_det_error"] > 0
+
+
+def test_few_weights_predict_many_rows_exactly():
+    """Rows enough that draws would stand for the solves of each output: the axes do as well, without chance."""
+    x = normal(150, 3)
+    model = BayesianNetwork(lambda p, x: x @ p["w"], {"w": np.zeros((3, 1))}, head=Gaussian(0.5))
+    posterior = fit(model.given(x, x @ np.ones(3) + 0.5 * normal(150)), structure=MatrixFree())
+    covariance = np.linalg.inv(x.T @ x / 0.25 + np.eye(3))
+    expected = np.einsum("ni,ij,nj->n", x, covariance, x)
+    np.testing.assert_allclose(np.ravel(posterior.predict(x, credo.Linearised()).epistemic), expected, rtol=1e-6)
