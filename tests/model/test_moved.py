@@ -11,7 +11,7 @@ from numpyro.distributions.transforms import AffineTransform, ExpTransform
 from scipy import integrate, stats
 
 import credo
-from credo.model.distributions import contains, is_moved
+from credo.model.distributions import contains, is_moved, transform_to
 from credo.precision import double
 
 
@@ -67,6 +67,13 @@ def test_scales_that_are_parameters_and_independent_axes():
             own = stats.norm().logpdf(sign) + np.sum(stats.halfnorm(scale=abs(sign)).logpdf(abs(v)))
             expected = own + np.linalg.slogdet(jacobian)[1]
             assert np.isclose(float(target.log_density(u)), expected, rtol=1e-9)
+
+
+def test_axes_that_are_reinterpreted_have_one_jacobian():
+    prior = PRIORS["reflected"][0].expand([2, 3]).to_event(1)
+    with double():
+        transform, u = transform_to(prior), jnp.zeros((2, 3))
+        assert transform.log_abs_det_jacobian(u, transform(u)).shape == prior.batch_shape
 
 
 def test_programs_of_numpyro_and_their_summed_sites():
