@@ -13,7 +13,7 @@ import numpy as np
 from credo.algorithm import LAYOUTS, Options
 from credo.collector import collecting_rarely
 from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
-from credo.journal import announce, read_identity
+from credo.journal import read_identity, request_kept
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
@@ -53,7 +53,7 @@ def fit(
 
     ``key``: int or JAX key; the same key gives the same answer. ``start``: a posterior, parameters (a dict), or a flat
     unconstrained position (dim,) or (chains, dim). ``checkpoint``: a folder from which ``resume`` continues (fits of
-    few steps, such as Laplace() and DADVI(), keep what was asked for alone and are done again).
+    few steps, such as Laplace() and DADVI(), keep what was asked for alone, once they end, and are done again).
     ``precision``: "float64" (default) or "float32", the precision of the work, of the approximation and of its draws;
     means, sds, quantiles, predictions, evidence and verdict are computed from those in float64, for every method.
     ``layout``: "threads" (chains on threads; the rule on a CPU) or "vectorized" (all chains in one program; the rule on
@@ -144,12 +144,10 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     with double(is_double), collecting_rarely(), stopwatch() as seconds:
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
-        if (checkpoint := options.checkpoint) is not None and not options.resume:
+        if options.checkpoint is not None and not options.resume:
             identity = _identity(given, method, key, precision, start)
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
-            if options.is_repeatable:  # whatever the method keeps of its own, it can be begun again from here on
-                announce(checkpoint, identity)
-        with _in_a_sentence():
+        with _in_a_sentence(), request_kept(options):
             posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)

@@ -11,7 +11,8 @@ Before the first phase ``run.safetensors`` holds the identity alone: what was as
 import json
 import platform
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 
 from credo._version import __version__
+from credo.algorithm import Options
 from credo.checkpoint import as_tree, named_leaves, read_arrays, read_tree, write_tree
 from credo.precision import to_numpy
 from credo.status import CredoError
@@ -51,6 +53,14 @@ class Journal:
         """The run is about to begin: from here on it can be resumed, if only by doing all of it."""
         self._write_run(None, {})
         self.is_announced = True
+
+    def announce_if_missing(self) -> None:
+        """``announce``, where whoever did the work has not."""
+        if (self.folder / "run.safetensors").exists():
+            found = read_identity(self.folder)
+            if all(found.get(name) == value for name, value in self.identity.items()):
+                return
+        self.announce()
 
     def enter(self, phase: int, tuning, states: list) -> None:
         """All chains stand at the beginning of ``phase``."""
@@ -140,12 +150,23 @@ class Journal:
         return self.folder / f"draws-{phase}-{chain}-{first:06d}.safetensors"
 
 
-def announce(folder: str | Path, identity: Mapping[str, Any]) -> None:
-    """``Journal.announce`` of a new run, before anything else of it; CredoError where work of another lies there."""
-    journal = Journal(folder, identity, resume=False)
+@contextmanager
+def request_kept(options: Options) -> Iterator[None]:
+    """Around a fit: at its end, whatever ends it, what was asked for is in the folder of its checkpoint.
+
+    A method that runs for long has written it itself. CredoError where the work of another run lies there.
+    """
+    if options.checkpoint is None or options.resume:
+        yield
+        return
+    journal = Journal(options.checkpoint, options.identity or {}, resume=False)
     if any(path != journal.folder / "run.safetensors" for path in journal.folder.rglob("*.safetensors")):
         raise occupied(journal.folder)
-    journal.announce()
+    try:
+        yield
+    finally:
+        if options.is_repeatable:
+            journal.announce_if_missing()
 
 
 def occupied(folder: Path) -> CredoError:

@@ -13,6 +13,7 @@ import numpy as np
 
 from credo.algorithm import Options, stream
 from credo.diagnose.rules import RULES
+from credo.journal import Journal
 from credo.methods.vi.advi import ADVI
 from credo.methods.vi.families.flow import Flow
 from credo.methods.vi.families.full_rank import FullRank
@@ -56,6 +57,10 @@ class Auto:
         if not rungs:
             raise CredoError("Auto(rungs=()) has nothing to fit: give one method or more, or leave rungs out.")
         deadline = options.deadline()
+        if options.checkpoint is not None and not options.resume and options.is_repeatable:
+            Journal(
+                options.checkpoint, options.identity or {}, resume=False
+            ).announce()  # before the rungs' own folders
         climbed: list[Posterior] = []
         story: list[dict[str, Any]] = []
         onward = start
