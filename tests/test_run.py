@@ -123,6 +123,30 @@ def test_records_infos_and_barriers(reference):
     assert len(np.unique(reference.records["position"][:, -1, 0])) == NUM_CHAINS
 
 
+def repeated(most):
+    """The first window again as long as a tuning is below ``most``."""
+    again = PHASES[0]._replace(is_due=lambda tuning: tuning < most)
+    return PHASES[0], *[again] * 4, *PHASES[1:]
+
+
+def test_what_is_not_due_is_left_out(reference):
+    same(reference, walk(phases=repeated(0.0)))
+    longer = walk(phases=repeated(10.0))
+    assert longer.info["warmup"].size.shape[1] in (105, 145, 185)
+    written_out = (PHASES[0],) * (longer.info["warmup"].size.shape[1] // 40) + PHASES[1:]
+    same(longer, walk(phases=written_out))
+
+
+@pytest.mark.parametrize("number", [2, 4, 6, 8])
+@pytest.mark.parametrize("most", [0.0, 10.0])
+def test_what_was_left_out_is_so_after_a_kill(tmp_path, monkeypatch, number, most):
+    whole = walk(phases=repeated(most))
+    monkeypatch.setattr(crew, "FIRST_CHUNK", 64)
+    with at_chunk(number):
+        walk(Options(checkpoint=tmp_path), phases=repeated(most))
+    same(whole, walk(Options(checkpoint=tmp_path, resume=True), phases=repeated(most)))
+
+
 @pytest.mark.parametrize(("length", "cores"), [(1, 1), (7, 1), (64, 3), (1024, 8)])
 def test_chunks_and_threads_change_nothing(reference, monkeypatch, length, cores):
     monkeypatch.setattr(crew, "FIRST_CHUNK", length)

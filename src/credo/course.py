@@ -68,7 +68,7 @@ class Course:
         At each of the stops, rising numbers of steps, the state becomes ``at_stop(state, stop)``.
         """
         quota = 1
-        with Stopping() as signals, Progress([stops[-1]], 1, self.options.progress) as bar:
+        with Stopping() as signals, Progress(stops[-1], 1, self.options.progress) as bar:
             if self.journal:
                 signals.kept = self.journal.kept
             for stop in stops:

@@ -237,7 +237,7 @@ class Crew:
                 self.quota[team] = self.length
                 while is_left(team):
                     advance(team)
-            bar.update(index, phase.name, done, records[1])
+            bar.update(phase.name, before, done, records[1])
             return to_numpy(states), done
         pending = {self.submit(advance, team): team for team in range(len(self.teams)) if is_left(team)}
         while pending:
@@ -248,7 +248,7 @@ class Crew:
                 future.result()
                 if is_left(team) and time.monotonic() < deadline:
                     pending[self.submit(advance, team)] = team
-            bar.update(index, phase.name, done, records[1])
+            bar.update(phase.name, before, done, records[1])
         return to_numpy(states), done
 
     def useful_share(self) -> float:

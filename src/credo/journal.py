@@ -62,13 +62,13 @@ class Journal:
                 return
         self.announce()
 
-    def enter(self, phase: int, tuning, states: list) -> None:
-        """All chains stand at the beginning of ``phase``."""
-        self._write_run(phase, to_numpy({"tuning": tuning, "states": states}))
+    def enter(self, phase: int, tuning, states: list, left_out: Sequence[int] = ()) -> None:
+        """All chains stand at the beginning of ``phase``; those before it that are ``left_out`` were not due."""
+        self._write_run(phase, to_numpy({"tuning": tuning, "states": states}), left_out)
         self.is_announced = self.is_begun = True
 
-    def _write_run(self, phase: int | None, tree) -> None:
-        header = {"phase": phase, "identity": self.identity, "versions": versions()}
+    def _write_run(self, phase: int | None, tree, left_out: Sequence[int] = ()) -> None:
+        header = {"phase": phase, "left_out": list(left_out), "identity": self.identity, "versions": versions()}
         write_tree(self.folder / "run.safetensors", tree, header, kind="run")
 
     def kept(self) -> str:
@@ -91,8 +91,11 @@ class Journal:
         """Rows (chain, step, …) that count once the chains' own file says so."""
         write_tree(self._draws(phase, chains[0], first), rows, {"last": last}, kind="draws")
 
-    def restore(self, like: tuple[Any, Any], num_chains: int) -> tuple[int, Any, list]:
-        """(phase, tuning, states) as the phase began. ``like``: a tuning and a state of the same shapes."""
+    def restore(self, like: tuple[Any, Any], num_chains: int) -> tuple[int, list[int], Any, list]:
+        """(phase, those left out before it, tuning, states) as the phase began.
+
+        ``like``: a tuning and a state of the same shapes.
+        """
         tree = {"tuning": like[0], "states": [like[1]] * num_chains}
         tree, header = read_tree(self.folder / "run.safetensors", tree, kind="run")
         if header["versions"] != versions():
@@ -101,7 +104,7 @@ class Journal:
                 "are as valid, but no longer bit for bit those of an uninterrupted run.",
                 stacklevel=2,
             )
-        return header["phase"], tree["tuning"], tree["states"]
+        return header["phase"], header["left_out"], tree["tuning"], tree["states"]
 
     def num_steps(self, phase: int, teams: Sequence[Sequence[int]]) -> int:
         """How many steps of ``phase`` the chain that got furthest has in the folder; 0 where it stands elsewhere."""

@@ -11,10 +11,10 @@ DELAY = 1.0  # seconds: what ends sooner needs no bar, nor the import of rich
 
 
 class Progress:
-    """``num_steps``: of each phase. Shows nothing where ``is_wanted`` is false or nobody watches a terminal."""
+    """``total``: steps of a chain. Shows nothing where ``is_wanted`` is false or nobody watches a terminal."""
 
-    def __init__(self, num_steps: Sequence[int], num_chains: int, is_wanted: bool):
-        self.before = np.concatenate([[0], np.cumsum(num_steps)]) * num_chains
+    def __init__(self, total: int, num_chains: int, is_wanted: bool):
+        self.total, self.num_chains = total, num_chains
         self.is_wanted = is_wanted and sys.stderr.isatty()
         self.begun = time.monotonic()
         self.bar: Any = None
@@ -26,12 +26,17 @@ class Progress:
         if self.bar is not None:
             self.bar.stop()
 
-    def update(self, phase: int, name: str, done: Sequence[int], info: Any) -> None:
-        """``done``: steps of each chain in this phase. ``info``: what the steps tell (chain, step)."""
+    def update(self, name: str, before: int, done: Sequence[int], info: Any) -> None:
+        """``before``, ``done``: steps of a chain before a phase, and of each in it. ``info``: theirs (chain, step)."""
         if not self.is_wanted or time.monotonic() - self.begun < DELAY:
             return
         self.bar = self.bar or self._start()
-        self.bar.update(self.task, completed=self.before[phase] + sum(done), description=_describe(name, done, info))
+        self.bar.update(
+            self.task,
+            completed=before * self.num_chains + sum(done),
+            total=self.total * self.num_chains,
+            description=_describe(name, done, info),
+        )
 
     def _start(self):
         from rich.console import Console
@@ -40,7 +45,7 @@ class Progress:
 
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         bar = Bar(*columns, console=Console(stderr=True))
-        self.task = bar.add_task("", total=self.before[-1])
+        self.task = bar.add_task("")
         bar.start()
         return bar
 

@@ -83,18 +83,22 @@ def run(
             start.add_done_callback(lambda done: crew.submit_unless_left(meanwhile, done))
         crew.result(crew.submit_compiler(crew.compile))
         if start is not None:
-            first, (tuning, states) = 0, crew.result(start)
+            first, left_out, (tuning, states) = 0, [], crew.result(start)
         elif journal:
-            first, tuning, states = journal.restore(like, num_chains)
+            first, left_out, tuning, states = journal.restore(like, num_chains)
         if journal and not is_resumed:
             journal.enter(0, tuning, states)
         seconds = dict.fromkeys((phase.name for phase in phases), 0.0)
         info: dict[str, list[Info]] = {phase.name: [] for phase in phases}
-        bar = stack.enter_context(Progress([p.num_steps for p in phases], num_chains, options.progress))
+        total = sum(phase.num_steps for phase in phases if phase.is_due is None)
+        bar = stack.enter_context(Progress(total, num_chains, options.progress))
         of_last = crew.allocate(phases[last], _ends(phases[last])[0])  # before all work: a disk may be too small
         before, is_complete = 0, True
         for index, phase in enumerate(phases):
+            if index in left_out:
+                continue
             ends = _ends(phase)
+            bar.total += phase.num_steps if phase.is_due else 0
             records, done = of_last if index == last else crew.allocate(phase, ends[0]), [0] * num_chains
             if journal and is_resumed and index <= first:
                 records = crew.lengthen(records, phase, journal.num_steps(index, crew.teams))
@@ -118,14 +122,21 @@ def run(
             info[phase.name].append(records[1])
             if phase.at_end and index >= first and is_complete:
                 tuning, states = phase.at_end(records, tuning, states)
-            if journal and first <= index < last:
-                journal.enter(index + 1, tuning, states)
+            if first <= index < last:
+                following = next(i for i in range(index + 1, last + 1) if _is_due(phases[i], tuning))
+                left_out = [*left_out, *range(index + 1, following)]
+                if journal:
+                    journal.enter(following, tuning, states, left_out)
     joined = {name: jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts) for name, parts in info.items() if parts}
     return Run(tuning, states, records[0], joined, seconds, layout, crew.useful_share(), is_complete)
 
 
 def _ends(phase: Phase) -> tuple[int, ...]:
     return *phase.pauses, phase.num_steps
+
+
+def _is_due(phase: Phase, tuning: Tuning) -> bool:
+    return phase.is_due is None or phase.is_due(tuning)
 
 
 def _is_enough(phase: Phase, records: Records, num_steps: int) -> bool:

@@ -159,6 +159,22 @@ def test_a_chain_on_its_way_does_not_count():
     np.testing.assert_array_equal(is_behind(energy, 100), [False, False, True, False])
 
 
+def on_a_plateau(params):
+    """A normal of sd 0.1 on a plateau of radius 3, 60 nats below: nothing tells where it is."""
+    squares = jnp.sum(params["x"] ** 2)
+    edge = 20 * (jnp.sqrt(squares + 1e-3) - 3)
+    return jnp.logaddexp(-50 * squares, -60 - jnp.logaddexp(0.0, edge))
+
+
+@pytest.mark.parametrize("key", [1, 2, 3])
+def test_draws_wait_for_a_chain_on_its_way(key):
+    target = credo.Model.from_log_density(on_a_plateau, {"x": constraints.real}, shape={"x": (2,)}).given()
+    start = np.array([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [2.0, 1.5]])
+    posterior = credo.fit(target, credo.NUTS(num_warmup=60), start=start, key=key, progress=False)
+    assert np.abs(posterior.draws["x"]).max() < 1
+    assert posterior.verdict.status == "pass"
+
+
 def test_early_trees_are_short():
     assert [depth_limit(w, 7, 10)["depth_limit"] for w in range(5)] == [6, 7, 8, 10, 10]
     assert [depth_limit(w, 2, 10)["depth_limit"] for w in range(3)] == [6, 7, 10]

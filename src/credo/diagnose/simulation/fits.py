@@ -110,7 +110,7 @@ def _calibrated(
     failures: dict[int, str] = {}
     statuses = Counter({"pass": 0, "doubtful": 0, "failed": 0})
     num_done = 0
-    with Progress([num_simulations], 1, progress) as bar:
+    with Progress(num_simulations, 1, progress) as bar:
         for i, (position, target) in enumerate(truths.each()):
             if time.monotonic() > deadline and ranks:
                 break

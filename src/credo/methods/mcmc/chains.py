@@ -26,6 +26,7 @@ from credo.methods.mcmc.warmup import (
     Tuning,
     like_old,
     long_windows,
+    patient,
     restart,
     warmup_phases,
     watched,
@@ -86,6 +87,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])
     is_known = hasattr(start, "kind")  # a posterior tells the metric too
     warmup = long_windows if is_known and recipe.warmup is warmup_phases else recipe.warmup
+    windows = warmup(method.num_warmup, recipe.metric, program.record(state))
     stays = Stays.empty(method.chains, target.dim, dtype)
 
     def begin(target):
@@ -109,7 +111,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         begin=begin,
         like=(tuning._replace(stays=stays), state),
         phases=[
-            *map(watched, warmup(method.num_warmup, recipe.metric, program.record(state))),
+            *patient([watched(phase) for phase in windows]),
             sampling_phase(method, target),
         ],
         key=key,

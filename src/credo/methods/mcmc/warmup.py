@@ -29,6 +29,8 @@ FIRST_WINDOW, GROWTH, STEP_SHARE = 12, 1.5, 0.15
 # Of NUTS's trees in the first windows. Warm-up of a rotated Gaussian (100 dimensions, condition number 1e4) took two
 # thirds of the gradients for it, that of stochastic volatility (503 parameters) four fifths and failed less often.
 FIRST_DEPTHS = 6, 7, 8
+FAR_SDS, WAIT_SDS = 10.0, 5.0  # of the energy: a chain so far above another one is on its way
+MOST_REPEATS = 16  # of a window that has a third of warm-up, where it is long
 FIRST_STEP = 1.0  # in white coordinates; too large a step costs one gradient, too small a one a thousand
 
 
@@ -209,6 +211,23 @@ def watched(phase: Phase) -> Phase:
     return phase._replace(at_end=at_end)
 
 
+def patient(phases: list[Phase]) -> list[Phase]:
+    """``phases`` whose last window for the metric is repeated while a chain is still on its way, MOST_REPEATS at most.
+
+    Who arrives late would carry its way there into the draws. Where chains stay apart the draws begin in the end.
+    """
+    if len(phases) < 2:
+        return phases
+    *growing, last = phases
+
+    def is_due(tuning: Tuning) -> bool:
+        stays = tuning.stays
+        return stays is not None and bool(_is_above(stays.energy[-1], stays.position.shape[-1], WAIT_SDS).any())
+
+    again = growing[-1]._replace(is_due=is_due)
+    return [*growing, *[again] * MOST_REPEATS, last]
+
+
 def depth_limit(window: int, num_windows: int, max_depth: int) -> dict[str, Any]:
     """Of NUTS in the window of this number, or in what follows the last."""
     is_early = window < min(len(FIRST_DEPTHS), num_windows)
@@ -216,13 +235,16 @@ def depth_limit(window: int, num_windows: int, max_depth: int) -> dict[str, Any]
 
 
 def is_behind(energy: Float[np.ndarray, "chain step"], dim: int) -> Bool[np.ndarray, " chain"]:
-    """Which chains are still on their way while another is there: their scales are not those of the target.
+    """Which chains are still on their way while another is there: their scales are not those of the target."""
+    return _is_above(np.median(np.where(np.isfinite(energy), energy, np.inf), axis=1), dim, FAR_SDS)
 
-    At the target an energy has the sd √dim (that of a Gaussian); a chain whose median is ten of it above the lowest
-    median is not.
+
+def _is_above(energy: Float[np.ndarray, " chain"], dim: int, num_sds: float) -> Bool[np.ndarray, " chain"]:
+    """Whose median energy lies so far above the lowest; at the target an energy has the sd √dim, if that is Gaussian.
+
+    None does where energies are unknown.
     """
-    middle = np.median(np.where(np.isfinite(energy), energy, np.inf), axis=1)
-    return middle > middle.min() + 10 * (1 + np.sqrt(dim))
+    return energy > np.min(energy) + num_sds * (1 + np.sqrt(dim))
 
 
 def _restart_all(states: list[State]) -> list[State]:
