@@ -257,7 +257,7 @@ def test_progress_is_shown_on_a_terminal(reference, monkeypatch, capsys):
 @pytest.mark.parametrize("layout", ["threads", "vectorized"])
 def test_progress_moves_within_a_long_phase(monkeypatch, layout):
     seen = []
-    monkeypatch.setattr(Progress, "update", lambda self, phase, name, done, info: seen.append(sum(done)))
+    monkeypatch.setattr(Progress, "update", lambda self, name, before, done, info: seen.append(sum(done)))
     walk(Options(layout=layout), phases=(Phase("warmup", 4_000, ("position",)),), program=Walk(work=500))
     assert len(set(seen)) > 4
 

@@ -82,7 +82,7 @@ class Course:
                     self.done = last
                     if self.done == stop or is_over(self.state):
                         self.state = at_stop(self.state, self.done)
-                    bar.update(0, self.name, [self.done], None)
+                    bar.update(self.name, 0, [self.done], None)
                     seconds = time.monotonic() - begun
                     if seconds < PART / 2:
                         quota *= 2

@@ -86,3 +86,24 @@ def test_modules_that_cannot_be_brought():
     wrong = {"layers": {**params["layers"], "0": {**params["layers"]["0"], "weight": np.zeros(2)}}}
     with pytest.raises(credo.CredoError, match=r"'layers.0.weight' has shape \(2,\)"):
         to_equinox(mlp, wrong)
+
+
+class Words(eqx.Module):
+    """A table of vectors that is indexed."""
+
+    table: eqx.nn.Embedding
+    out: eqx.nn.Linear
+
+    def __init__(self):
+        self.table, self.out = eqx.nn.Embedding(4, 3, key=jax.random.key(0)), eqx.nn.Linear(3, 1, key=jax.random.key(1))
+
+    def __call__(self, row):
+        return self.out(self.table(row))
+
+
+def test_a_network_applies_its_own_weights_outside_of_a_program():
+    x = np.array([0, 3, 1])
+    network = from_equinox(Words(), x)
+    alone = network.apply(network.params, x)
+    np.testing.assert_allclose(alone, jax.jit(network.apply)(network.params, x), rtol=1e-5)
+    np.testing.assert_allclose(alone, jax.vmap(Words())(x), rtol=1e-5)

@@ -36,9 +36,12 @@ class Leaves(NamedTuple):
         return nested({name: np.asarray(value) for name, value in self.weights.items()})
 
     def with_weights(self, params: Any) -> Any:
-        """The pytree at ``params``, whose precision its constants take: a fit computes in double precision."""
-        given = named(params)
-        dtype = jnp.asarray(next(iter(given.values()))).dtype
+        """The pytree at ``params``, whose precision its constants take: a fit computes in double precision.
+
+        Its weights are JAX's arrays, as layers expect who index them or write to them.
+        """
+        given = {name: jnp.asarray(value) for name, value in named(params).items()}
+        dtype = next(iter(given.values())).dtype
         pairs = zip(self.names, self.values, strict=True)
         return jax.tree.unflatten(
             self.structure, [in_precision(value, dtype) if name is None else given[name] for name, value in pairs]

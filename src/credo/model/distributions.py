@@ -5,10 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from numpyro.distributions import (
+    AsymmetricLaplace,
+    AsymmetricLaplaceQuantile,
     Distribution,
     ExpandedDistribution,
     ImproperUniform,
     Independent,
+    Laplace,
     MaskedDistribution,
     TransformedDistribution,
     biject_to,
@@ -167,6 +170,11 @@ def unwrapped(distribution: Distribution) -> Distribution:
     while hasattr(inner, "base_dist") and not inner.arg_constraints:
         inner = inner.base_dist
     return inner
+
+
+def has_kink(distribution: Distribution) -> bool:
+    """Whether the log density has a slope that jumps, and no curvature beside the jump."""
+    return isinstance(unwrapped(distribution), (Laplace, AsymmetricLaplace, AsymmetricLaplaceQuantile))
 
 
 def is_distribution(node) -> bool:

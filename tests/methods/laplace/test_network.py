@@ -8,7 +8,7 @@ from scipy import stats
 
 import credo
 from credo.laplace import Dense, Evidence, Kronecker
-from credo.nn import BayesianNetwork, Gaussian, Isotropic, PerLayer
+from credo.nn import BayesianNetwork, Gaussian, HorseshoeLike, Isotropic, LaplacePrior, PerLayer
 from credo.precision import double
 from credo.status import CredoError
 
@@ -119,3 +119,25 @@ def test_requests_to_tune_what_cannot_be_tuned():
     model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([4])}, lambda p, x: dist.Normal(x @ p["w"], 0.3))
     with pytest.raises(CredoError, match="of a network"):
         credo.fit(model.given(X, Y), credo.Laplace(tune=Evidence()), progress=False)
+
+
+def test_a_kink_at_the_mode_is_said():
+    start = {"w": RANDOM.normal(size=4)}
+    network = BayesianNetwork(linear, start, head=Gaussian(1.0), prior=LaplacePrior(0.01))
+    verdict = credo.fit(network.given(X, Y), credo.Laplace(num_steps=300), key=1, progress=False).verdict
+    assert verdict.status == "failed"
+    assert any("'weights.w' has a kink" in sentence for sentence in verdict.sentences)
+
+
+def test_a_density_without_a_bound_is_said():
+    network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=Gaussian(0.3), prior=HorseshoeLike())
+    with pytest.raises(CredoError, match="infinite at the start, where a weight is zero"):
+        credo.fit(network.given(X, Y), credo.Laplace(), key=1, progress=False)
+
+
+@pytest.mark.parametrize(("scale", "is_kinked"), [(0.005, True), (10.0, False)])
+def test_a_kink_of_a_regression_is_said_where_the_mode_lies_in_it(scale, is_kinked):
+    prior = {"w": dist.Laplace(0.0, scale).expand([4])}
+    target = credo.Model(prior, lambda params, x: dist.Normal(x @ params["w"], 0.5)).given(X, Y)
+    sentences = credo.fit(target, credo.MAP(), progress=False).verdict.sentences
+    assert any("has a kink" in sentence for sentence in sentences) == is_kinked

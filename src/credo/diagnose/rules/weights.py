@@ -93,6 +93,17 @@ WEIGHTS: dict[str, Rule] = {
         "hold). Propose from a richer fit, or use SMC() or NUTS().",
         "look for a gradient that is not finite",
     ),
+    "copy_weight": Rule(
+        "log weight of copies of the draws, with components exchanged or signs turned, where the density is as high: "
+        "far above that of the draws, the approximation leaves an equal mode out",
+        "at most",
+        10.0,
+        ANY,
+        "this library",
+        "With entries exchanged, or signs turned, the density is as high, and the approximation has next to nothing "
+        "there (log weight {value:.0f}, 10 passes): it holds one of several equal modes. Order the components "
+        "(dist.constraints.ordered_vector), take MixtureOf(k) as the family, or use ParallelTempering() or SMC().",
+    ),
     "importance_ess": Rule(
         "effective sample size of the importance weights",
         "at least",

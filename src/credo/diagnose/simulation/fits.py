@@ -128,7 +128,7 @@ def _calibrated(
                 num_effective.append(worth)
                 statuses[posterior.verdict.status] += 1
             num_done += 1
-            bar.update(0, "simulations", [num_done], None)
+            bar.update("simulations", 0, [num_done], None)
     if not ranks:
         raise CredoError(f"None of {num_done} simulated data sets could be fitted. The first: {failures[0]}")
     together = {name: np.stack([each[name] for each in ranks]) for name in ranks[0]}

@@ -27,6 +27,7 @@ from credo.methods.laplace.prior_gain import of_known_precision, of_tuned_precis
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise import training
+from credo.methods.optimise.diagnosis import kinks
 from credo.methods.optimise.hyperparameters import among, holding, look_at, num_hyperparameters
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
@@ -73,6 +74,11 @@ def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Op
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
     wanted = num_steps or training.default_num_steps(target, batch)
     before, slopes = look_at(target, u)
+    if np.isposinf(before):
+        raise CredoError(
+            "The density is infinite at the start, where a weight is zero and its prior has no bound: such a posterior "
+            "has no mode. Use a prior that is finite there, such as credo.nn.Isotropic(1.0), or a sampler."
+        )
     trained, done = ascend(
         target, holding(training.adam(wanted), among(target, slopes)), batch, wanted, key, u, options
     )
@@ -136,6 +142,7 @@ def fit_network(
     white = White(objective, u, shape.scale, num_fixed, deadline, is_asked_once=is_trained)
     value, slope, _ = white.at(np.zeros(len(u)))
     distance = float(np.linalg.norm(slope))
+    kinked = kinks(target) if distance > RULES["mode_distance"].passes else ()
     is_mode = distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0
     if laplace.prior is None and is_mode and time.monotonic() <= deadline:
         known = of_known_precision(shape.scale, u, num_hyperparameters(target), target)
@@ -151,7 +158,7 @@ def fit_network(
         num_updates,
         count,
         num_updates == wanted and time.monotonic() <= deadline,
-        (*told[1], *sentences, *shape.sentences),
+        (*told[1], *kinked, *sentences, *shape.sentences),
     )
 
 

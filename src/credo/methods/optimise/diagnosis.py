@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import RULES, judge
 from credo.methods.optimise.newton import Optimum, Solver, Status
 from credo.methods.optimise.spectrum import Spectrum
-from credo.model.distributions import transform_to
+from credo.model.distributions import has_kink, transform_to
 from credo.model.structure import scalar_names
 from credo.model.target import Target
 from credo.posterior.marginals import report_positions
@@ -91,7 +91,26 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
         sentences.append(STALLED)
     if is_cut:
         sentences.append("The time limit ended the ascent before the mode was found.")
+    if RULES["gradient_norm"].status(optimum.gradient_norm) != "pass":
+        sentences.extend(kinks(target))
     return Diagnosis(figures, tuple(sentences), spectrum)
+
+
+def kinks(target: Target) -> tuple[str, ...]:
+    """A sentence for a search that found no mode, where a prior has a kink."""
+    found: list[str] = []
+
+    def see(name, distribution, value):
+        found.extend([name] if has_kink(distribution) else [])
+
+    target.prior.survey(see)
+    if not found:
+        return ()
+    names = ", ".join(map(repr, found[:3])) + (" and others" if len(found) > 3 else "")
+    return (
+        f"The prior of {names} has a kink and no curvature beside it: at a mode in the kink no gradient vanishes, "
+        "however long the search, and no Gaussian is near. Use NUTS() or a variational fit, or take a normal prior.",
+    )
 
 
 def transformed(target: Target) -> np.ndarray:

@@ -23,6 +23,7 @@ from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.memory import bytes_of
 from credo.methods.optimise.diagnosis import transformed
+from credo.methods.particles.copies import left_out
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
@@ -61,8 +62,29 @@ def correct(
     ``least_rounds``: that are drawn before anything is judged, where so many are affordable.
 
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
-    after ``deadline``, by ``time.monotonic()``, but the first round.
+    after ``deadline``, by ``time.monotonic()``, but the first round. Where all would pass, copies of the posterior are
+    looked for (copies.py).
     """
+    first: list[np.ndarray] = []
+
+    def remembered(i: int) -> Draws:
+        round_of = draw(i)
+        first.extend([round_of[0]] if i == 0 else [])
+        return round_of
+
+    found = _by_weights(remembered, gradient, kind, target, deadline, most_rounds, least_rounds)
+    return found._replace(figures=found.figures | left_out(kind, target, first[0], found.figures, deadline))
+
+
+def _by_weights(
+    draw: Callable[[int], Draws],
+    gradient: Callable[[np.ndarray], np.ndarray],
+    kind: Kind,
+    target: Target,
+    deadline: float,
+    most_rounds: int,
+    least_rounds: int,
+) -> Corrected:
     rounds, steep, promised = [draw(0)], None, np.inf
     size, dim = rounds[0][0].shape
     affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(bytes_of((target.x, target.y)), 1))

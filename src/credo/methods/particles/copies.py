@@ -1,0 +1,150 @@
+"""Copies of a posterior that an approximation leaves out: components exchanged, or signs turned.
+
+A mixture is as likely with its components in another order, a factor model with a sign turned. An approximation of one
+of these modes passes every test on its own draws. So a few draws u are mapped to Tu, by maps T that keep volumes in the
+user's space, and log densities are compared there (of coordinates: the Jacobians of a simplex differ, but little):
+    log p(Tu) ≥ log p(u) − LOWER          a copy of as much mass, if the density is as high all round
+    log p(Tu)/q(Tu) − log p(u)/q(u)       how little of it q has; medians over draws
+T exchanges entries i and j along an axis of one length in all parameters that have it (and shares of two components,
+numbers of the unit interval, with them), or turns the sign of a parameter, of two, of an entry in all parameters of one
+length, or of a single number.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from numpyro.distributions import biject_to, constraints
+
+from credo.compiling import brief
+from credo.diagnose.rules import RULES
+from credo.model.structure import Leaf, Structure
+from credo.model.target import Target
+from credo.posterior.kinds import Kind
+
+LOWER = float(np.log(100.0))
+NUM_DRAWS = 4
+MOST_MAPS = 200
+MOST_ENTRIES = 10  # of an axis along which entries are exchanged
+MOST_NUMBERS = 32  # whose signs are turned one at a time
+AT_ONCE = 16  # densities
+LARGEST = 1_000  # dimensions
+MOST = 1e4  # nats: where q vanishes
+
+Map = tuple[np.ndarray, np.ndarray]  # entries of the parameters in the user's space: whose value, and with which sign
+
+
+def left_out(
+    kind: Kind,
+    target: Target,
+    u: Float[np.ndarray, "S dim"],
+    figures: Mapping[str, float],
+    deadline: float,
+    log_weights: Float[np.ndarray, " S"] | None = None,
+) -> dict[str, float]:
+    """The figure of the verdict, where ``figures`` would pass without; ``log_weights``: of the draws ``u`` of ``kind``.
+
+    Not of networks, whose copies are the same function, nor after ``deadline``, by ``time.monotonic()``.
+    """
+    is_pass = all(RULES[name].status(value) == "pass" for name, value in figures.items() if name in RULES)
+    is_network = target.model.weights_name is not None
+    if not is_pass or is_network or target.dim > LARGEST or time.monotonic() > deadline:
+        return {}
+    if log_weights is not None:  # draws of the posterior, evenly by their weights
+        share = np.cumsum(np.exp(log_weights - np.max(log_weights)))
+        u = u[np.searchsorted(share, (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS * share[-1])]
+    return {"copy_weight": copy_weight(kind, target, u)}
+
+
+def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> float:
+    """The largest log weight of a copy against that of the draws ``u`` of ``kind``; 0 where none is left out."""
+    maps = list(itertools.islice(_maps(target.structure), MOST_MAPS))
+    if not maps:
+        return 0.0
+    target, u = target.flat(), u[:NUM_DRAWS]
+    whose, sign = (np.stack([part for part in parts]) for parts in zip(*maps, strict=True))
+    log_p, log_q = (np.asarray(found, float) for found in _densities(kind, target, u, whose, sign))
+    with np.errstate(invalid="ignore"):
+        height = np.median(log_p[1:] - log_p[0], axis=1)
+        weight = np.median((log_p - log_q)[1:] - (log_p - log_q)[0], axis=1)
+    return float(np.clip(np.max(weight, where=height >= -LOWER, initial=0.0), 0.0, MOST))
+
+
+@brief
+def _densities(kind: Kind, target: Target, u, whose, sign):
+    """log p and log q of the draws and of their images (1 + map, draw)."""
+    leaves = target.structure.leaves
+
+    def image(u, whose, sign):
+        position = target.structure.unravel(u)
+        flat = jnp.concatenate([_to_user(leaf, position[leaf.name]).ravel() for leaf in leaves])[whose]
+        values, start = {}, 0
+        for leaf in leaves:
+            shape = _user_shape(leaf)
+            own = slice(start, start := start + int(np.prod(shape)))
+            values[leaf.name] = _to_coordinates(leaf, (sign[own] * flat[own]).reshape(shape))
+        return target.structure.ravel(values)
+
+    images = jax.vmap(jax.vmap(image, (0, None, None)), (None, 0, 0))(u, whose, sign)
+    every = jnp.concatenate([u[None], images]).reshape(-1, u.shape[1])
+    found = jax.lax.map(lambda v: (target.log_density(v), kind.log_prob_u(v)), every, batch_size=AT_ONCE)
+    return jax.tree.map(lambda a: a.reshape(-1, len(u)), found)
+
+
+def _to_user(leaf: Leaf, value):
+    """Coordinates as they are, for elementwise maps of one kind exchange as the values do; but a simplex by itself."""
+    return biject_to(constraints.simplex)(value) if leaf.support == "simplex" else value
+
+
+def _to_coordinates(leaf: Leaf, value):
+    return biject_to(constraints.simplex).inv(value) if leaf.support == "simplex" else value
+
+
+def _user_shape(leaf: Leaf) -> tuple[int, ...]:
+    return leaf.shape if leaf.support == "simplex" else leaf.free_shape
+
+
+def _maps(structure: Structure) -> Iterator[Map]:
+    """Exchanges first, then signs."""
+    indices, start = {}, 0
+    for leaf in structure.leaves:
+        shape = _user_shape(leaf)
+        size = int(np.prod(shape))
+        indices[leaf.name] = np.arange(start, start + size).reshape(shape)
+        start += size
+    same = np.arange(start)
+
+    def turned(*entries: np.ndarray) -> np.ndarray:
+        sign = np.ones(start)
+        for each in entries:
+            sign[each.ravel()] = -1
+        return sign
+
+    movable = [leaf for leaf in structure.leaves if leaf.is_elementwise or leaf.support == "simplex"]
+    real = [indices[leaf.name] for leaf in movable if leaf.support == "real"]
+    shares = [indices[leaf.name] for leaf in movable if leaf.support == "unit_interval" and not leaf.shape]
+    lengths = sorted({length for leaf in movable for length in leaf.shape if 2 <= length <= MOST_ENTRIES})
+    for length in lengths:
+        axes = {leaf.name: leaf.shape.index(length) for leaf in movable if length in leaf.shape}
+        moved = {name: np.moveaxis(indices[name], axis, 0) for name, axis in axes.items()}
+        if len(moved) < 2:
+            continue
+        for i, j in itertools.combinations(range(length), 2):
+            whose = same.copy()
+            for entries in moved.values():
+                whose[entries[i]], whose[entries[j]] = entries[j], entries[i]
+            yield whose, np.ones(start)
+            if length == 2 and shares:
+                yield whose, turned(*shares)
+        signed = [moved[leaf.name] for leaf in movable if leaf.name in moved and leaf.support == "real"]
+        if len(signed) > 1:
+            yield from ((same, turned(*(entries[i] for entries in signed))) for i in range(length))
+    yield from ((same, turned(each)) for each in real)
+    if len(real) <= MOST_ENTRIES:
+        yield from ((same, turned(*pair)) for pair in itertools.combinations(real, 2))
+    if sum(map(np.size, real)) <= MOST_NUMBERS:
+        yield from ((same, turned(number)) for each in real if each.size > 1 for number in each.reshape(-1, 1))
