@@ -71,7 +71,8 @@ def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> fl
     with np.errstate(invalid="ignore"):
         height = np.median(log_p[1:] - log_p[0], axis=1)
         weight = np.median((log_p - log_q)[1:] - (log_p - log_q)[0], axis=1)
-    return float(np.clip(np.max(weight, where=height >= -LOWER, initial=0.0), 0.0, MOST))
+    is_copy = (height >= -LOWER) & ~np.isnan(weight)
+    return float(min(np.max(weight, where=is_copy, initial=0.0), MOST))
 
 
 @brief
