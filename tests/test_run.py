@@ -137,6 +137,13 @@ def test_what_is_not_due_is_left_out(reference):
     same(longer, walk(phases=written_out))
 
 
+def test_what_may_be_left_out_is_so_after_half_of_the_time():
+    always = Phase("warmup", 40, is_due=lambda tuning: True)
+    found = walk(Options(time_limit=4.0), phases=(PHASES[0], *[always] * 1_000, *PHASES[1:]), program=Walk(work=20_000))
+    assert found.is_complete
+    assert 65 <= found.info["warmup"].size.shape[1] < 1_000 * 40
+
+
 @pytest.mark.parametrize("number", [2, 4, 6, 8])
 @pytest.mark.parametrize("most", [0.0, 10.0])
 def test_what_was_left_out_is_so_after_a_kill(tmp_path, monkeypatch, number, most):

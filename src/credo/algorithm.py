@@ -70,7 +70,8 @@ class Phase(NamedTuple):
     ``record``: names (of ``Program.record``) to keep of each step; infos are always kept. ``at_end(records, tuning,
     states) -> (tuning, states)`` runs once all chains are there, on NumPy arrays in chain order. At each of the steps
     ``pauses`` of the last phase, in rising order and below ``num_steps``, ``is_enough(records)`` may end it. A phase
-    before the last is left out if it is not ``is_due(tuning)`` when the one before it has ended.
+    before the last is left out if it is not ``is_due(tuning)`` when the one before it has ended, or if half of the time
+    limit is over.
     """
 
     name: str

@@ -63,6 +63,7 @@ def run(
     """
     layout = options.layout or choose_layout(num_chains)
     deadline = options.deadline()
+    half_time = (time.monotonic() + deadline) / 2  # the rest is for what must be done
     facts = {**(options.identity or {}), **(identity or {}), "layout": layout, "num_chains": num_chains}
     last = len(phases) - 1
     with contextlib.ExitStack() as stack:
@@ -123,7 +124,8 @@ def run(
             if phase.at_end and index >= first and is_complete:
                 tuning, states = phase.at_end(records, tuning, states)
             if first <= index < last:
-                following = next(i for i in range(index + 1, last + 1) if _is_due(phases[i], tuning))
+                is_late = time.monotonic() > half_time
+                following = next(i for i in range(index + 1, last + 1) if _is_due(phases[i], tuning, is_late))
                 left_out = [*left_out, *range(index + 1, following)]
                 if journal:
                     journal.enter(following, tuning, states, left_out)
@@ -135,8 +137,8 @@ def _ends(phase: Phase) -> tuple[int, ...]:
     return *phase.pauses, phase.num_steps
 
 
-def _is_due(phase: Phase, tuning: Tuning) -> bool:
-    return phase.is_due is None or phase.is_due(tuning)
+def _is_due(phase: Phase, tuning: Tuning, is_late: bool) -> bool:
+    return phase.is_due is None or (not is_late and phase.is_due(tuning))
 
 
 def _is_enough(phase: Phase, records: Records, num_steps: int) -> bool:
