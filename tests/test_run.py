@@ -1,5 +1,6 @@
 """The one loop: what changes a draw and what does not, barriers, limits, and checkpoints that survive."""
 
+import contextlib
 import json
 import os
 import signal
@@ -142,6 +143,18 @@ def test_what_may_be_left_out_is_so_after_half_of_the_time():
     found = walk(Options(time_limit=4.0), phases=(PHASES[0], *[always] * 1_000, *PHASES[1:]), program=Walk(work=20_000))
     assert found.is_complete
     assert 65 <= found.info["warmup"].size.shape[1] < 1_000 * 40
+
+
+def test_a_run_that_can_be_resumed_leaves_nothing_out_for_time(tmp_path):
+    again = Phase("warmup", 40, is_due=lambda tuning: True)
+    phases, work = (PHASES[0], *[again] * 30, *PHASES[1:]), Walk(work=10_000)
+    whole = walk(phases=phases, program=work)
+    begun = time.monotonic()
+    walk(phases=phases, program=work)
+    limit = 0.7 * (time.monotonic() - begun)
+    with contextlib.suppress(CredoError):  # the limit lies within warm-up, mostly
+        walk(Options(checkpoint=tmp_path, time_limit=limit), phases=phases, program=work)
+    same(whole, walk(Options(checkpoint=tmp_path, resume=True), phases=phases, program=work))
 
 
 @pytest.mark.parametrize("number", [2, 4, 6, 8])

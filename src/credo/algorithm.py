@@ -71,7 +71,7 @@ class Phase(NamedTuple):
     states) -> (tuning, states)`` runs once all chains are there, on NumPy arrays in chain order. At each of the steps
     ``pauses`` of the last phase, in rising order and below ``num_steps``, ``is_enough(records)`` may end it. A phase
     before the last is left out if it is not ``is_due(tuning)`` when the one before it has ended, or if half of the time
-    limit is over.
+    limit of a run without a checkpoint is over.
     """
 
     name: str

@@ -63,7 +63,8 @@ def run(
     """
     layout = options.layout or choose_layout(num_chains)
     deadline = options.deadline()
-    half_time = (time.monotonic() + deadline) / 2  # the rest is for what must be done
+    # The rest is for what must be done; a run that can be resumed has all the time, and is the same without a limit.
+    half_time = np.inf if options.checkpoint else (time.monotonic() + deadline) / 2
     facts = {**(options.identity or {}), **(identity or {}), "layout": layout, "num_chains": num_chains}
     last = len(phases) - 1
     with contextlib.ExitStack() as stack:

@@ -66,7 +66,7 @@ def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> fl
     if not maps:
         return 0.0
     target, u = target.flat(), u[:NUM_DRAWS]
-    whose, sign = (np.stack([part for part in parts]) for parts in zip(*maps, strict=True))
+    whose, sign = map(np.stack, zip(*maps, strict=True))
     log_p, log_q = (np.asarray(found, float) for found in _densities(kind, target, u, whose, sign))
     with np.errstate(invalid="ignore"):
         height = np.median(log_p[1:] - log_p[0], axis=1)
