@@ -162,7 +162,7 @@ def test_a_chain_on_its_way_does_not_count():
 def on_a_plateau(params):
     """A normal of sd 0.07 on a plateau of radius 4, 60 nats below: nothing tells where it is.
 
-    Without repeats a warm-up of 60 steps ends too early with half of the keys, with them with none of 24.
+    A warm-up of 60 steps that repeats no window ends too early for half of 24 keys, one that does for none.
     """
     squares = jnp.sum(params["x"] ** 2)
     edge = 20 * (jnp.sqrt(squares + 1e-3) - 4)
