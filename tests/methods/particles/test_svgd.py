@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.methods.particles.svgd import direction, variance_share
+from credo.methods.particles.svgd import direction, mean_offset, variance_share
 from credo.precision import double
 from targets import TARGETS
 
@@ -67,6 +67,32 @@ def test_variance_share_of_draws_is_one_and_of_collapsed_particles_less():
     assert collapsed.verdict.figures["variance_share"] < 0.5
     assert collapsed.verdict.status == "failed"
     assert any("collapse" in sentence for sentence in collapsed.verdict.sentences)
+
+
+def test_mean_offset_of_a_gaussian_is_its_distance_and_tells_of_too_few_steps(particles):
+    rng = np.random.default_rng(2)
+    root = np.linalg.cholesky(np.array([[4.0, 1.5], [1.5, 1.0]]))
+    z = rng.normal(size=(4_000, 2))
+    z = (z - z.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(z.T))).T  # of covariance I and mean zero
+    u = z @ root.T + [0.6, -0.2]  # of the target N(0, root rootᵀ) but for its mean: 0.6 / 2, 0.2 / 1
+    scores = -np.linalg.solve(root @ root.T, u.T).T
+    assert np.isclose(mean_offset(u, scores), 0.3, rtol=1e-8)
+    assert particles.verdict.figures["mean_offset"] < 0.1
+    few = credo.fit(NORMAL, credo.SVGD(num_particles=40, num_steps=20), key=0)
+    off = np.max(np.abs(few.mean()["u"] - 3.0) / [1.0, 0.5])
+    assert off > 0.5
+    assert few.verdict.figures["mean_offset"] > 0.5
+    assert few.verdict.status == "failed"
+    assert any("num_steps" in sentence for sentence in few.verdict.sentences)
+
+
+def test_mean_offset_of_minibatches_is_by_all_rows():
+    known = TARGETS["logistic"]()
+    some = credo.fit(known.target, credo.SVGD(num_particles=50, num_steps=1_000, batch_size=16), key=0)
+    whole = credo.fit(known.target, credo.NUTS(), key=0)
+    gaps = [np.max(np.abs(some.mean()[name] - mean) / whole.sd()[name]) for name, mean in whole.mean().items()]
+    assert max(gaps) > 0.1
+    assert np.isclose(some.verdict.figures["mean_offset"], max(gaps), rtol=0.5)
 
 
 def test_minibatches_give_about_the_particles_of_all_rows():

@@ -37,6 +37,17 @@ WEIGHTS: dict[str, Rule] = {
         "the mode. Raise num_particles well above the number of parameters, raise num_steps, or use NUTS().",
         "look for a gradient that is not finite",
     ),
+    "mean_offset": Rule(
+        "distance of the worst mean of placed particles from the target's, in their sds, by Stein's identity: a "
+        "Newton step along their mean score over all rows",
+        "at most",
+        0.1,
+        0.5,
+        "this library",
+        "By the scores over all rows the worst mean of the particles is off by about {value:.2f} sd (0.1 passes). "
+        "Raise num_steps; with minibatches lower step_size or raise batch_size; or use NUTS().",
+        "look for a gradient that is not finite",
+    ),
     "mean_shift": Rule(
         "move of the worst mean under the importance weights, in posterior sds, that is beyond their error",
         "at most",

@@ -7,6 +7,8 @@ One particle is gradient ascent. The second terms cancel in Σ_i φ(u_i): where 
 w_j = Σ_i k(u_j, u_i), sum to zero, so that on a Gaussian the mean of the particles so weighted is exact. Their variance
 is not: where n is no multiple of the dimension d the particles collapse towards the mode (Ba et al. 2021). How far,
 Stein's identity tells: at the target E[−(u − ū)ᵀ ∇ log p(u)] = d, and ``variance_share`` is the particles' share of it.
+Of the unweighted mean another tells: at the target E[∇ log p(u)] = 0, and ``mean_offset`` is how far the particles'
+mean score of all rows lies from it, as a step of Newton's from their mean.
 """
 
 import functools
@@ -36,8 +38,8 @@ WIDTH, NEAR = 1.0, 0.1  # of the first particles: round the origin, and round a 
 COPIES = 8  # of the particles that a step holds: gradients, the optimiser's moments, a step back
 NO_SAMPLE = (
     "The particles of SVGD are placed and not drawn: nothing bounds their error, and where there are more dimensions "
-    "than particles their variance is too small (Ba et al. 2021). Beside variance_share, judge them by held-out scores "
-    "(credo.compare)."
+    "than particles their variance is too small (Ba et al. 2021). Beside variance_share and mean_offset, judge them by "
+    "held-out scores (credo.compare)."
 )
 
 
@@ -49,8 +51,9 @@ class SVGD:
     step looks at, the same for all particles; None for all. Particles begin at draws of a posterior given as ``start``,
     such as an ensemble; else round the start, or round the origin.
 
-    Verdict: ``variance_share``, the spread of the particles beside that of the target by Stein's identity; ``doubtful``
-    at best, since no figure bounds the error. Raises CredoError where the density is not finite at the start.
+    Verdict: ``variance_share``, the spread of the particles beside that of the target by Stein's identity, and
+    ``mean_offset``, how far the worst mean is off by the scores of all rows; ``doubtful`` at best, since no figure
+    bounds the error. Raises CredoError where the density is not finite at the start.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"mean": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["mean"], 2.0))
@@ -97,7 +100,7 @@ class SVGD:
             )
         figures = {"num_members": float(len(u))}
         if len(u) > 1:
-            figures["variance_share"] = variance_share(u, scores)
+            figures |= {"variance_share": variance_share(u, scores), "mean_offset": mean_offset(u, scores)}
         sentences = [NO_SAMPLE]
         if done < self.num_steps:
             sentences.insert(0, f"The time limit came after {done:,} of {self.num_steps:,} steps.")
@@ -140,6 +143,16 @@ def variance_share(u: np.ndarray, scores: np.ndarray) -> float:
     """−Σ (u − ū)ᵀ ∇ log p(u) / (d (n − 1)): 1 in expectation for independent draws of the target."""
     n, dim = u.shape
     return float(-np.sum((u - u.mean(axis=0)) * scores) / (dim * (n - 1)))
+
+
+def mean_offset(u: np.ndarray, scores: np.ndarray) -> float:
+    """max_i |Σ̂ḡ|_i / σ̂_i, ḡ the mean score and Σ̂ the particles' covariance. On a Gaussian ḡ = −Σ⁻¹(ū − μ): where Σ̂ is
+    the target's, this is the worst |ū − μ|_i / σ_i; where the particles have collapsed, less."""
+    centred = u - u.mean(axis=0)
+    sd = centred.std(axis=0, ddof=1)
+    along = centred @ scores.mean(axis=0)  # Σ̂ḡ without a matrix of the parameters
+    step = centred.T @ along / (len(u) - 1)
+    return float(np.max(np.abs(step) / np.maximum(sd, np.finfo(sd.dtype).tiny)))
 
 
 def first_particles(target: Target, number: int, key, start: Any) -> Float[np.ndarray, "n dim"]:
