@@ -4,8 +4,9 @@
     python benchmarks/laplace.py --networks mlp --structures kronecker diagonal
 
 Each fit runs in a fresh process: the first fit and the predictive of 1,000 rows, compilation in, then both again
-without it, and the memory held beyond that of imports and data. The predictive is that of the linearised network:
-class probabilities by the probit approximation, variances in regression. README.md beside this file says more.
+without it (medians of a few), and the memory held beyond that of imports and data. The predictive is that of the
+linearised network: class probabilities by the probit approximation, variances in regression. README.md beside this
+file says more.
 """
 
 import argparse

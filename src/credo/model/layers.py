@@ -161,6 +161,17 @@ def separable(shapes: list[tuple[int, ...]], is_single: list[bool], num_outputs:
     return tuple(found)
 
 
+def is_wide(num_in: int, num_out: int) -> bool:
+    """Whether pairs of a layer's inputs are more than its inputs times pairs of outputs, which serve as well."""
+    return num_in + 1 > num_out * (num_out + 1)
+
+
+def num_products(shape: tuple[int, ...], other: tuple[int, ...], is_same: bool) -> int:
+    """The numbers that a row takes for the part of a matrix that two separable layers of these shapes have."""
+    num_pairs = shape[1] * (shape[1] + 1) // 2 if is_same else shape[1] * other[1]
+    return num_pairs + shape[0] * (num_pairs if is_same and is_wide(*shape) else other[0])
+
+
 def symmetric_places(size: int) -> np.ndarray:
     """(size, size): where among the pairs i ≤ j of ``triu_indices`` the entries of a symmetric matrix stand."""
     found = np.zeros((size, size), int)

@@ -31,8 +31,10 @@ from credo.model.layers import (
     corner,
     find_layers,
     is_single,
+    is_wide,
     jacobian,
     jacobian_of_row,
+    num_products,
     separable,
     symmetric_places,
 )
@@ -67,7 +69,7 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
         width += count * (num_in + num_outputs * num_out)
         if (isinstance(inner, Dense) and (i, i) not in pairs) or (isinstance(inner, LowRank) and count > 1):
             width += num_outputs * num_in * num_out
-    numbers = max((shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs), default=0)
+    numbers = max((num_products(shapes[i], shapes[j], i == j) for i, j in pairs), default=0)
     width = max(HELD * width + HELD_OF_PAIRS * numbers, 1)
     if not isinstance(inner, Dense):
         return Plan(width, None)
@@ -127,7 +129,8 @@ class _Last:
 def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pairs) -> dict[tuple[int, int], Any]:
     """Σ by pairs of layers, in float64.
 
-    (in, in', out, out') where they are separable, ``Folded`` of a layer and itself, (in · out, in' · out') elsewhere.
+    (in, in', out, out') where they are separable, elsewhere (in · out, in' · out'). Of a layer and itself ``Folded``,
+    or (in, pairs of outputs, in) where it is wide.
     """
     Σ, blocks = _square(np.asarray(scale.lower)), {}
     places = [_among(index, group) for group in groups(layers)]
@@ -136,16 +139,18 @@ def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pa
             block = corner(Σ, rows.ravel(), columns.ravel())
             if (i, j) in pairs:
                 block = block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3)
-            is_folded = i == j and (i, j) in pairs
-            blocks[i, j] = _folded(block) if is_folded else jnp.asarray(block)  # once for all chunks of rows
+            is_own = i == j and (i, j) in pairs
+            blocks[i, j] = _own(block) if is_own else jnp.asarray(block)  # once for all chunks of rows
     return blocks
 
 
-def _folded(block: np.ndarray) -> Folded:
-    """Of Σ (in, in, out, out)."""
-    i, other = np.triu_indices(block.shape[0])
+def _own(block: np.ndarray) -> Any:
+    """Of Σ (in, in, out, out) of a layer and itself."""
     j, beside = np.triu_indices(block.shape[2])
     found = block[:, :, j, beside]
+    if is_wide(len(block), block.shape[2]):
+        return jnp.asarray(np.swapaxes(found, 1, 2))
+    i, other = np.triu_indices(len(block))
     return Folded(jnp.asarray(np.where(i == other, 0.5, 1.0)[:, None] * (found[i, other] + found[other, i])))
 
 
@@ -266,10 +271,9 @@ def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
 
     total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
     for (i, j), block in blocks.items():
-        if isinstance(block, Folded):
+        if isinstance(block, Folded) or block.ndim == 3:
             a, g = inputs[i][0][:, 0], derivatives[i][0][:, :, 0]
-            p, q = np.triu_indices(a.shape[1])
-            T = ((a[:, p] * a[:, q]) @ block.values)[:, symmetric_places(g.shape[2])]
+            T = _of_products(block, a)[:, symmetric_places(g.shape[2])]
             share = jnp.einsum("mko,mop,mlp->mkl", g, T, g, optimize=[(0, 1), (0, 1)])
         elif block.ndim == 4:
             a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
@@ -282,3 +286,12 @@ def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
             share = jnp.einsum("mkp,mlp->mkl", jacobian_of(i) @ block, jacobian_of(j))
         total = total + (share if i == j else share + jnp.swapaxes(share, 1, 2))
     return total
+
+
+def _of_products(block, a):
+    """Σ_ii' a_i a_i' Σ_ii's of each row and pair of outputs s: (M, pairs)."""
+    if isinstance(block, Folded):
+        p, q = np.triu_indices(a.shape[1])
+        return (a[:, p] * a[:, q]) @ block.values
+    moved = (a @ block.reshape(len(block), -1)).reshape(len(a), *block.shape[1:])
+    return jnp.sum(moved * a[:, None], axis=-1)

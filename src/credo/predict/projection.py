@@ -25,7 +25,7 @@ from credo.predict import by_draws, by_layers
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS
 from credo.predict.monte_carlo import likelihood_at, without_data
-from credo.predict.stream import MEMORY, Stream
+from credo.predict.stream import MEMORY, Stream, even
 from credo.status import CredoError
 from credo.traced import by_shapes
 
@@ -95,20 +95,21 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
     if head is None or head.name not in LINKS:
         known = ", ".join(name for name, link in LINKS.items() if link.column is None)
         raise CredoError(f"{rule}() knows outcomes that are {known}; this one is not: use MonteCarlo().")
-    chunk = max(1, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
+    num_rows = table.size or 1
+    chunk = even(num_rows, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     plan = None
     if is_cut and isinstance(posterior.kind, Gaussian):
         row = jax.tree.map(lambda leaf: leaf[0], table.x)
         layers = _layers(target, widened(posterior.kind.mean), row, head=head)
-        plan = None if layers is None else by_layers.plan(layers, posterior.kind.scale, table.size or 1)
-    is_many = num_outputs <= MANY_OUTPUTS and (not is_cut or (table.size or 1) * num_outputs > by_draws.NUM_SOLVES)
+        plan = None if layers is None else by_layers.plan(layers, posterior.kind.scale, num_rows)
+    is_many = num_outputs <= MANY_OUTPUTS and (not is_cut or num_rows * num_outputs > by_draws.NUM_SOLVES)
     if is_many and isinstance(kind, Gaussian) and by_draws.takes_solves(kind.scale):
         steps = by_draws.deviations(kind, stream(key, 7))
         chunk = by_draws.rows_at_once(target, head, table.x) if is_cut else None
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, steps, True)
     if plan is None:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk)
-    chunk = max(1, MEMORY // (centre_of(kind).dtype.itemsize * plan.width))  # far fewer numbers than weights
+    chunk = even(num_rows, MEMORY // (centre_of(kind).dtype.itemsize * plan.width))  # far fewer numbers than weights
     return Outlook(target, kind, head, num_outputs, is_cut, True, chunk, plan.prepared)
 
 

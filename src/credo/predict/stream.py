@@ -87,12 +87,12 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     if together - row_cost > WIDE and getattr(law, "is_streamed", None) is not None:  # draw after draw
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
-        chunk = _even(size, (STREAMED if is_streamed else MEMORY) // together)
+        chunk = even(size, (STREAMED if is_streamed else MEMORY) // together)
         if chunk < size and not _can_cut(law, rows, chunk):
             chunk = None
         elif not is_streamed:
             width = getattr(law, "width_of_mean", law.width)
-            light = _even(size, MEMORY // (NUM_TEMPORARIES * width * element + row_cost))
+            light = even(size, MEMORY // (NUM_TEMPORARIES * width * element + row_cost))
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
@@ -100,7 +100,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     return outcomes, Stream(law, rows, size, chunk, light)
 
 
-def _even(size: int, most: float) -> int:
+def even(size: int, most: float) -> int:
     """The rows of a chunk, ``most`` or fewer, where all chunks are about as large."""
     most = int(min(size, max(1, most)))
     return -(-size // -(-size // most))

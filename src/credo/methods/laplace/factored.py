@@ -16,6 +16,7 @@ from jaxtyping import Float
 from credo.linalg.dense import Dense
 from credo.methods.optimise.spectrum import MANY, SAFE
 
+VECTORS = 10  # of Lanczos's method
 SINGLE = 1e-6  # reciprocal condition number above which float32 serves
 
 
@@ -65,16 +66,17 @@ def _smallest_of(A) -> tuple[float, np.ndarray]:
 
 def _smallest(root) -> tuple[float, np.ndarray]:
     """As the largest eigenvalue of S Sᵀ."""
-    dim = len(root)
+    dim, upper = len(root), root.T
+    (times,) = scipy.linalg.get_blas_funcs(("trmv",), (root,))
 
     def square(v):
-        return root @ (root.T @ v)
+        return times(upper, times(upper, v), trans=1)
 
     product: Any = scipy.sparse.linalg.LinearOperator((dim, dim), matvec=square, dtype=root.dtype)  # type: ignore[call-arg]
     start = np.random.default_rng(0).normal(size=dim).astype(root.dtype)
     tolerance: Any = 1e-3
     try:
-        largest, v = scipy.sparse.linalg.eigsh(product, k=1, which="LA", v0=start, ncv=20, tol=tolerance)
+        largest, v = scipy.sparse.linalg.eigsh(product, k=1, which="LA", v0=start, ncv=VECTORS, tol=tolerance)
     except scipy.sparse.linalg.ArpackError:
         largest, v = scipy.linalg.eigh(root @ root.T, subset_by_index=[dim - 1, dim - 1])
     return float(1 / largest[0]), v[:, 0]

@@ -25,8 +25,10 @@ from credo.model.layers import (
     alike,
     find_layers,
     is_single,
+    is_wide,
     jacobian,
     jacobian_of_row,
+    num_products,
     separable,
     set_corner,
     symmetric_places,
@@ -120,7 +122,7 @@ def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarra
     is_single = [len(each) == 1 and each[0] == 1 for each in by_use]
     pairs = separable(shapes, is_single, num_columns)
     numbers = num_columns * free.size if len(pairs) < len(shapes) * (len(shapes) + 1) // 2 or layers.rest.size else 0
-    numbers += sum(shapes[i][0] * shapes[j][0] + shapes[i][1] * shapes[j][1] for i, j in pairs)
+    numbers += sum(num_products(shapes[i], shapes[j], i == j) for i, j in pairs)
     numbers += sum(num_columns * s[0] * s[1] for s, single in zip(shapes, is_single, strict=True) if not single)
     numbers += num_columns * sum(sum(each) * s[1] for each, s in zip(by_use, shapes, strict=True))
     blocks = summed(_blocks, target, u, numbers + 1, curvature, Frozen(layers), pairs)
@@ -129,14 +131,26 @@ def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarra
     found = np.empty((free.size, free.size), u.dtype)
     for (i, j), block in blocks.items():
         block = np.asarray(block)
-        if (i, j) in pairs:  # (in, in', out, out') to (in, out), (in', out')
+        if (i, j) in pairs:  # to (in, out), (in', out')
             (a, b), (c, d) = shapes[i], shapes[j]
-            if i == j:
-                block = block[symmetric_places(a).ravel()][:, symmetric_places(b).ravel()]
-            block = block.reshape(a, c, b, d).transpose(0, 2, 1, 3).reshape(a * b, c * d)
+            block = _unfolded(block, a, b) if i == j else block.reshape(a, c, b, d).transpose(0, 2, 1, 3)
+            block = block.reshape(a * b, c * d)
         set_corner(found, groups[i], groups[j], block)
         if i != j:
             set_corner(found, groups[j], groups[i], block.T)
+    return found
+
+
+def _unfolded(block: np.ndarray, num_in: int, num_out: int) -> np.ndarray:
+    """(in, out, in, out), of a layer and itself: of (pairs of inputs, pairs of outputs), or of a wide layer (pairs of
+    outputs, in, in)."""
+    places = symmetric_places(num_out)
+    if block.ndim == 2:
+        block = block[symmetric_places(num_in).ravel()][:, places.ravel()]
+        return block.reshape(num_in, num_in, num_out, num_out).transpose(0, 2, 1, 3)
+    found = np.empty((num_in, num_out, num_in, num_out), block.dtype)
+    for o in range(num_out):
+        found[:, o] = block[places[o]].transpose(1, 2, 0)
     return found
 
 
@@ -177,7 +191,12 @@ def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -
             if (i, j) in pairs and i == j:  # symmetric in the inputs and in the outputs: of pairs in order alone
                 a, g = inputs[i][0][:, 0], derivatives[i][0][:, :, 0]
                 (p, q), (s, t) = np.triu_indices(a.shape[1]), np.triu_indices(g.shape[2])
-                blocks[i, i] = (a[:, p] * a[:, q]).T @ jnp.einsum("mko,mkp->mop", g, g)[:, s, t]
+                squares = jnp.einsum("mko,mkp->mop", g, g)[:, s, t]
+                if is_wide(a.shape[1], g.shape[2]):
+                    moved = (squares[:, :, None] * a[:, None]).reshape(len(a), -1)
+                    blocks[i, i] = (moved.T @ a).reshape(-1, a.shape[1], a.shape[1])
+                else:
+                    blocks[i, i] = (a[:, p] * a[:, q]).T @ squares
             elif (i, j) in pairs:
                 a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
                 g, h = derivatives[i][0][:, :, 0], derivatives[j][0][:, :, 0]
