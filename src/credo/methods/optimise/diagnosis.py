@@ -19,6 +19,7 @@ from credo.model.structure import scalar_names
 from credo.model.target import Target
 from credo.posterior.marginals import report_positions
 from credo.status import Verdict, VerdictStatus
+from credo.traced import by_shapes
 
 FAR = 30.0  # of a log or logit: a number of 1e-13 beside 1
 FADED = 1e-3  # relative length of a last Newton step that is no rounding error
@@ -96,6 +97,7 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
     return Diagnosis(figures, tuple(sentences), spectrum)
 
 
+@by_shapes
 def kinks(target: Target) -> tuple[str, ...]:
     """A sentence for a search that found no mode, where a prior has a kink."""
     found: list[str] = []
