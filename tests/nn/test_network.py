@@ -347,6 +347,9 @@ def test_rows_that_lean_on_each_other():
         (lambda z: {"logits": z}, Categorical(), "a dict of 'logits'.*return one of them"),
         (lambda z: (z, z), Categorical(), "takes one array of outputs, and the network returns 2"),
         (lambda z: (z, 0.0), Poisson(), "takes one array of outputs, and the network returns 2"),
+        (lambda z: (z, z, z), HeteroscedasticGaussian(), "or a pair of arrays.*the network returns 3"),
+        (lambda z: (z, None), HeteroscedasticGaussian(), "or a pair of arrays.*the network returns 2: .*None"),
+        (lambda z: None, Poisson(), "returns None, and no outputs"),
     ],
 )
 def test_more_outputs_than_a_head_takes(outputs, head, sentence):

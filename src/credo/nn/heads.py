@@ -92,6 +92,11 @@ class HeteroscedasticGaussian(Head):
         return dist.Normal(mean, LEAST_SCALE + jax.nn.softplus(raw))
 
     def check(self, z, y):
+        if isinstance(z, tuple | list) and [hasattr(each, "shape") for each in z] != [True, True]:
+            raise CredoError(
+                f"HeteroscedasticGaussian() takes one array of outputs, or a pair of arrays (means, raw scales); the "
+                f"network returns {len(z)}: {', '.join(str(getattr(each, 'shape', each)) for each in z)}."
+            )
         if not isinstance(z, tuple | list) and (len(z.shape) < 2 or z.shape[-1] % 2):
             raise CredoError(
                 f"HeteroscedasticGaussian() needs an even number of outputs, means and then scales; the network gives "

@@ -110,6 +110,11 @@ class BayesianNetwork(Model):
                 f"{type(self.network.head).__name__}() takes one array of outputs, and the network returns {len(z)}: "
                 "return one of them, or give head= a function of them all."
             )
+        if not jax.tree.leaves(z):
+            raise CredoError(
+                f"The network returns {z}, and no outputs: it must return one row of outputs a row of x (is its "
+                "return statement missing?)."
+            )
         size = num_rows(None, y, None)
         for each in jax.tree.leaves(z):
             if each.shape[:1] != (size,):
