@@ -226,6 +226,9 @@ def test_compare_of_different_data():
     single = credo.fit(MODEL.given(X, Y), credo.MAP(), precision="float32")
     fewer = credo.fit(MODEL.given(X[:-5], Y[:-5]), credo.MAP())
     credo.compare({"a": first, "b": single}, show=False)
+    scaled = credo.fit(MODEL.given(10 * X, Y), credo.MAP())
+    with pytest.raises(CredoError, match="'a' and 'd' were fitted to different x"):
+        credo.compare({"a": first, "b": single, "d": scaled})
     with pytest.raises(CredoError, match="'a' and 'c' were fitted to different y"):
         credo.compare({"a": first, "c": fewer}, show=False)
 

@@ -260,6 +260,12 @@ class Target(eqx.Module):
         own, others = jax.tree.leaves((self.y, self.weights)), jax.tree.leaves((other.y, other.weights))
         return len(own) == len(others) and all(map(_are_alike, own, others))
 
+    def shares_inputs(self, other: "Target") -> bool:
+        """Whether both hold the same x, up to single precision; different forms are not held against each other."""
+        if jax.tree.structure(self.x) != jax.tree.structure(other.x):
+            return True
+        return all(map(_are_alike, jax.tree.leaves(self.x), jax.tree.leaves(other.x)))
+
     def released(self) -> "Target":
         """The target without data outside of memory: what a posterior keeps for predictions."""
         if self.source is None:

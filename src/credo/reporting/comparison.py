@@ -50,7 +50,7 @@ def compare(
 
 
 def check_alike(posteriors: Mapping[str, Posterior]) -> None:
-    """CredoError where posteriors have other parameters than the first, of other shapes, or other outcomes."""
+    """CredoError where posteriors have other parameters than the first, of other shapes, or other data."""
     names = {name: [leaf.name for leaf in p.target.structure.leaves] for name, p in posteriors.items()}
     shapes = {name: {leaf.name: leaf.shape for leaf in p.target.structure.leaves} for name, p in posteriors.items()}
     first = next(iter(posteriors))
@@ -71,10 +71,12 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
             )
     here = {name: p.target for name, p in posteriors.items() if p.target.y is not None}  # not out of memory
     for name, target in here.items():
-        if not target.shares_outcomes(here[next(iter(here))]):
+        known = here[next(iter(here))]
+        differ = "y or weights" if not target.shares_outcomes(known) else "" if target.shares_inputs(known) else "x"
+        if differ:
             raise CredoError(
                 f"A comparison sets approximations of one posterior side by side: {next(iter(here))!r} and {name!r} "
-                "were fitted to different y or weights. Fit both to the same rows."
+                f"were fitted to different {differ}. Fit both to the same rows."
             )
 
 
