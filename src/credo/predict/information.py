@@ -32,7 +32,7 @@ from credo.predict.probit import ProbitLaw
 from credo.predict.projection import Projection
 from credo.status import CredoError
 
-NUM_OUTCOMES = 512  # drawn a row, where the outcome is no class: an error of about 6 % of the information
+NUM_OUTCOMES = 512  # drawn a row, where the outcome is no class: an error of 5 to 15 % of the information
 FEW_AT_ONCE = 1  # rows, where all distributions behind more would not fit
 NUM_LINE = 256  # nodes of an outcome's line
 
