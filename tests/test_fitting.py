@@ -14,9 +14,10 @@ import pytest
 
 import credo
 from credo import CredoError, Model
+from credo.arguments import as_key
 from credo.methods.settings import check_settings
 from credo.posterior.kinds import Draws
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from interrupted import obeying_ctrl_c
 
 X = np.random.default_rng(0).normal(size=(20, 2))

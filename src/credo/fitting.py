@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import LAYOUTS, Options
+from credo.arguments import as_key
 from credo.collector import collecting_rarely
 from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
 from credo.journal import read_identity, request_kept
@@ -19,7 +20,7 @@ from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
 from credo.model.target import Target
 from credo.posterior.files import load
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from credo.precision import double, to_numpy
 from credo.status import CredoError, Verdict
 from credo.timing import stopwatch

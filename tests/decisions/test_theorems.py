@@ -156,6 +156,20 @@ def test_a_rejection_is_chows_rule():
     assert Reject(0.3)(-1, 0) == 0.3
 
 
+def test_a_rejection_among_numbers_is_no_number():
+    """An action of −1 is itself there."""
+    belief = linearised()
+
+    def loss(action, y):
+        return (action - y) ** 2
+
+    free = credo.decide(belief, loss, actions=[-1, 0, 1])
+    cost = float(np.median(free.expected_loss))
+    decision = credo.decide(belief, Reject(cost, loss), actions=[-1, 0, 1])
+    np.testing.assert_array_equal(decision.action, np.where(free.expected_loss > cost, np.nan, free.action))
+    assert Reject(0.3, Squared())(-1, 0.0) == 1.0
+
+
 # the interval -----------------------------------------------------------------------------------------------------
 
 PRICE = 0.1

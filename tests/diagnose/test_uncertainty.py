@@ -196,3 +196,37 @@ def test_areas_lie_between_the_best_and_none():
 def test_bad_input_gets_a_sentence(call, sentence):
     with pytest.raises(CredoError, match=sentence):
         call()
+
+
+# ties ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [[0.5], [0.2, 0.8], [0.1, 0.5, 0.5, 0.9]])
+def test_rows_of_one_probability_stay_together_in_any_order(levels):
+    """And a forecast that comes true to the last row has no error, whatever the order."""
+    p = np.repeat(levels, 100)
+    y = np.concatenate([np.arange(100) < round(100 * level) for level in levels]).astype(int)
+    order = np.random.default_rng(3).permutation(len(p))
+    for rows in (np.arange(len(p)), np.argsort(y, kind="stable"), order):
+        assert calibration_error(p[rows], y[rows]).value < 1e-12
+        assert calibration.expected_calibration_error(np.stack([1 - p, p], axis=1)[rows], y[rows]) < 0.11
+        parts = brier_decomposition(p[rows], y[rows])
+        assert abs(parts.reliability) < 0.01
+        np.testing.assert_allclose(parts.score, np.mean((p - y) ** 2))
+        total = parts.reliability - parts.resolution + parts.uncertainty + parts.within_bins
+        np.testing.assert_allclose(parts.score, total)
+
+
+def test_bins_of_ties_hold_two_rows_at_least():
+    p = np.array([0.1, 0.2, 0.2, 0.2, 0.2, 0.3, 0.9])
+    parts = brier_decomposition(p, np.array([0, 0, 1, 0, 0, 1, 1]), num_bins=7)
+    assert np.all(np.isfinite(parts))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [({"num_simulations": 1}, "from 2; got 1"), ({"num_bins": 2.5}, "from 1; got 2.5"), ({"num_bins": 0}, "got 0")],
+)
+def test_settings_of_the_calibration_error(settings, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        calibration_error(np.array([0.5, 0.5]), np.array([0, 1]), **settings)

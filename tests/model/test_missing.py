@@ -68,6 +68,14 @@ def test_a_verdict_says_how_many_and_what_is_assumed():
     assert MODEL.given(X, Y, missing="drop").missing is None
 
 
+def test_a_row_that_lacks_one_of_two_outcomes_is_left_out_and_that_is_said():
+    both = credo.Model(
+        {"w": dist.Normal(0.0, 1.0).expand([2])}, lambda p, x: {k: dist.Normal(x @ p["w"], 1.0) for k in "ab"}
+    )
+    verdict = credo.fit(both.given(X, {"a": HOLED, "b": Y}, missing="drop"), credo.MAP()).verdict
+    assert any("3 of 12 rows lack an outcome (3 of them a part of it, which" in each for each in verdict.sentences)
+
+
 def test_imputations_have_the_joint_distribution_of_the_closed_form():
     """y_mis | D ~ N(X_mis m, X_mis S X_misᵀ + σ² I), and its covariance with w is X_mis S."""
     mean, covariance = closed_form()

@@ -224,7 +224,9 @@ def test_what_cannot_be_a_vb_network():
         VBNetwork([VBLinear(2, 2), np.ones(3)], head=Categorical())
     with pytest.raises(credo.CredoError, match="above 0, or LogUniform"):
         VBLinear(2, 2, prior=-1.0)
-    with pytest.raises(credo.CredoError, match="is empty"):
+    with pytest.raises(credo.CredoError, match="whole numbers of inputs and outputs, from 1"):
+        VBLinear(3.0, 2)
+    with pytest.raises(credo.CredoError, match="whole numbers of inputs and outputs, from 1"):
         VBLinear(0, 2)
     with pytest.raises(credo.CredoError, match="'SAME' or 'VALID'"):
         VBConv(1, 1, padding="FULL")

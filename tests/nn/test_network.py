@@ -388,3 +388,26 @@ def test_outcomes_by_name():
     np.testing.assert_allclose(found.sum(), expected, rtol=1e-6)
     with pytest.raises(credo.CredoError, match="takes one array of outcomes, and y is a dict of 'kind', 'size'"):
         credo.nn.BayesianNetwork(apply, weights, head=credo.nn.Gaussian(1.0)).given(x, y)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Gaussian(np.full(12, 0.5)), r"noise is a positive number.*shape \(12,\)"),
+        (lambda: Gaussian(-0.5), "noise is a positive number.*-0.5"),
+        (lambda: Gaussian("0.5x"), "noise is a positive number"),
+        (lambda: StudentT(4.0, np.ones(2)), "scale is a positive number"),
+        (lambda: StudentT(0.0), "df is a positive number"),
+        (lambda: ScaleMixture(0.5, (1.0,)), "two positive scales"),
+        (lambda: ScaleMixture(0.5, (1.0, np.nan)), "two positive scales"),
+    ],
+)
+def test_what_no_head_or_prior_can_be(make, sentence):
+    with pytest.raises(credo.CredoError, match=sentence):
+        make()
+
+
+def test_outputs_without_a_derivative_are_refused():
+    whole = BayesianNetwork(lambda p, x: apply(p, x).astype(int), weights(), head=Gaussian())
+    with pytest.raises(credo.CredoError, match="outputs of type int.*no derivative"):
+        whole.given(X, Y)

@@ -108,3 +108,36 @@ def test_many_columns_are_drawn_and_no_covariances_formed():
 def test_probit_is_for_one_class_a_row():
     with pytest.raises(CredoError, match=r"Probit\(\) is for classes"):
         posterior(labels, (Y > 0).astype(int))[0].predict(X_NEW, Probit())
+
+
+@pytest.mark.parametrize("likelihood", [learned, by_input])
+def test_information_of_columns_with_unknown_noise_is_that_of_draws(likelihood):
+    """Locations and scales both tell: the entropy of y less its mean given the parameters, by draws of both."""
+    fitted, mean, covariance = posterior(
+        likelihood, **({"sigma": dist.LogNormal(-1.0, 0.3)} if likelihood is learned else {})
+    )
+    found = fitted.predict(X_NEW, Linearised()).mutual_information
+    # of the linearised outputs themselves, with as many draws of them on the inside as bias allows
+    direct = fitted.predict(X_NEW, Linearised())
+    rows = direct._stream.law.full(direct._stream.rows)
+    z_mean, z_cov = np.asarray(rows.mean), np.asarray(rows.covariance)
+    rng = np.random.default_rng(0)
+    for i in range(len(X_NEW)):
+        root = np.linalg.cholesky(z_cov[i] + 1e-12 * np.eye(len(z_cov[i])))
+        z = z_mean[i] + rng.normal(size=(20_000, len(root))) @ root.T
+        location, log_scale = z[:, ::2], z[:, 1::2]
+        y = location[:2_000] + np.exp(log_scale[:2_000]) * rng.normal(size=(2_000, 3))
+        terms = stats.norm.logpdf(y[:, None], location[None], np.exp(log_scale)[None]).sum(axis=-1)
+        marginal = np.logaddexp.reduce(terms, axis=1) - np.log(len(z))
+        own = stats.norm.logpdf(y, location[:2_000], np.exp(log_scale[:2_000])).sum(axis=-1)
+        gains = own - marginal
+        assert abs(found[i] - gains.mean()) < 5 * gains.std() / np.sqrt(2_000) + 0.05 * gains.mean()
+
+
+def test_columns_of_a_t_with_known_scale_know_that_the_weights_are_uncertain():
+    fitted, _, _ = posterior(lambda params, x: dist.StudentT(4.0, x @ params["w"], NOISE))
+    y = np.asarray(fitted.predict(X_NEW, Linearised()).mean) + 0.4
+    many = fitted.predict(X_NEW, MonteCarlo(20_000))
+    np.testing.assert_allclose(fitted.predict(X_NEW, Quadrature(1_000)).log_prob(y), many.log_prob(y), atol=0.02)
+    np.testing.assert_allclose(fitted.predict(X_NEW, Linearised()).log_prob(y), many.log_prob(y), atol=0.1)
+    assert np.all(fitted.predict(X_NEW, Linearised()).mutual_information > 0.01)

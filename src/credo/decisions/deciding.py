@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.arguments import as_key
 from credo.decisions.belief import Belief, OfPosterior, OfPredictive, average
 from credo.decisions.losses import REJECTED, Loss, Reject
 from credo.decisions.models import ModelProbabilities, decide_model
 from credo.decisions.search import among, by_coordinates, check_scalar, compiled_losses, is_numeric, losses_of_one
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.predict.predictive import Predictive
 from credo.status import CredoError
@@ -70,7 +71,8 @@ def decide(
     actions = None if actions is None else _checked(actions)
     if isinstance(loss, Reject):
         inner = decide(belief, loss.loss, actions, start=start, key=key, num_draws=num_draws)
-        return _with_rejection(inner, loss.cost)
+        are_classes = loss.answers_with_classes and all(_may_be_class(action) for action in actions or ())
+        return _with_rejection(inner, loss.cost, are_classes)
     if isinstance(belief, ModelProbabilities):
         return Decision(*decide_model(belief, loss, actions))
     if isinstance(belief, Predictive):
@@ -163,7 +165,12 @@ def _taken(actions: Sequence, index: np.ndarray) -> np.ndarray:
     return objects[index]
 
 
-def _with_rejection(inner: Decision, cost: float) -> Decision:
+def _may_be_class(action) -> bool:
+    """Whether it is no whole number below zero, one of which stands for a rejected class."""
+    return not (is_numeric(action) and not isinstance(action, dict) and np.any(np.asarray(action) < 0))
+
+
+def _with_rejection(inner: Decision, cost: float, are_classes: bool) -> Decision:
     is_rejected = np.asarray(inner.expected_loss) > cost
 
     def mark(leaf) -> Any:
@@ -173,7 +180,7 @@ def _with_rejection(inner: Decision, cost: float) -> Decision:
             marked = leaf.astype(object)
             marked[where] = None
             return marked[()]
-        return np.where(where, REJECTED if leaf.dtype.kind in "biu" else np.nan, leaf)
+        return np.where(where, REJECTED if are_classes and leaf.dtype.kind in "biu" else np.nan, leaf)
 
     loss = np.where(is_rejected, cost, inner.expected_loss)
     error = np.where(is_rejected, 0.0, inner.error)

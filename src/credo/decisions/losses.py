@@ -208,7 +208,8 @@ class Reject:
     """The option to leave a case to somebody else, at ``cost``, wherever ``loss`` expects to lose more than that.
 
     Under ZeroOne() this is Chow's rule (1970): answer where the largest probability is 1 − cost at least. A rejected
-    action is −1 where actions are classes, NaN where they are numbers, and None where they are anything else.
+    action is −1 where actions are classes, whole numbers from 0, NaN where they are other numbers, and None where they
+    are anything else.
     """
 
     cost: float
@@ -225,11 +226,17 @@ class Reject:
         if not callable(self.loss) or isinstance(self.loss, Reject | type):
             raise CredoError(f"Reject(cost, loss) wraps a loss such as ZeroOne(); got {self.loss!r}.")
 
+    @property
+    def answers_with_classes(self) -> bool:
+        """Whether whole numbers among the actions are classes: those of a loss of numbers are numbers."""
+        return not isinstance(self.loss, Absolute | Squared | Pinball | Interval)
+
     def __call__(self, action, outcome):
         if action is None:
             return self.cost
         first = jnp.ravel(jnp.asarray(jax.tree.leaves(action)[0]))[0]
-        is_rejected = first == REJECTED if jnp.issubdtype(first.dtype, jnp.integer) else jnp.isnan(first)
+        is_whole = jnp.issubdtype(first.dtype, jnp.integer)
+        is_rejected = (first == REJECTED) & self.answers_with_classes if is_whole else jnp.isnan(first)
         return jnp.where(is_rejected, self.cost, self.loss(action, outcome))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-from credo.diagnose.reliability import NUM_BINS, check_classes
+from credo.diagnose.reliability import NUM_BINS, check_classes, equal_bins, gap
 
 
 def brier(probs: Float[np.ndarray, "M K"], y: Int[np.ndarray, " M"]) -> float:
@@ -20,9 +20,8 @@ def expected_calibration_error(probs: Float[np.ndarray, "M K"], y: Int[np.ndarra
     Naeini, Cooper & Hauskrecht (2015); equal-mass bins (Nguyen & O'Connor, 2015) keep the error of each bin alike.
     """
     confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == y
-    order = np.argsort(confidence, kind="stable")
-    bins = np.array_split(order, min(NUM_BINS, len(order)))
-    return float(sum(len(b) * abs(confidence[b].mean() - correct[b].mean()) for b in bins) / len(order))
+    order, starts = equal_bins(confidence, NUM_BINS)
+    return float(gap(confidence[order], correct[order][None], starts)[0])
 
 
 def crps(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) -> float:

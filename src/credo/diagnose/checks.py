@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from credo.arguments import as_key
 from credo.model.target import Target
 from credo.precision import double, to_numpy
 from credo.status import CredoError
@@ -97,7 +98,7 @@ def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, 
     """
     require_checkable(target, statistic)
     with double():
-        keys = jax.random.split(jax.random.key(key) if isinstance(key, int | np.integer) else key, num_draws)
+        keys = jax.random.split(as_key(key), num_draws)
         replicated = to_numpy(_from_prior(target, keys))
     return make_check(statistic, target, replicated)
 

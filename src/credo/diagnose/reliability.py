@@ -69,14 +69,16 @@ def calibration_error(
     True
     """
     probs, y = check_classes(probs, y)
+    if not isinstance(num_simulations, int | np.integer) or num_simulations < 2:
+        raise CredoError(f"num_simulations is a whole number from 2; got {num_simulations}.")
     p, happened = (probs, y == 1) if probs.ndim == 1 else (probs.max(axis=1), probs.argmax(axis=1) == y)
     order, starts = equal_bins(p, num_bins)
     p, happened = p[order], happened[order]
-    value = float(_gap(p, happened[None], starts)[0])
+    value = float(gap(p, happened[None], starts)[0])
     generator = np.random.default_rng(key)
     most = max(1, MAX_NUMBERS // len(p))
     sizes = [min(most, num_simulations - done) for done in range(0, num_simulations, most)]
-    chance = np.concatenate([_gap(p, generator.uniform(size=(n, len(p))) < p, starts) for n in sizes])
+    chance = np.concatenate([gap(p, generator.uniform(size=(n, len(p))) < p, starts) for n in sizes])
     p_value = (1.0 + np.sum(chance >= value - 1e-12)) / (1.0 + num_simulations)
     return CalibrationError(value, float(chance.mean()), float(chance.std(ddof=1)), float(p_value))
 
@@ -114,16 +116,25 @@ def check_classes(probs, y) -> tuple[np.ndarray, np.ndarray]:
     return np.minimum(probs, 1.0), y.astype(int)
 
 
-def equal_bins(p: Float[np.ndarray, " M"], num_bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the rows in order of ``p``, where each bin starts): bins of equal numbers of rows, but for one."""
-    if num_bins < 1:
+def equal_bins(p: Float[np.ndarray, " M"], num_bins: int, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """(the rows in order of ``p``, where each bin starts): bins of equal numbers of rows, but for one.
+
+    Rows of one ``p`` stay together, whatever their order: then bins are fewer and unequal, of ``least`` rows each.
+    """
+    if not isinstance(num_bins, int | np.integer) or num_bins < 1:
         raise CredoError(f"num_bins is a whole number from 1; got {num_bins}.")
-    number = min(num_bins, len(p))
-    sizes = np.full(number, len(p) // number) + (np.arange(number) < len(p) % number)
-    return np.argsort(p, kind="stable"), np.cumsum(sizes) - sizes
+    number, size = min(num_bins, len(p)), len(p)
+    sizes = np.full(number, size // number) + (np.arange(number) < size % number)
+    order, starts = np.argsort(p, kind="stable"), np.cumsum(sizes) - sizes
+    first, last = (np.searchsorted(p[order], p[order][starts], side) for side in ("left", "right"))
+    kept = [0]
+    for start in np.where(starts - first <= last - starts, first, last):
+        if start - kept[-1] >= least and size - start >= least:
+            kept.append(int(start))
+    return order, np.array(kept)
 
 
-def _gap(p: np.ndarray, happened: Bool[np.ndarray, "S M"], starts: np.ndarray) -> Float[np.ndarray, " S"]:
+def gap(p: np.ndarray, happened: Bool[np.ndarray, "S M"], starts: np.ndarray) -> Float[np.ndarray, " S"]:
     """Σ_b |Σ_{i in b} (p_i − happened_i)| / M of each table."""
     return np.abs(np.add.reduceat(p - happened, starts, axis=1)).sum(axis=1) / len(p)
 
@@ -132,7 +143,7 @@ def _parts(p: np.ndarray, happened: np.ndarray, num_bins: int) -> BrierDecomposi
     """With bin means p_b and o_b: Σ (p − y)² = Σ n_b (p_b − o_b)² + Σ_b Σ_i ((p − p_b) − (y − o_b))², and the last
     term without its Σ (y − o_b)² = n_b o_b (1 − o_b) is what lies within bins."""
     size = len(p)
-    order, starts = equal_bins(p, min(num_bins, size // 2))  # two rows a bin, for the correction
+    order, starts = equal_bins(p, min(num_bins, size // 2), least=2)  # for the correction
     p, happened = p[order], happened[order].astype(float)
     n = np.diff(np.append(starts, size))
     p_b, o_b = np.add.reduceat(p, starts) / n, np.add.reduceat(happened, starts) / n

@@ -85,8 +85,8 @@ def _cholesky(what: str, matrix) -> Float[Stored, "dim dim"]:
     try:
         return _library(matrix).cholesky(matrix, lower=True)
     except scipy.linalg.LinAlgError as error:
-        smallest, *_, largest = np.linalg.eigvalsh(matrix)
+        values = np.linalg.eigvalsh(matrix)
         raise CredoError(
-            f"The {what} is not positive definite (its eigenvalues run from {smallest:.3g} to {largest:.3g}): the "
+            f"The {what} is not positive definite (its eigenvalues run from {values[0]:.3g} to {values[-1]:.3g}): the "
             "point is a saddle, or the data and the prior leave a direction free. Give that direction a proper prior."
         ) from error

@@ -55,7 +55,8 @@ class Quadratic(NamedTuple):
 def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     """The quadratic that agrees with ``f`` to second order, and how far f is from it.
 
-    ``chunk``: columns of the Hessian at once. NaN residual where f or its derivatives are not finite.
+    ``chunk``: columns of the Hessian at once. The residual is NaN where f or its derivatives are not finite at the
+    origin, and infinite where they are not further off.
     """
     origin = jnp.zeros(dim)
     values, slopes = _values_and_slopes(f, np.zeros((1, dim)))
@@ -74,6 +75,8 @@ def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     values, slopes = _values_and_slopes(f, np.concatenate([mean[None], mean + steps @ S.T]))
     wanted = -0.5 * np.sum(steps**2, axis=1)
     size = np.abs(values[1:]) + np.abs(values[0]) - wanted
+    if not (np.isfinite(values).all() and np.isfinite(slopes).all()):  # further off f is no quadratic
+        return Quadratic(float(values[0]), mean, precision, slopes[0], scale, np.inf)
     residual = max(
         np.max(np.linalg.norm(slopes @ S + np.vstack([0 * z[:1], steps]), axis=1)[1:] / np.linalg.norm(steps, axis=1)),
         np.linalg.norm(slopes[0] @ S) / np.sqrt(dim),

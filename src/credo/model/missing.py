@@ -2,7 +2,8 @@
 
 Where the likelihood factorises over rows, p(θ, y_mis | y_obs) = p(θ | y_obs) Π_j p(y_j | x_j, θ), since integrating a
 missing outcome out leaves a factor of one. So the parameters' posterior is that of the observed rows alone, and a draw
-of the parameters gives a draw of the missing outcomes, exactly, discrete ones too. Both assume that, given x, whether
+of the parameters gives a draw of the missing outcomes, exactly, discrete ones too. A row of several outcomes that
+lacks one is left out with all of them: that posterior is of fewer data. All this assumes that, given x, whether
 an outcome is missing says nothing about its value (missing at random: Rubin, 1976). A joint likelihood has no factor
 to leave out, so there the question is refused.
 """
@@ -29,11 +30,15 @@ NAME = "y_missing"  # of the imputed outcomes among the draws
 
 
 class Missing(eqx.Module):
-    """The rows without an outcome, by number and with their inputs, (K, …). ``is_imputed``: y is drawn there."""
+    """The rows without an outcome, by number and with their inputs, (K, …).
+
+    ``is_imputed``: y is drawn there. ``num_partly``: how many of them have a part of it, which is left out too.
+    """
 
     rows: np.ndarray
     x: Inputs
     is_imputed: bool = eqx.field(static=True)
+    num_partly: int = eqx.field(static=True, default=0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,8 +49,10 @@ class Missing(eqx.Module):
         """What a verdict says of them."""
         number, total = len(self.rows), len(self.rows) + num_observed
         done = f"draws of them are {NAME!r}" if self.is_imputed else "they were left out"
+        partly = f" ({self.num_partly} of them a part of it, which was left out too)" if self.num_partly else ""
+        lacking = "lack an outcome" if self.num_partly else "have no outcome"
         return (
-            f"{number} of {total} rows have no outcome: {done}. This is right where, given x, whether y is missing "
+            f"{number} of {total} rows {lacking}{partly}: {done}. This is right where, given x, whether y is missing "
             "says nothing about its value."
         )
 
@@ -65,7 +72,7 @@ def observed_rows(y, missing: str) -> tuple[Any, np.ndarray]:
     y = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _with_nan(column_name(path, "y"), leaf), y, is_leaf=is_list_of_numbers
     )
-    masks = [np.isnan(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(y)]
+    masks = _masks(y)
     if len({len(mask) for mask in masks}) > 1:
         raise CredoError(f"The outcomes differ in length ({', '.join(str(len(m)) for m in masks)} rows): give as many.")
     mask = np.concatenate(masks, axis=1)
@@ -79,6 +86,17 @@ def observed_rows(y, missing: str) -> tuple[Any, np.ndarray]:
     if lacking.all():
         raise CredoError(f"All {len(lacking)} outcomes are missing: call given() without data for the prior alone.")
     return y, ~lacking
+
+
+def num_partly(y) -> int:
+    """How many rows of outcomes, NaN for what is missing, lack a part of them alone."""
+    mask = np.concatenate(_masks(y), axis=1)
+    return int(np.sum(mask.any(axis=1) & ~mask.all(axis=1)))
+
+
+def _masks(y) -> list[np.ndarray]:
+    """(N, columns) of each outcome: whether it is missing."""
+    return [np.isnan(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(y)]
 
 
 def _with_nan(name: str, leaf) -> np.ndarray:

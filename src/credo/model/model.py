@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.arguments import as_key
 from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import is_distribution, unscaled
 from credo.model.log_density import Function, LogFactor, flat_prior
-from credo.model.missing import Missing, check_factors, check_request, observed_rows, select, whole
+from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
 from credo.model.source import FEW, Files, Loader, Source, is_mapped
 from credo.model.structure import Structure
@@ -215,7 +216,8 @@ class Model(eqx.Module):
         if not lacking.size:
             return target
         check_factors(target, x, observed)
-        return dataclasses.replace(target, missing=Missing(lacking, select(x, lacking), is_imputed))
+        missing = Missing(lacking, select(x, lacking), is_imputed, num_partly(select(y, lacking)))
+        return dataclasses.replace(target, missing=missing)
 
     def _given_data(self, data, y, weights, missing) -> Target:
         """The target of a log density of parameters and data."""
@@ -308,7 +310,7 @@ def _draw_data(model: Model, x, keys):
 
 
 def _split(key, n: int):
-    return jax.random.split(jax.random.key(key) if isinstance(key, int | np.integer) else key, n)
+    return jax.random.split(as_key(key), n)
 
 
 def _by_name(function: Callable, source: Mapping[str, Any]):

@@ -6,7 +6,7 @@ from typing import Any
 from jax.extend import core as jex
 
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
-CALLS |= {"checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+CALLS |= {"remat2": "jaxpr", "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
 Path = tuple[int, ...]  # of an equation, through the calls that hold it
 Hook = Callable[[Any, list], list]  # (equation, its operands) -> its outputs

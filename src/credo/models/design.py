@@ -85,6 +85,8 @@ class Terms:
         self.names = tuple(_plain(columns[i]) for i in self._keep)
 
     def __call__(self, frame) -> np.ndarray:
+        if not len(frame):
+            raise CredoError("The table has no rows: give at least one.")
         matrix = np.asarray(_materialise(self._text, self._spec, self._read(frame)), np.float64)
         matrix = matrix.reshape(len(frame), -1)[:, self._keep] if self._keep else np.zeros((len(frame), 0))
         if not np.isfinite(matrix).all():

@@ -50,6 +50,9 @@ class Gaussian(Head):
 
     noise: float | Distribution = field(default_factory=lambda: dist.HalfNormal(1.0))
 
+    def __post_init__(self):
+        _check_number("noise", self.noise)
+
     def priors(self):
         return {"noise": self.noise} if is_distribution(self.noise) else {}
 
@@ -66,6 +69,10 @@ class StudentT(Head):
 
     df: float = 4.0
     scale: float | Distribution = field(default_factory=lambda: dist.HalfNormal(1.0))
+
+    def __post_init__(self):
+        _check_number("df", self.df)
+        _check_number("scale", self.scale)
 
     def priors(self):
         return {"scale": self.scale} if is_distribution(self.scale) else {}
@@ -196,6 +203,22 @@ class Custom(Head):
 def sole(z):
     """Outputs (M, 1) as (M,): a single output belongs to outcomes without a second axis."""
     return z[..., 0] if z.ndim > 1 and z.shape[-1] == 1 else z
+
+
+def _check_number(name: str, value: Any) -> None:
+    """CredoError where ``value`` is neither a positive number nor a distribution: heads are told apart by it."""
+    if is_distribution(value):
+        return
+    try:
+        is_positive = np.ndim(value) == 0 and 0 < float(value) < np.inf
+    except (TypeError, ValueError):
+        is_positive = False
+    if not is_positive:
+        shown = f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)
+        raise CredoError(
+            f"{name} is a positive number, or its prior where it is unknown; got {shown}. Noise that differs from row "
+            "to row is an output of the network (HeteroscedasticGaussian()), or a column of x and head= a function."
+        )
 
 
 def _same_shape(head: Head, z, y: np.ndarray) -> None:

@@ -168,8 +168,8 @@ class VBConv(VBLayer):
 
 
 def _initial(shape: tuple[int, ...], num_in: int, has_bias: bool, key: int) -> tuple[Any, Any]:
-    if min(shape) < 1:
-        raise CredoError(f"A layer of weights {shape} is empty: give positive numbers of inputs and outputs.")
+    if not all(isinstance(size, int | np.integer) and size >= 1 for size in shape):
+        raise CredoError(f"A layer of weights {shape} cannot be: give whole numbers of inputs and outputs, from 1.")
     random = np.random.default_rng(key)
     mean = {"w": (random.normal(size=shape) * math.sqrt(2 / num_in)).astype(np.float32)}
     if has_bias:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
@@ -117,6 +118,11 @@ class BayesianNetwork(Model):
             )
         size = num_rows(None, y, None)
         for each in jax.tree.leaves(z):
+            if not (isinstance(self.network.head, Custom) or jnp.issubdtype(each.dtype, jnp.floating)):
+                raise CredoError(
+                    f"The network gives outputs of type {each.dtype}, in which its weights have no derivative: return "
+                    "real numbers, such as logits before any rounding."
+                )
             if each.shape[:1] != (size,):
                 raise CredoError(
                     f"The network gives outputs of shape {each.shape} for {size} outcomes: it must return one "

@@ -113,8 +113,11 @@ class ScaleMixture(WeightPrior):
     scales: tuple[float, float] = (1.0, 0.05)
 
     def __post_init__(self):
-        if not (0 < self.weight < 1 and min(self.scales) > 0):
-            raise CredoError(f"A mixture of two normals has a weight inside (0, 1) and positive scales; got {self}.")
+        are_two = np.shape(self.scales) == (2,) and all(0 < scale < np.inf for scale in self.scales)
+        if not (0 < self.weight < 1 and are_two):
+            raise CredoError(
+                f"A mixture of two normals has a weight inside (0, 1) and two positive scales; got {self}."
+            )
 
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: TwoNormals(self.weight, *self.scales))}

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from credo.arguments import as_key, as_numbers, check_count
 from credo.model.missing import NAME
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind
@@ -62,8 +64,7 @@ class Posterior:
     @in_double
     def sample(self, key, n: int):
         """``n`` independent draws of the parameters: arrays (n, *shape). ``key``: int or JAX key."""
-        if not isinstance(n, int | np.integer) or n < 0:
-            raise CredoError(f"n is the number of draws, a whole number from 0; got {n!r}.")
+        check_count(n)
         return self._named(self._sampled(as_key(key), n))
 
     def _sampled(self, key, n: int) -> dict[str, Any]:
@@ -96,14 +97,37 @@ class Posterior:
         """The log density of the approximation at ``params`` in the user's space, up to no constant.
 
         ``params``: one set of parameters -> float; with a leading axis (n, *shape) on each -> (n,).
-        Raises CredoError for points and draws, which have no density.
+        −∞ outside of the support. Raises CredoError for points and draws, which have no density, and for parameters of
+        other names or shapes.
         """
-        leaves = self.target.model.prior.leaves(params)
-        first = self.target.structure.leaves[0]
-        is_batch = np.ndim(leaves[first.name]) > len(first.shape)
-        values = self.target.structure.assemble({leaf.name: leaves[leaf.name] for leaf in self.target.structure.leaves})
+        values, is_batch = self._at(params)
         result = _log_prob(self.kind, self.target, values, is_batch)
         return np.asarray(result) if is_batch else float(result)
+
+    def _at(self, params) -> tuple[Any, bool]:
+        """(``params`` in the structure of the prior, whether they are several)."""
+        leaves = self.target.structure.leaves
+        try:
+            given = self.target.model.prior.leaves(params)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            given = {}
+        lacking = [leaf.name for leaf in leaves if leaf.name not in given]
+        if lacking:
+            raise CredoError(
+                f"params lacks {lacking[0]!r}: give a value for each of {', '.join(leaf.name for leaf in leaves)}."
+            )
+        values = {leaf.name: as_numbers(given[leaf.name]) for leaf in leaves}
+        is_batch = values[leaves[0].name].ndim > len(leaves[0].shape)
+        batch = values[leaves[0].name].shape[:1] if is_batch else ()
+        for leaf in leaves:
+            is_number = np.asarray(given[leaf.name]).dtype.kind in "biuf"
+            if not is_number or values[leaf.name].shape != (*batch, *leaf.shape):
+                got = f"the shape {np.shape(given[leaf.name])}" if is_number else repr(given[leaf.name])
+                raise CredoError(
+                    f"params gives {leaf.name!r} {got}; in the model it has the shape {leaf.shape}: give numbers of "
+                    "that shape, or several, (n, …), of every parameter."
+                )
+        return self.target.structure.assemble(values), is_batch
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
@@ -153,9 +177,9 @@ class Posterior:
     @in_double
     def quantile(self, p: float | Sequence[float]):
         """Marginal quantiles at ``p`` in [0, 1]: arrays (*shape) for a float, (len(p), *shape) for a sequence."""
-        levels = np.asarray(p, np.float64)
-        if np.any((levels < 0) | (levels > 1)):
-            raise CredoError(f"A quantile's level lies in [0, 1]; got {p}.")
+        levels = as_numbers(p)
+        if not np.all((levels >= 0) & (levels <= 1)):
+            raise CredoError(f"A quantile's level lies in [0, 1]; got {p!r}.")
         return self._named(_as_double(quantiles(self.kind, self.target, self._wide, levels)))
 
     def summary(self, names: Sequence[str] | None = None):
@@ -229,21 +253,12 @@ def _as_double(tree):
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
-def as_key(key):
-    """An int or a JAX key -> a JAX key: that of jax.random.key in 64 bits, without compiling for it."""
-    if isinstance(key, int | np.integer):
-        halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
-        data: Any = np.array(halves, np.uint32)
-        return jax.random.wrap_key_data(data, impl="threefry2x32")
-    if not isinstance(key, jax.Array | np.ndarray):
-        raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
-    return key
-
-
 @jax.jit
 def _log_prob_one(kind: Kind, target: Target, params):
     u = target.unconstrain(params)
-    return kind.log_prob_u(u) - target.log_jacobian(u)
+    is_known = jnp.all(jnp.array([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(params)]))
+    is_outside = is_known & jnp.any(jnp.isnan(u))  # where no coordinate belongs to it
+    return jnp.where(is_outside, -jnp.inf, kind.log_prob_u(u) - target.log_jacobian(u))
 
 
 def _log_prob(kind: Kind, target: Target, params, is_batch: bool):

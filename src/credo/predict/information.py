@@ -10,7 +10,7 @@ Where a law is a mixture Σ_s w_s p_s of the conditional distributions, by draws
 
 Both are sums of terms that are not negative, so no entropies of like size are subtracted. A normal outcome with
 linearised location and log scale, and a t, have closed conditional entropies; that of the marginal is an integral over
-a line. With a known scale σ it is ½ log(1 + s²/σ²).
+a line; of several normal columns by draws of their outcomes. With a known scale σ it is ½ log(1 + s²/σ²).
 """
 
 import functools
@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
@@ -53,8 +54,10 @@ def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarr
         return np.maximum(predictive._compute(functools.partial(_of_classes, part=part)), 0.0)
     if isinstance(law, ProjectedLaw) and law.head.name in ("normal", "student_t"):
         return np.maximum(predictive._compute(_of_line), 0.0)
-    if isinstance(law, ProjectedLaw) and law.head.column == "normal" and law.num_nodes == 1:
-        return np.maximum(predictive._compute(_of_known_noise), 0.0)
+    if isinstance(law, ProjectedLaw) and law.head.column == "normal":
+        if law.num_nodes == 1:
+            return np.maximum(predictive._compute(_of_known_noise), 0.0)
+        return np.maximum(predictive._compute(_of_normal_columns, key=key), 0.0)
     few = FEW_AT_ONCE if getattr(law, "is_streamed", False) else None
     return predictive._compute(functools.partial(_of_draws, part=part), key=key, chunk=few)
 
@@ -136,6 +139,31 @@ def _of_known_noise(law: ProjectedLaw, rows: Projection):
     precision = jnp.exp(-rows.mean[:, 1::2])
     ratio = precision[:, :, None] * rows.covariance[:, ::2, ::2] * precision[:, None, :]
     return 0.5 * jnp.sum(jnp.log1p(jnp.maximum(jnp.linalg.eigvalsh(ratio), 0.0)), axis=1)
+
+
+def _of_normal_columns(law: ProjectedLaw, rows, *, key):
+    return _of_log_scales(law, rows, streams(key, NUM_OUTCOMES))
+
+
+@jax.jit
+def _of_log_scales(law: ProjectedLaw, rows: Projection, keys):
+    """H(y) − E[H(y | θ)] of several columns whose log scales a are normal too: E[H(y | θ)] = Σ E a + D/2 log 2πe.
+
+    H(y) is that of the normal of y's own mean and covariance V, less E log p(y) − log N(y; m, V), by draws of y.
+    """
+    rows = law.full(rows)
+    mean, log_scale = rows.mean[:, ::2], rows.mean[:, 1::2]
+    noise = jnp.exp(2.0 * (log_scale + jnp.diagonal(rows.covariance[:, 1::2, 1::2], axis1=1, axis2=2)))
+    V = rows.covariance[:, ::2, ::2] + noise[..., None] * jnp.eye(mean.shape[1])
+    _, sample, mixture = _by_output(law, rows, len(keys))
+    near = dist.MultivariateNormal(mean, V)
+
+    def excess(data):
+        y = sample(None, data)
+        terms, weights = mixture(y)
+        return jax.nn.logsumexp(terms + weights, axis=0) - near.log_prob(y)
+
+    return 0.5 * jnp.linalg.slogdet(V)[1] - log_scale.sum(axis=1) - jax.lax.map(excess, keys).mean(axis=0)
 
 
 @functools.partial(jax.jit, static_argnames=("part",))

@@ -149,8 +149,9 @@ def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int
     if how.num_outputs > MANY_OUTPUTS:
         return _drawn(how, key, DRAWS_A_NODE * number), table.x
     rows = how.rows(table)
-    is_regression = (how.head.column or how.head.name) in ("normal", "student_t")
-    if is_regression and rows.mean is not None and not np.diagonal(rows.covariance, axis1=1, axis2=2)[:, 1::2].any():
+    # locations of a t in several columns are no closed form: its columns share no mixing variable
+    is_closed = how.head.name in ("normal", "student_t") or how.head.column == "normal"
+    if is_closed and rows.mean is not None and not np.diagonal(rows.covariance, axis1=1, axis2=2)[:, 1::2].any():
         number = 1  # a known scale is no integral
     return ProjectedLaw(how, number), rows
 

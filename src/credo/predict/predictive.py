@@ -9,6 +9,7 @@ import numpy as np
 
 from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
+from credo.arguments import as_key, as_numbers, check_count
 from credo.collector import collecting_rarely
 from credo.model.data import outcomes
 from credo.precision import double
@@ -175,9 +176,9 @@ class Predictive:
         binomial outcome); where numpyro has none for the likelihood, from 4,096 samples a row.
         Raises CredoError for a categorical outcome whose classes have no order, and for an angle.
         """
-        levels = np.asarray(p, np.float64)
+        levels = as_numbers(p)
         if not np.all((levels > 0) & (levels < 1)):
-            raise CredoError(f"A quantile's level lies strictly between 0 and 1; got {p}.")
+            raise CredoError(f"A quantile's level lies strictly between 0 and 1; got {p!r}.")
         for name, outcome in self._named():
             self._check_line(name, outcome)
             if outcome.num_classes is not None and not outcome.is_ordered:
@@ -189,9 +190,10 @@ class Predictive:
 
     def interval(self, mass: float = 0.9):
         """The central interval that holds ``mass``, or more of a count: (lower, upper), each (M, …)."""
-        if not 0 < mass < 1:
-            raise CredoError(f"An interval's mass lies strictly between 0 and 1; got {mass}.")
-        return self.quantile(0.5 * (1.0 - mass)), self.quantile(0.5 * (1.0 + mass))
+        known = as_numbers(mass)
+        if known.ndim or not 0 < known < 1:
+            raise CredoError(f"An interval's mass is one number strictly between 0 and 1; got {mass!r}.")
+        return self.quantile(0.5 * (1.0 - float(known))), self.quantile(0.5 * (1.0 + float(known)))
 
     def sample(self, key, n: int):
         """``n`` draws of the outcome at every row: (n, M, …). ``key``: int or JAX key.
@@ -199,9 +201,9 @@ class Predictive:
         Within one of the n all rows share a draw of the parameters, so that sums over rows are distributed rightly
         too (except under ``Probit()``, which knows each row alone).
         """
+        check_count(n)
         with double():
-            key = jax.random.key(key) if isinstance(key, int | np.integer) else key
-            return self._sample(key, n, None)
+            return self._sample(as_key(key), n, None)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{outcome.family}{name} of shape {outcome.shape}" for name, outcome in self._named())

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.arguments import as_key
 from credo.diagnose import calibration
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.predict import MonteCarlo, Predictive
 from credo.predict.monte_carlo import MixtureLaw

@@ -161,3 +161,42 @@ def test_third_derivatives_are_found_in_the_block_that_has_them():
         f = jax.tree_util.Partial(lambda u: -(u[0] ** 2) - u[1] ** 4)
         found = third_derivatives(f, 2, [slice(0, 1), slice(1, 2)])
     assert found[0] < 1e-12 < 1e-3 < found[1]
+
+
+@pytest.mark.parametrize(
+    ("prior", "outcome", "y"),
+    [
+        (
+            dist.Normal(0.0, 1.0),
+            lambda params, x: dist.Uniform(params["w"] - 1.0, params["w"] + 1.0).expand([1]),
+            [0.9],
+        ),
+        (dist.Normal(0.0, 1.0), lambda params, x: dist.Uniform(params["w"] - 10, params["w"] + 10).expand([1]), [9.0]),
+        (dist.Gamma(5.0, 1.0), lambda params, x: dist.Uniform(0.0, params["w"]).expand([2]), [0.1, 0.7]),
+    ],
+    ids=["near", "far", "gamma"],
+)
+def test_an_edge_that_parameters_move_is_no_closed_form(prior, outcome, y):
+    """The log density is quadratic, or that of a gamma, wherever it is finite."""
+    with pytest.raises(CredoError, match="move the edge of the values that outcomes can have"):
+        fit(Model({"w": prior}, outcome).given(y=np.array(y)), Exact())
+
+
+@pytest.mark.parametrize("edge", [0.3, 3.0, 25.0])
+def test_a_quadratic_that_ends_somewhere_is_no_closed_form(edge):
+    def log_density(params):
+        return jnp.where(params["w"] < edge, -0.5 * params["w"] ** 2, -jnp.inf)
+
+    target = Model.from_log_density(log_density, {"w": constraints.real}, {"w": ()}).given()
+    with pytest.raises(CredoError, match="No closed form is known"):
+        fit(target, Exact())
+
+
+def test_a_conjugate_density_that_is_cut_where_it_has_mass_is_no_closed_form():
+    """The gamma has 3 % of its mass where this likelihood is zero."""
+
+    def likelihood(params, x):
+        return dist.Exponential(jnp.where(params["rate"] > 0.7, params["rate"], jnp.nan)).expand([2])
+
+    with pytest.raises(CredoError, match="No closed form is known|not finite"):
+        fit(Model({"rate": dist.Gamma(2.0, 1.0)}, likelihood).given(y=np.array([0.1, 0.7])), Exact())

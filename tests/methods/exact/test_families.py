@@ -267,3 +267,22 @@ def test_the_posterior_is_a_prior_of_a_model():
 def test_bad_input_is_a_sentence(call, words):
     with pytest.raises(CredoError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    ("predictive", "possible", "impossible"),
+    [
+        (BetaBernoulli(2.0, 3.0).predictive(), [0, 1], [2, 0.5, -1]),
+        (DirichletCategorical([1.0, 2.0, 3.0]).predictive(), [0, 2], [-1, 3]),
+        (DirichletCategorical([1.0, 2.0, 3.0]).predictive(5), [[5, 0, 0], [1, 2, 2]], [[1, 1, 1], [9, -4, 0]]),
+    ],
+    ids=["bernoulli", "categorical", "multinomial"],
+)
+def test_what_cannot_be_has_no_probability(predictive, possible, impossible):
+    assert np.all(np.isfinite(predictive.log_prob(possible)))
+    assert np.all(predictive.log_prob(impossible) == -np.inf)
+
+
+def test_a_key_is_a_whole_number():
+    with pytest.raises(CredoError, match="key is an int"):
+        GammaPoisson(2.0, 3.0).sample(1.5, 3)

@@ -190,3 +190,42 @@ def test_mistakes_have_their_sentences():
     for bounds in ((3.0, 1.0), (1.0, 1.0), (np.nan, 1.0), (1.0, np.nan), (1.0,), 2.0, ("a", 1.0), ([1.0, 2.0], 3.0)):
         with pytest.raises(CredoError, match=r"bounds of 'rate' are .*give \(low, high\)"):
             fit(target, Grid(bounds={"rate": bounds}), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("prior", "likelihood", "y", "log_evidence"),
+    [
+        (dist.HalfNormal(1.0), lambda p, x: dist.Normal(0.0 * p["w"], 1.0).expand([2]), [1.0, 1.0], -2.8378770664),
+        (dist.HalfNormal(1.0), lambda p, x: dist.Normal(-p["w"], 1.0).expand([1]), [2.0], -4.1151176334),
+        (
+            dist.RightTruncatedDistribution(dist.Normal(0.0, 1.0), high=0.3),
+            lambda p, x: dist.Normal(p["w"], 1.0).expand([1]),
+            [1.0],
+            -1.9791813762,
+        ),
+    ],
+    ids=["no information", "at the edge", "truncated"],
+)
+def test_a_steep_side_is_not_cut_off(prior, likelihood, y, log_evidence):
+    """In the log coordinate the box is long, and its last part holds much of a density that falls at once."""
+    found = fit(Model({"w": prior}, likelihood).given(y=np.array(y)), Grid())
+    assert found.verdict.status == "pass"
+    assert found.log_evidence.kind == "exact"
+    np.testing.assert_allclose(found.log_evidence.value, log_evidence, atol=1e-9)
+
+
+@pytest.mark.parametrize("half", [2.0, 4.5])
+def test_bounds_that_cut_a_normal_are_said(half):
+    target = Model({"w": dist.Normal(0.0, 1.0)}, None).given()
+    found = fit(target, Grid(bounds={"w": (-half, half)}))
+    outside = 2 * norm.sf(half)
+    assert found.verdict.figures["grid_boundary_mass"] > outside
+    assert found.verdict.status != "pass"
+    assert found.log_evidence is None or found.log_evidence.kind == "lower bound"
+
+
+def test_a_mode_without_curvature_in_one_dimension():
+    target = Model({"w": dist.Laplace(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] * x, 1.0)).given(
+        np.zeros(3), np.ones(3)
+    )
+    np.testing.assert_allclose(fit(target, Grid()).log_evidence.value, 3 * norm.logpdf(1.0), atol=1e-6)

@@ -1,5 +1,6 @@
 """Laplace of networks as it comes: trained, tuned by the evidence, linearised in prediction, and judged."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -141,3 +142,28 @@ def test_a_kink_of_a_regression_is_said_where_the_mode_lies_in_it(scale, is_kink
     target = credo.Model(prior, lambda params, x: dist.Normal(x @ params["w"], 0.5)).given(X, Y)
     sentences = credo.fit(target, credo.MAP(), progress=False).verdict.sentences
     assert any("has a kink" in sentence for sentence in sentences) == is_kinked
+
+
+def test_a_network_that_is_computed_again_backwards_has_its_layers():
+    """jax.checkpoint hides nothing."""
+
+    def remembered(p, x):
+        return jnp.tanh(x @ p["in"]["w"] + p["in"]["b"])
+
+    def recomputed(p, x):
+        return jax.checkpoint(remembered)(p, x) @ p["out"]
+
+    params = {"in": {"w": RANDOM.normal(size=(4, 5)), "b": np.zeros(5)}, "out": RANDOM.normal(size=5)}
+    found = []
+    for apply in (recomputed, wavy):
+        network = BayesianNetwork(apply, params, head=Gaussian(0.3))
+        posterior = credo.fit(network.given(X, Y), credo.Laplace(structure=Kronecker(), num_steps=0), key=0)
+        assert not any("exact diagonal" in sentence for sentence in posterior.verdict.sentences)
+        found.append(np.asarray(posterior.predict(X[:5]).variance))
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_weights_at_which_the_network_gives_no_number_are_refused():
+    network = BayesianNetwork(lambda p, x: jnp.log(x @ p["w"]), {"w": np.ones(4)}, head=Gaussian(0.3))
+    with pytest.raises(CredoError, match=r"nan in \d+ of 40 rows"):
+        credo.fit(network.given(X, Y), credo.Laplace(num_steps=0), key=0)

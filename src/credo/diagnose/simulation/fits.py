@@ -15,6 +15,7 @@ import numpy as np
 
 from credo.algorithm import as_key as typed_key
 from credo.algorithm import stream
+from credo.arguments import as_key
 from credo.diagnose.simulation.beside import from_posterior
 from credo.diagnose.simulation.ranks import (
     Statistics,
@@ -28,7 +29,7 @@ from credo.diagnose.simulation.simulate import DRAWS, FIT, NOT_FINITE, Truths, f
 from credo.fitting import Method, fit
 from credo.model.model import Model
 from credo.model.target import Target
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from credo.progress import Progress
 from credo.status import CredoError
 

@@ -29,6 +29,7 @@ from credo.precision import double, to_numpy
 
 TOLERANCE = 1e-10  # of the log densities compared: rounding over 10⁵ rows leaves about 1e-13
 NUM_POSITIONS = 6  # a batch; every batch has the same shape, so that one program is compiled
+NUM_BATCHES = 10  # at which a candidate is checked where it has its mass
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: constraints have no hash
@@ -70,9 +71,10 @@ def recognise(target: Target) -> tuple[dict[str, Distribution], float] | None:
         candidate = candidate and _fit(target, leaves, _near(candidate, leaves, generator))
         if candidate is None:
             return None
-        positions = np.concatenate([_near(candidate, leaves, generator), far])
+        near = [_near(candidate, leaves, generator) for _ in range(NUM_BATCHES)]
+        positions = np.concatenate([*near, far])
         constants, tolerances = _constants(candidate, target, positions)
-        log_evidence = float(np.mean(constants[:NUM_POSITIONS]))
+        log_evidence = float(np.mean(constants[: len(near) * NUM_POSITIONS]))
         is_constant = np.all(np.abs(constants - log_evidence) <= tolerances)  # False where anything is NaN
         return (to_numpy(candidate), log_evidence) if is_constant else None
 

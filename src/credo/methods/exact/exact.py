@@ -7,7 +7,9 @@ near. A quadratic log joint, f(u) = f(m) − ½ (u − m)ᵀ P (u − m), has th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import numpy as np
 
 from credo.algorithm import Options
@@ -19,6 +21,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
+from credo.precision import double
 from credo.status import CredoError, Estimate
 
 IS_QUADRATIC = 1e-6  # relative residual: above it a derivative is left over, below it only rounding
@@ -41,6 +44,7 @@ class Exact:
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
+        _refuse_a_moving_edge(target)
         found = recognise(target)
         if found is not None:
             distributions, log_evidence = found
@@ -60,6 +64,30 @@ class Exact:
             info={"route": route, "num_gradients": num_gradients},
             log_evidence=Estimate(log_evidence, 0.0, "exact") if has_evidence(target) else None,
         )
+
+
+def _refuse_a_moving_edge(target: Target) -> None:
+    """CredoError where parameters move the edge of the outcomes' support: there the density jumps to zero, beyond the
+    positions perhaps at which it would be looked at."""
+    if target.model.likelihood is None or target.y is None:
+        return
+    with double():
+        positions = np.random.default_rng(2).normal(size=(2, target.dim))
+        one, other = (
+            [np.asarray(edge) for edge in _edges(target.likelihood_distribution(target.constrain(u), target.x))]
+            for u in positions
+        )
+    if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)):
+        raise CredoError(
+            "No closed form is known for this model: its parameters move the edge of the values that outcomes can "
+            "have, and there the posterior is cut off. Use Slice() or Importance(), or Grid() with bounds."
+        )
+
+
+def _edges(outcome: Any) -> list:
+    """The numbers by which the support of a distribution, or of several by name, is given."""
+    each = outcome.values() if isinstance(outcome, dict) else [outcome]
+    return [edge for d in each for edge in jax.tree.leaves(d.support)]
 
 
 def _refuse_if_not_gaussian(expansion: Quadratic, target: Target) -> None:

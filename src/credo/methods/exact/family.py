@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution
 
+from credo.arguments import as_key
 from credo.model.prior import Prior
 from credo.precision import in_double
 from credo.status import Estimate
@@ -55,7 +56,7 @@ class Family(abc.ABC):
     def sample(self, key: int | jax.Array, n: int) -> dict[str, Any]:
         """``n`` independent draws of the parameters from the posterior, each (n, …)."""
         prior = Prior(self.distributions)
-        return jax.vmap(lambda k: prior.sample(k)[0])(jax.random.split(_as_key(key), n))
+        return jax.vmap(lambda k: prior.sample(k)[0])(jax.random.split(as_key(key), n))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,16 +86,17 @@ class Predictive:
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y* | y), one a batch entry."""
         y = np.asarray(y)
-        if self.density is None:
-            return self.distribution.log_prob(y)  # type: ignore[return-value]
         support: Any = self.distribution.support
-        is_inside = np.asarray(support(y)) & (y == np.floor(y))
+        is_inside = np.asarray(support(y))
+        if self.density is None:
+            return np.where(is_inside, self.distribution.log_prob(y), -np.inf)
+        is_inside &= y == np.floor(y)
         return np.where(is_inside, self.density(np.where(is_inside, y, 0)), -np.inf)
 
     @in_double
     def sample(self, key: int | jax.Array, n: int) -> np.ndarray:
         """``n`` draws (n, …)."""
-        return self.distribution.sample(_as_key(key), (n,))  # type: ignore[return-value]
+        return self.distribution.sample(as_key(key), (n,))  # type: ignore[return-value]
 
 
 @in_double
@@ -117,7 +119,3 @@ def settle(family: Family, **values: Any) -> None:
 def _in_jax(distribution: Distribution) -> Distribution:
     """The same with JAX arrays, whose arithmetic has inf and NaN where Python's and NumPy's raise or warn."""
     return jax.tree.map(jnp.asarray, distribution)
-
-
-def _as_key(key: int | jax.Array) -> jax.Array:
-    return jax.random.key(key) if isinstance(key, int | np.integer) else key

@@ -34,7 +34,7 @@ FINEST = {1: 65_537, 2: 1_025, 3: 129}  # and at most: two million nodes
 ENOUGH = 1e-10  # nats by which the evidence may still move when h is halved
 COARSE = 1e-6  # nats above which the grid does not count as exact
 CUT = 1e-6  # of mass at the boundary above which the evidence is that of the box (the verdict's limit too)
-OUTSIDE = 32  # the boundary is this part of the box on each side, whatever the spacing
+OUTSIDE = 32  # the boundary is this part of the box on each side at most, whatever the spacing
 DROPPED = 1e-11  # of mass and of every variance: what the nodes that are not stored may hold
 
 
@@ -133,9 +133,11 @@ def add_up(density: Density, box: Box, side: int) -> Sum:
     log_p = density(nodes) - np.log(2.0) * box.faces(side).sum(axis=(0, 1))
     total = np.log(np.sum(np.exp(log_p - np.max(log_p)))) + np.max(log_p)
     log_weights = log_p - total
-    is_outside = box.faces(side, depth=side // OUTSIDE).any(axis=(0, 1))
-    boundary_mass = float(np.exp(log_weights[is_outside]).sum())
-    return Sum(nodes, log_weights, float(total) + box.log_cell(side), boundary_mass)
+    # what lies beyond a face where the density falls as slowly as within a part of the box, or as it would hold if it
+    # kept the face's density over the whole width: a steep side may have much of its mass in that part, and none beyond
+    within, on = (box.faces(side, depth).any(axis=(0, 1)) for depth in (side // OUTSIDE, 0))
+    boundary_mass = min(np.exp(log_weights[within]).sum(), 2 * (side - 1) * np.exp(log_weights[on]).sum())
+    return Sum(nodes, log_weights, float(total) + box.log_cell(side), float(boundary_mass))
 
 
 def _is_same(coarse: Sum, fine: Sum) -> bool:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import Options
+from credo.diagnose.startup import explain
 from credo.diagnose.verdict import RULES
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
@@ -141,6 +142,8 @@ def fit_network(
         told = of_tuned_precisions(scale, found.P, num_fixed, num_outputs(target, u)) if is_of_prior else ({}, ())
     white = White(objective, u, shape.scale, num_fixed, deadline, is_asked_once=is_trained)
     value, slope, _ = white.at(np.zeros(len(u)))
+    if not np.isfinite(value):
+        raise CredoError(explain(target, u))
     distance = float(np.linalg.norm(slope))
     kinked = kinks(target) if distance > RULES["mode_distance"].passes else ()
     is_mode = distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0

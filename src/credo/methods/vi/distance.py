@@ -17,6 +17,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from credo.algorithm import stream
+from credo.arguments import as_key
 from credo.diagnose.convergence import mcse_mean
 from credo.diagnose.pareto import smooth
 from credo.diagnose.rules import RULES
@@ -24,7 +25,7 @@ from credo.methods.particles.correction import gradients, shifts_of
 from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from credo.precision import in_double
 from credo.status import CredoError, Estimate
 

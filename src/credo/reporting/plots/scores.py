@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from credo.decisions.losses import CostMatrix
+from credo.diagnose.reliability import equal_bins
 from credo.posterior.check import Check
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
@@ -69,7 +70,8 @@ def _curve(predictive: Predictive, y: np.ndarray) -> Curve:
 
 def reliability_curve(p: np.ndarray, happened: np.ndarray) -> Curve:
     """Mean prediction and observed frequency in bins of equal size."""
-    bins = np.array_split(np.argsort(p, kind="stable"), min(NUM_BINS, len(p)))
+    order, starts = equal_bins(np.asarray(p), NUM_BINS)
+    bins = np.split(order, starts[1:])
     return np.array([p[b].mean() for b in bins]), np.array([np.mean(happened[b]) for b in bins])
 
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from credo.algorithm import Options, stream
 from credo.algorithm import as_key as key_of
+from credo.arguments import as_key
 from credo.methods.vi.cavi.answer import answer
 from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of
 from credo.model.target import Target
-from credo.posterior.posterior import Posterior, as_key
+from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
 from credo.precision import double, to_numpy
 from credo.status import CredoError

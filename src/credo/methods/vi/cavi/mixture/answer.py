@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from credo.arguments import as_key
 from credo.diagnose.pareto import proposal_figures
 from credo.diagnose.verdict import judge
 from credo.methods.vi.cavi.mixture.components import Components, NormalWishartComponents, PointComponents
@@ -16,7 +17,6 @@ from credo.methods.vi.cavi.mixture.priors import Units
 from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, Rows, respond
 from credo.methods.vi.cavi.mixture.rows import as_rows
 from credo.methods.vi.cavi.mixture.weigh import weigh
-from credo.posterior.posterior import as_key
 from credo.status import CredoError, Estimate, Verdict
 
 IN_USE = 0.5  # rows that a component expects to own

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from credo.arguments import as_key
 from credo.methods.vi.cavi.mixture.factors import Factor
 from credo.methods.vi.cavi.mixture.responsibilities import Rows, respond
-from credo.posterior.posterior import as_key
 from credo.status import CredoError
 
 
