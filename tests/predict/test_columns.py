@@ -113,9 +113,8 @@ def test_probit_is_for_one_class_a_row():
 @pytest.mark.parametrize("likelihood", [learned, by_input])
 def test_information_of_columns_with_unknown_noise_is_that_of_draws(likelihood):
     """Locations and scales both tell: the entropy of y less its mean given the parameters, by draws of both."""
-    fitted, mean, covariance = posterior(
-        likelihood, **({"sigma": dist.LogNormal(-1.0, 0.3)} if likelihood is learned else {})
-    )
+    others = {"sigma": dist.LogNormal(-1.0, 0.3)} if likelihood is learned else {}
+    fitted, *_ = posterior(likelihood, **others)
     found = fitted.predict(X_NEW, Linearised()).mutual_information
     # of the linearised outputs themselves, with as many draws of them on the inside as bias allows
     direct = fitted.predict(X_NEW, Linearised())

@@ -192,11 +192,11 @@ def test_a_quadratic_that_ends_somewhere_is_no_closed_form(edge):
         fit(target, Exact())
 
 
-def test_a_conjugate_density_that_is_cut_where_it_has_mass_is_no_closed_form():
-    """The gamma has 3 % of its mass where this likelihood is zero."""
+def test_a_conjugate_density_that_is_another_where_it_has_mass_is_no_closed_form():
+    """The gamma that holds above 0.7 has 4 % of its mass below."""
 
     def likelihood(params, x):
-        return dist.Exponential(jnp.where(params["rate"] > 0.7, params["rate"], jnp.nan)).expand([2])
+        return dist.Exponential(jnp.maximum(params["rate"], 0.7)).expand([2])
 
-    with pytest.raises(CredoError, match="No closed form is known|not finite"):
+    with pytest.raises(CredoError, match="No closed form is known"):
         fit(Model({"rate": dist.Gamma(2.0, 1.0)}, likelihood).given(y=np.array([0.1, 0.7])), Exact())
