@@ -255,3 +255,21 @@ def test_a_loop_of_unknown_length_cannot_be_differentiated(method):
     target = credo.Model.from_log_density(density_by_a_loop, {"x": constraints.real}).given()
     with pytest.raises(credo.CredoError, match=r"lax.scan.*Slice\(\)"):
         credo.fit(target, method, progress=False)
+
+
+def test_derivatives_backward_alone_are_said():
+    @jax.custom_vjp
+    def rounded(z):
+        return jnp.round(4 * z) / 4
+
+    rounded.defvjp(lambda z: (rounded(z), None), lambda _, g: (g,))
+
+    def apply(p, x):
+        return rounded(jnp.tanh(x @ p["w"])) @ p["v"]
+
+    network = credo.nn.BayesianNetwork(apply, {"w": np.ones((3, 2)), "v": np.ones(2)}, head=credo.nn.Gaussian(0.5))
+    target = network.given(X, X[:, 0])
+    with pytest.raises(CredoError, match=r"jax.custom_vjp.*jax.custom_jvp"):
+        credo.fit(target, credo.Laplace(num_steps=0))
+    by_layers = credo.Laplace(structure=credo.laplace.Kronecker(), num_steps=0)
+    assert np.isfinite(credo.fit(target, by_layers).info["log_density"])

@@ -170,6 +170,14 @@ def _in_a_sentence():
             "lax.fori_loop with such bounds), which JAX cannot differentiate: write it as lax.scan or a fori_loop of "
             "fixed length, or use Slice() or RandomWalkMetropolis(), which need no gradients."
         ) from error
+    except TypeError as error:
+        if "forward-mode autodiff (jvp) to a custom_vjp" not in str(error):
+            raise
+        raise CredoError(
+            "The model holds a function with jax.custom_vjp, which has derivatives backward alone, and this method's "
+            "curvature takes them forward too: define it by jax.custom_jvp, or use a method that takes gradients "
+            "alone, such as Laplace(structure=Kronecker()) or DeepEnsemble() of a network, ADVI() or NUTS()."
+        ) from error
 
 
 def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
