@@ -187,9 +187,11 @@ def test_calibration_of_numbers_and_counts():
 
 
 def test_reliability_of_ties_and_few_rows():
-    predicted, observed = reliability_curve(np.array([0.1, 0.9, 0.9]), np.array([0, 1, 1]))
-    assert predicted.tolist() == [0.1, 0.9, 0.9]
-    assert observed.tolist() == [0.0, 1.0, 1.0]
+    """Rows of one probability are one point, whatever their order."""
+    for happened in ([0, 0, 1], [0, 1, 0]):
+        predicted, observed = reliability_curve(np.array([0.1, 0.9, 0.9]), np.array(happened))
+        assert predicted.tolist() == [0.1, 0.9]
+        assert observed.tolist() == [0.0, 0.5]
 
 
 def test_the_decision_curve_is_net_benefit(posteriors):
