@@ -273,3 +273,24 @@ def test_derivatives_backward_alone_are_said():
         credo.fit(target, credo.Laplace(num_steps=0))
     by_layers = credo.Laplace(structure=credo.laplace.Kronecker(), num_steps=0)
     assert np.isfinite(credo.fit(target, by_layers).info["log_density"])
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda model, posterior: Model({}, None), "The prior is empty"),
+        (lambda model, posterior: model.sample_prior(0, -1), "whole number from 0; got -1"),
+        (lambda model, posterior: model.sample_prior(0, 2.5), "whole number from 0; got 2.5"),
+        (lambda model, posterior: credo.decisions.choose(posterior), "takes a predictive"),
+        (lambda model, posterior: credo.decisions.choose(posterior.predict(X), 3), "acquisition is a function"),
+        (lambda model, posterior: credo.plots.decision_curve(posterior, Y), "takes a predictive"),
+        (lambda model, posterior: credo.diagnose.sbc(posterior.target, credo.Exact()), "simulates from a model"),
+        (lambda model, posterior: credo.diagnose.sbc(model, credo.Exact, x=X), "is an instance"),
+        (lambda model, posterior: credo.StoppingRule(ess=-1), "ess is 100 or more"),
+        (lambda model, posterior: credo.adapters.from_numpyro(5), "takes a model, a function"),
+    ],
+)
+def test_arguments_of_another_kind(call, sentence):
+    posterior = credo.fit(MODEL.given(X, Y), credo.MAP())
+    with pytest.raises(CredoError, match=sentence):
+        call(MODEL, posterior)

@@ -1,6 +1,7 @@
 """Predictive checks: p-values that are uniform where theory says so, and extreme where the model is wrong."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import numpyro.distributions as dist
@@ -94,7 +95,7 @@ def test_refused():
     replicated = np.zeros((3, N))
     with pytest.raises(CredoError, match=r"returned shape \(30,\): it must reduce y to one number"):
         make_check(lambda y: y, target, replicated)
-    with pytest.raises(CredoError, match="NaN for the data"):
+    with pytest.raises(CredoError, match="not finite for the data"):
         make_check(lambda y: np.nan, target, replicated)
     with pytest.raises(CredoError, match="NaN for 3 of 3 replicated data sets"):
         make_check(lambda y: y.mean() if y.any() else np.nan, target, replicated)
@@ -112,3 +113,23 @@ def test_a_plot_shows_both():
     assert sum(patch.get_height() for patch in ax.patches) == 50
     assert list(ax.lines[0].get_xdata()) == [2.0, 2.0]
     assert Check(2.0, np.full(5, 1.0), 0.0).plot(Figure().subplots()).patches
+
+
+@pytest.mark.parametrize(
+    ("statistic", "settings", "sentence"),
+    [
+        (lambda y: np.inf, {}, "statistic is not finite for the data"),
+        (lambda y: None, {}, "statistic cannot be computed|statistic is not finite"),
+        (lambda y: "high", {}, "statistic cannot be computed"),
+        (lambda y: y[99], {}, "statistic cannot be computed .IndexError"),
+        (np.mean, {"num_draws": 0}, "num_draws is a whole number from 1; got 0"),
+        (np.mean, {"num_draws": 1.5}, "num_draws is a whole number from 1; got 1.5"),
+    ],
+)
+def test_what_cannot_be_checked_is_said(statistic, settings, sentence):
+    model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["a"], 1.0).expand([4]))
+    target = model.given(y=np.arange(4.0))
+    posterior = credo.fit(target, credo.Exact())
+    for check in (posterior.check, functools.partial(check_prior, target)):
+        with pytest.raises(credo.CredoError, match=sentence):
+            check(statistic, **settings)

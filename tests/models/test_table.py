@@ -1,9 +1,12 @@
 """Tables: what is guessed and said, what is coded and left out, and a sentence for everything that is wrong."""
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import credo
 from credo.models.family import guess
 from credo.models.table import read_table
 from credo.status import CredoError
@@ -233,3 +236,42 @@ def test_numbers_as_classes_keep_their_order():
     table = read_table(frame(a=np.arange(4.0), y=[10, 9, 2, 10]), "y", "categorical")
     assert table.classes == ("2", "9", "10")
     np.testing.assert_array_equal(table.y, [2, 1, 0, 2])
+
+
+def test_without_an_intercept_a_constant_column_is_one():
+    x = np.linspace(-1, 1, 40)
+    data = frame(one=1.0, x=x, two=2.0, none=0.0, y=10 + 2 * x + 0.1 * np.sin(9 * x))
+    kept = read_table(data, formula="y ~ 0 + none + one + x + two", family="gaussian")
+    assert kept.columns == ("one", "x")
+    assert read_table(data, formula="y ~ one + x", family="gaussian").columns == ("x",)
+    prepared = credo.prepare(kept, range(40))
+    target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])
+    posterior = credo.fit(target, credo.Laplace(), key=0)
+    np.testing.assert_allclose(posterior.predict(prepared.inputs(range(3))).mean, data["y"][:3], atol=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (np.ones(5, bool), "The mask of rows has shape .5,., and .* has 12 rows"),
+        ([0.7, 1.9], "Rows are a list of row numbers"),
+        ("abc", "Rows are a list of row numbers"),
+        (np.arange(6).reshape(2, 3), "Rows are a list of row numbers"),
+    ],
+)
+def test_rows_that_are_none(rows, sentence):
+    table = read_table(frame(x=np.arange(12.0), y=np.arange(12.0) % 5), target="y", family="gaussian")
+    with pytest.raises(CredoError, match=sentence):
+        credo.prepare(table, rows)
+
+
+def test_numbers_as_objects_are_numbers():
+    k = np.arange(40) % 12
+    y = 3.0 * k + np.sin(np.arange(40))
+    for values in (k.astype(object), [Decimal(int(v)) for v in k]):
+        table = read_table(pd.DataFrame({"k": values, "y": y.astype(object)}), target="y", family="gaussian")
+        assert table.columns == ("k",)
+        np.testing.assert_array_equal(table.x[:, 0], k)
+        assert credo.prepare(table, range(40)).inputs({"k": 20}) is not None  # a row by itself
+    words = read_table(pd.DataFrame({"k": [f"a{v}" for v in k], "y": y}), target="y", family="gaussian")
+    assert "k=a1" in words.columns

@@ -43,6 +43,10 @@ def from_numpyro(fn: Callable, *args, **kwargs) -> "NumPyroModel":
     >>> from_numpyro(line).given(np.arange(3.0), np.ones(3)).dim
     1
     """
+    if not callable(fn):
+        raise CredoError(f"from_numpyro takes a model, a function with numpyro.sample statements; got {fn!r}.")
+    args = [_plain(value) for value in args]
+    kwargs = {name: _plain(value) for name, value in kwargs.items()}
     try:
         arguments = inspect.signature(fn).bind_partial(*args, **kwargs).arguments
     except TypeError as error:
@@ -205,12 +209,16 @@ def _sole_input(prior: NumPyroPrior) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _converted(data, root: str):
-    """Data frames become dicts of columns, floats become double precision; NaN or infinite inputs are refused."""
+def _plain(data):
+    """Data frames as dicts of columns, series as arrays."""
     if hasattr(data, "columns"):
-        data = {str(name): np.asarray(data[name]) for name in data.columns}
-    elif hasattr(data, "to_numpy"):
-        data = data.to_numpy()
+        return {str(name): np.asarray(data[name]) for name in data.columns}
+    return data.to_numpy() if hasattr(data, "to_numpy") else data
+
+
+def _converted(data, root: str):
+    """Plain data in double precision; NaN or infinite inputs are refused."""
+    data = _plain(data)
 
     def convert(path, leaf):
         if not is_array(leaf):

@@ -45,6 +45,13 @@ def choose(
     >>> credo.decisions.choose(predictive, credo.decisions.bald, 2)
     array([1, 2])
     """
+    if not isinstance(predictive, Predictive):
+        raise CredoError(
+            f"choose() takes a predictive, posterior.predict(x), and the rows of x are chosen from; got "
+            f"{type(predictive).__name__}."
+        )
+    if not callable(acquisition):
+        raise CredoError(f"acquisition is a function such as credo.decisions.bald; got {acquisition!r} (say n=…).")
     values = np.asarray(acquisition(predictive))
     if values.ndim != 1:
         raise CredoError(f"An acquisition is one number a row, (M,); this one has shape {values.shape}.")

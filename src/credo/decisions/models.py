@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from credo.arguments import as_numbers
 from credo.decisions.losses import CostMatrix, Loss, ZeroOne
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
@@ -123,7 +124,7 @@ def _prior(names: tuple[str, ...], prior: Mapping[str, float] | None) -> np.ndar
         return np.full(len(names), 1.0 / len(names))
     if set(prior) != set(names):
         raise CredoError(f"prior names {sorted(prior)} and the models are {sorted(names)}: give one weight for each.")
-    weights = np.array([float(prior[name]) for name in names])
+    weights = np.array([float(as_numbers(prior[name])) for name in names])
     if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and weights.sum() > 0):
         raise CredoError(f"Prior weights of models are not negative, and one is positive; got {dict(prior)}.")
     return weights / weights.sum()

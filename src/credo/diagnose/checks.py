@@ -67,21 +67,39 @@ class Check:
 def make_check(statistic: Callable, target: Target, replicated_y) -> Check:
     """``statistic(y)``, or ``statistic(y, x)``, of the data of ``target`` beside replicated ones, (num_draws, N, …)."""
     of = _with_inputs(statistic, target.x)
-    observed = of(target.y)
-    if np.size(observed) != 1:
-        raise CredoError(f"statistic returned shape {np.shape(observed)}: it must reduce y to one number.")
+    seen = _number(of, target.y)
     number = len(jax.tree.leaves(replicated_y)[0])
     each = (jax.tree.map(lambda leaf, i=i: leaf[i], replicated_y) for i in range(number))
-    seen = float(np.asarray(observed).item())
-    replicated = np.array([np.asarray(of(y), np.float64).item() for y in each])
-    num_bad = int(np.isnan(replicated).sum())
-    if np.isnan(seen) or num_bad:
-        raise CredoError(
-            f"statistic is NaN for {'the data' if np.isnan(seen) else f'{num_bad} of {number} replicated data sets'}: "
-            "give one that is a number for any data."
-        )
+    replicated = np.array([_number(of, y) for y in each])
+    num_bad = int((~np.isfinite(replicated)).sum())
+    if not np.isfinite(seen) or num_bad:
+        which = f"{num_bad} of {number} replicated data sets" if np.isfinite(seen) else "the data"
+        raise CredoError(f"statistic is not finite for {which}: give one that is a number for any data.")
     p_value = float(np.mean(replicated > seen) + 0.5 * np.mean(replicated == seen))
     return Check(seen, replicated, p_value)
+
+
+def _number(statistic: Callable, y) -> float:
+    """``statistic(y)``, or a sentence where it is no number."""
+    try:
+        found = statistic(y)
+        values = np.asarray(found, np.float64)
+    except CredoError:
+        raise
+    except Exception as error:  # the user's code
+        raise CredoError(
+            f"statistic cannot be computed ({type(error).__name__}: {str(error)[:100]}): give a function of y, or of y "
+            "and x, that returns one number."
+        ) from error
+    if values.size != 1:
+        raise CredoError(f"statistic returned shape {values.shape}: it must reduce y to one number.")
+    return float(values.item())
+
+
+def check_draws(num_draws) -> None:
+    """CredoError where ``num_draws`` is no number of replicated data sets."""
+    if not isinstance(num_draws, int | np.integer) or num_draws < 1:
+        raise CredoError(f"num_draws is a whole number from 1; got {num_draws!r}.")
 
 
 def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, key: Any = 0) -> Check:
@@ -97,6 +115,7 @@ def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, 
     0.0
     """
     require_checkable(target, statistic)
+    check_draws(num_draws)
     with double():
         keys = jax.random.split(as_key(key), num_draws)
         replicated = to_numpy(_from_prior(target, keys))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.arguments import as_key
+from credo.arguments import as_key, check_count
 from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import is_distribution, unscaled
@@ -310,6 +310,7 @@ def _draw_data(model: Model, x, keys):
 
 
 def _split(key, n: int):
+    check_count(n)
     return jax.random.split(as_key(key), n)
 
 

@@ -49,6 +49,8 @@ class Prior(AbstractPrior):
         if isinstance(spec, Mapping):
             if not all(isinstance(name, str) for name in spec):
                 raise CredoError(f"Parameter names must be strings; the prior has {list(spec)!r}.")
+            if not spec:
+                raise CredoError("The prior is empty: a model has one parameter at least.")
             self.names = tuple(spec)
             self.trees = tuple(_prepare(spec[name], name, self.names[:i]) for i, name in enumerate(self.names))
         else:

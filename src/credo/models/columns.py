@@ -1,7 +1,9 @@
 """Columns of a table as numbers or as levels: what each is, and the same reading of new rows at prediction."""
 
 from collections.abc import Collection, Mapping
+from decimal import Decimal
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,11 @@ FEW_AMOUNTS = 10  # written so may be levels, such as doses
 
 
 def is_numeric(column) -> bool:
-    return column.dtype.kind in "biuf" or (hasattr(column.dtype, "numpy_dtype") and column.dtype.kind in "biuf")
+    """By its type, or since all that is there is a number, as Decimal and a transposed table's columns are."""
+    if column.dtype.kind in "biuf":  # extension types have a kind too
+        return True
+    present = column.dropna() if column.dtype == object else ()
+    return len(present) > 0 and all(isinstance(v, Real | Decimal) and not isinstance(v, bool) for v in present)
 
 
 def as_text(values) -> np.ndarray:

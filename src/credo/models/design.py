@@ -217,14 +217,21 @@ class Scaling:
         return (x - self.centre) / self.scale
 
 
-def superfluous(x: np.ndarray, names: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
-    """(columns to keep, notes): a constant column and an exact copy of an earlier one say nothing of their own."""
+def superfluous(x: np.ndarray, names: Sequence[str], has_intercept: bool) -> tuple[list[int], tuple[str, ...]]:
+    """(columns to keep, notes): a constant column and an exact copy of an earlier one say nothing of their own.
+
+    Without an intercept the first constant is one.
+    """
     seen: dict[bytes, int] = {}
     keep, notes = [], []
     for i, name in enumerate(names):
         column = np.ascontiguousarray(x[:, i]) + 0.0  # −0 becomes 0
         first = seen.setdefault(blake2b(column.data).digest(), i)
-        if len(column) and np.all(column == column[0]):
+        is_constant = len(column) > 0 and bool(np.all(column == column[0]))
+        if is_constant and not has_intercept and column[0] != 0:
+            has_intercept = True
+            keep.append(i)
+        elif is_constant:
             notes.append(f"Column {name!r} is constant (every value is {column[0]:g}) and is left out.")
         elif first != i:
             notes.append(f"Column {name!r} is a copy of {names[first]!r} and is left out.")
@@ -259,6 +266,6 @@ def as_frame(rows):
 
     if hasattr(rows, "columns"):
         return rows.rename(columns=str).reset_index(drop=True)
-    if isinstance(rows, Mapping):
-        return pd.DataFrame({str(name): np.asarray(values) for name, values in rows.items()})
+    if isinstance(rows, Mapping):  # numbers and words alone are one row
+        return pd.DataFrame({str(name): np.atleast_1d(np.asarray(values)) for name, values in rows.items()})
     raise CredoError(f"New rows come as a DataFrame or a dict of columns; got {type(rows).__name__}.")

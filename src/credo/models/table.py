@@ -121,6 +121,13 @@ class Table:
     def row_numbers(self, rows) -> np.ndarray:
         """Row numbers (M,) from row numbers or a mask (N,); CredoError for a row that the table lacks."""
         rows = np.asarray(rows)
+        if rows.dtype == bool and rows.shape != self.y.shape:
+            raise CredoError(
+                f"The mask of rows has shape {rows.shape}, and {self.name} has {len(self.y)} rows: give one entry a "
+                "row (rows that were dropped when it was read are not among them)."
+            )
+        if rows.ndim != 1 or not (rows.dtype.kind in "biu" or not rows.size):
+            raise CredoError(f"Rows are a list of row numbers, or a mask of {len(self.y)} entries; got {rows!r:.80}.")
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         wrong = rows[(rows < 0) | (rows >= len(self.y))]
         if len(wrong):
@@ -205,7 +212,7 @@ def read_table(
         offsets = tuple(_offset(text, frame) for text in parts.offsets)
         offset = Offset(offsets, exposure) if offsets or exposure else None
     x = design(frame)
-    keep, repeated = superfluous(x, design.names)
+    keep, repeated = superfluous(x, design.names, design.has_intercept)
     kept = Kept(design, tuple(keep))
     if parts is None and not keep:
         raise CredoError(f"No column of {name} is of use: {' '.join((*left_out.values(), *repeated))}")

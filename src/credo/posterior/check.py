@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from credo.diagnose.checks import Check, make_check, require_checkable
+from credo.diagnose.checks import Check, check_draws, make_check, require_checkable
 from credo.posterior.marginals import sample_positions
 from credo.precision import in_double
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def check(posterior: "Posterior", statistic: Callable, num_draws: int, key) -> Check:
     """See ``Posterior.check``."""
     require_checkable(posterior.target, statistic)
+    check_draws(num_draws)
     return make_check(statistic, posterior.target, replicate(posterior, num_draws, key))
 
 

@@ -55,6 +55,8 @@ class StoppingRule:
     def __post_init__(self):
         if not self.mcse > 0:
             raise CredoError(f"mcse is above 0; got {self.mcse!r}: an error of 0 takes draws without end.")
+        if not self.ess >= LEAST_ESS:
+            raise CredoError(f"ess is {LEAST_ESS:g} or more; got {self.ess!r}.")
         if not self.r_hat > 1:
             raise CredoError(f"r_hat is above 1; got {self.r_hat!r}: 1.01 is usual.")
 

@@ -126,6 +126,8 @@ def decision_curve(predictive: Predictive, y, costs=None):
     >>> figure.axes[0].get_legend().get_texts()[-1].get_text()
     'these costs: t* = 0.17'
     """
+    if not isinstance(predictive, Predictive):
+        raise CredoError(f"decision_curve takes a predictive, posterior.predict(x), not a {type(predictive).__name__}.")
     p, y = np.asarray(predictive.probs), np.asarray(y)
     if p.ndim != 1 or p.shape != y.shape or not np.isin(y, (0, 1)).all():
         raise CredoError(
