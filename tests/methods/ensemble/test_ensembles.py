@@ -230,3 +230,16 @@ def test_rows_without_weight_surprise_nobody():
     target = network.given(X, spoilt, weights=np.arange(N) % 2)
     verdict = credo.fit(target, credo.DeepEnsemble(members=2, num_steps=2_000), progress=False).verdict
     assert verdict.figures["surprise"] < 0.1
+
+
+def test_members_that_no_step_could_bring_to_a_mode_are_said():
+    """2,000 steps of Adam that fall from 0.01 to zero add up to 10."""
+    model = credo.Model({"a": dist.Normal(0.0, 100.0)}, lambda params, x: dist.Normal(params["a"], 1.0).expand([20]))
+    far, near = (
+        credo.fit(model.given(y=centre + RANDOM.normal(size=20)), credo.DeepEnsemble(members=2), key=0)
+        for centre in (50.0, 0.5)
+    )
+    assert np.all(np.abs(positions(far) - 50.0) > 20)
+    assert "on their way yet, and no modes" in far.verdict.sentences[0]
+    np.testing.assert_allclose(positions(near), np.mean(near.target.y), atol=0.05)
+    assert not any("on their way" in sentence for sentence in near.verdict.sentences)

@@ -26,7 +26,7 @@ from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.memory import Need, budget, require
 from credo.methods.optimise.starts import fresh_positions
-from credo.methods.optimise.training import adam, batch_of, default_num_steps
+from credo.methods.optimise.training import STEP_SIZE, adam, batch_of, default_num_steps
 from credo.model.blocks import SMALL_DIM, row_bytes
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
@@ -36,6 +36,7 @@ COPIES = 8  # of a member's weights that training holds: gradients, an optimiser
 MEMORY = 2**30  # bytes of members trained together
 ENDS = 4  # and of each position and snapshot that is kept: itself, its place in a result, and what is made of it
 STREAM = 1 << 20
+FAR = 0.6  # of what the optimiser's steps can add up to
 
 
 class Member(NamedTuple):
@@ -50,8 +51,9 @@ class Trained(NamedTuple):
     """``positions`` (member, dim) at the end; ``snapshots`` (member, snapshot, dim) at the times asked for.
 
     ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member; ``cut``: what to say where the
-    time limit came before all of them were done. ``mean``, ``variance``: of all snapshots, (member, dim), also where no
-    more than the last of them are kept; (member, 0) without any.
+    time limit came before all of them were done; ``on_its_way``: where the steps were too short for a mode. ``mean``,
+    ``variance``: of all snapshots, (member, dim), also where no more than the last of them are kept; (member, 0)
+    without any.
     """
 
     positions: np.ndarray
@@ -61,6 +63,7 @@ class Trained(NamedTuple):
     mean: np.ndarray
     variance: np.ndarray
     cut: str = ""
+    on_its_way: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -74,7 +77,7 @@ class Trained(NamedTuple):
             for i, at in enumerate(self.failed_at)
             if at >= 0
         ]
-        return failures if self.is_complete else [self.cut, *failures]
+        return [each for each in (self.cut, self.on_its_way) if each] + failures
 
 
 def train_members(
@@ -94,7 +97,23 @@ def train_members(
     num_steps = num_steps or default_num_steps(target, batch)
     positions = fresh_positions(target, members, init, key).astype(jnp.result_type(float), copy=False)
     key, steps = stream(key, 1), optimiser or adam(num_steps)
-    return train(target, steps, batch, positions, key, options, num_steps=num_steps, may_be_cut=may_be_cut)
+    trained = train(target, steps, batch, positions, key, options, num_steps=num_steps, may_be_cut=may_be_cut)
+    if optimiser is not None or trained.cut:
+        return trained
+    return trained._replace(on_its_way=_on_its_way(positions[: len(trained.positions)], trained.positions, num_steps))
+
+
+def _on_its_way(begun: np.ndarray, ended: np.ndarray, num_steps: int) -> str:
+    """A sentence where some coordinate went about as far as Adam's steps, of their length each at most, carry it."""
+    reach = 0.5 * STEP_SIZE * num_steps  # the sum of a cosine's steps
+    moved = float(np.max(np.abs(ended - begun)))
+    if not moved > FAR * reach:
+        return ""
+    return (
+        f"A parameter moved by {moved:.3g} in training, and {num_steps:,} steps of Adam carry it no further than "
+        f"{reach:.3g}: the members may be on their way yet, and no modes. Standardise outcomes and inputs, raise "
+        "num_steps, or give an optimiser with longer steps."
+    )
 
 
 def train(
