@@ -115,13 +115,13 @@ APPROXIMATIONS: dict[str, Rule] = {
     ),
     # Exact answers
     "grid_boundary_mass": Rule(
-        "posterior mass in the outermost cells of the grid",
+        "posterior mass that the grid may cut off, by what its outermost cells hold",
         "at most",
         1e-6,
         1e-3,
         "this library",
-        "The outermost cells of the grid hold {value:.1e} of the mass (1e-6 passes): the grid cuts the posterior off. "
-        "Widen its bounds.",
+        "By what its outermost cells hold, the grid may cut {value:.1e} of the mass off (1e-6 passes). Widen its "
+        "bounds.",
     ),
     "exact_residual": Rule(
         "relative residual of the equations that the exact answer solves",

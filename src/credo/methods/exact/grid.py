@@ -133,8 +133,8 @@ def add_up(density: Density, box: Box, side: int) -> Sum:
     log_p = density(nodes) - np.log(2.0) * box.faces(side).sum(axis=(0, 1))
     total = np.log(np.sum(np.exp(log_p - np.max(log_p)))) + np.max(log_p)
     log_weights = log_p - total
-    # what lies beyond a face where the density falls as slowly as within a part of the box, or as it would hold if it
-    # kept the face's density over the whole width: a steep side may have much of its mass in that part, and none beyond
+    # what may lie beyond the faces: as much as the last part of the box holds, or as the whole width would hold at the
+    # density of the faces, whichever is less. A steep side may have much of its mass in that part, and none beyond it.
     within, on = (box.faces(side, depth).any(axis=(0, 1)) for depth in (side // OUTSIDE, 0))
     boundary_mass = min(np.exp(log_weights[within]).sum(), 2 * (side - 1) * np.exp(log_weights[on]).sum())
     return Sum(nodes, log_weights, float(total) + box.log_cell(side), float(boundary_mass))

@@ -49,7 +49,7 @@ def _root(A, D, safe: float) -> Float[np.ndarray, "dim dim"] | None:
     flipped /= D[::-1, None]
     flipped /= D[None, ::-1]
     potrf, pocon, trtri = scipy.linalg.get_lapack_funcs(("potrf", "pocon", "trtri"), (flipped,))
-    norm = max(float(np.max(np.sum(np.abs(flipped[i : i + ROWS]), axis=1))) for i in range(0, len(A), ROWS))
+    norm = float(np.max([np.max(np.sum(np.abs(flipped[i : i + ROWS]), axis=1)) for i in range(0, len(A), ROWS)]))
     if not np.isfinite(norm):
         return None
     lower, failed = potrf(flipped.T, lower=1, overwrite_a=1)
