@@ -13,9 +13,13 @@ from credo.status import CredoError
 
 
 class Dense(ScaleOperator):
-    """``Dense(lower)`` with a lower triangular S, shape (dim, dim), whose diagonal has no zero."""
+    """``Dense(lower)`` with a lower triangular S, shape (dim, dim), whose diagonal has no zero.
+
+    ``inverse``: S⁻¹, where ``solve`` stands in a loop that a substitution would slow; None, and it is one.
+    """
 
     lower: Float[Stored, "dim dim"]
+    inverse: Float[Stored, "dim dim"] | None = None
 
     @classmethod
     def from_covariance(cls, covariance: Float[Stored, "dim dim"]) -> "Dense":
@@ -32,6 +36,9 @@ class Dense(ScaleOperator):
         inverse = _inverse(_cholesky("precision", precision[::-1, ::-1]))
         return cls(inverse[::-1, ::-1].T)
 
+    def with_inverse(self) -> "Dense":
+        return Dense(self.lower, _inverse(self.lower))
+
     @property
     def dim(self) -> int:
         return self.lower.shape[0]
@@ -43,6 +50,8 @@ class Dense(ScaleOperator):
         return jnp.matmul(self.lower.T, v)
 
     def solve(self, v) -> Float[Array, " dim"]:
+        if self.inverse is not None:
+            return jnp.matmul(self.inverse, v)
         return jax.scipy.linalg.solve_triangular(self.lower, v, lower=True)
 
     def log_det(self) -> Float[Stored, ""]:

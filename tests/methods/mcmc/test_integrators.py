@@ -7,12 +7,18 @@ import pytest
 
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR, Point
+from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR, SPLIT, Point, Reference
 from credo.precision import double
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 INTEGRATORS = {"leapfrog": LEAPFROG, "minimum error": MINIMUM_ERROR}
+CENTRE = np.array([0.2, 0.5, -0.3])
+REFERENCES = {
+    "": None,
+    "some rotate": Reference(CENTRE, np.array([1.0, 0.0, 1.0]), np.asarray(np.inf), np.bool_(False)),
+    "none rotates": Reference(CENTRE, np.zeros(3), np.asarray(np.inf), np.bool_(False)),
+}
 METRICS = {
     "diagonal": Diagonal(np.array([0.7, 1.3, 1.0])),
     "dense": Dense(np.array([[1.0, 0.0, 0.0], [0.5, 0.8, 0.0], [-0.2, 0.1, 1.2]])),
@@ -21,25 +27,25 @@ evaluate = jax.value_and_grad(lambda u: jnp.sum(-u - jnp.exp(-u)) - 0.1 * jnp.su
 
 
 class Flow:
-    """An integrator under a metric, from a fixed start."""
+    """An integrator under a metric, round a reference, from a fixed start."""
 
-    def __init__(self, integrator, metric):
-        self.metric = metric
-        self.step = jax.jit(lambda point, h: integrator.step(evaluate, metric, point, h))
-        self.run = jax.jit(
-            lambda point, h, n: jax.lax.fori_loop(0, n, lambda _, p: integrator.step(evaluate, metric, p, h)[0], point)
-        )
+    def __init__(self, integrator, metric, reference=None, evaluate=evaluate):
+        self.metric, self.reference, self.evaluate = metric, reference, evaluate
+        self.step = jax.jit(lambda point, h: integrator.step(evaluate, metric, point, h, reference))
+        self.run = jax.jit(lambda point, h, n: jax.lax.fori_loop(0, n, lambda _, p: self.step(p, h)[0], point))
 
     def point(self, position=(0.3, -0.4, 1.1), momentum=(0.5, -1.0, 0.2)):
         position = jnp.asarray(position)
-        log_density, gradient = evaluate(position)
-        return Point(position, jnp.asarray(momentum), self.metric.transpose_matvec(gradient), log_density)
+        log_density, gradient = self.evaluate(position)
+        white = None if self.reference is None else self.reference.white(self.metric, position)
+        return Point(position, jnp.asarray(momentum), self.metric.transpose_matvec(gradient), log_density, white)
 
 
-@pytest.fixture(params=[(i, m) for i in INTEGRATORS for m in METRICS], ids=str)
+@pytest.fixture(params=[(i, m, r) for i in INTEGRATORS for m in METRICS for r in REFERENCES], ids=str)
 def flow(request):
+    integrator, metric, reference = request.param
     with double():
-        yield Flow(INTEGRATORS[request.param[0]], METRICS[request.param[1]])
+        yield Flow(INTEGRATORS[integrator], METRICS[metric], REFERENCES[reference])
 
 
 def energy(point):
@@ -79,6 +85,31 @@ def test_the_point_carries_what_belongs_to_it(flow):
     np.testing.assert_allclose(seen, gradient, rtol=1e-12)
     np.testing.assert_allclose(end.force, flow.metric.transpose_matvec(gradient), rtol=1e-12)
     np.testing.assert_allclose(end.log_density, log_density, rtol=1e-12)
+
+
+@pytest.mark.parametrize("metric", list(METRICS))
+def test_where_nothing_rotates_it_is_the_plain_one(metric):
+    with double():
+        plain, straight = (Flow(SPLIT, METRICS[metric], REFERENCES[name]) for name in ("", "none rotates"))
+        ends = plain.run(plain.point(), 0.3, 7), straight.run(straight.point(), 0.3, 7)
+    np.testing.assert_allclose(ends[0].position, ends[1].position, rtol=1e-12)
+    np.testing.assert_allclose(ends[0].momentum, ends[1].momentum, rtol=1e-12)
+
+
+@pytest.mark.parametrize("step_size", [0.1, 1.0, np.pi / 2])
+def test_of_a_gaussian_it_solves_the_equations(step_size):
+    """q(t) = q cos t + r sin t, by steps of any size, in the coordinates of the Gaussian's own scale."""
+    metric = METRICS["dense"]
+    reference = Reference(CENTRE, np.ones(3), np.asarray(np.inf), np.bool_(True))
+    with double():
+        solve = jnp.linalg.inv(metric.lower)
+        gaussian = jax.value_and_grad(lambda u: -0.5 * jnp.sum(jnp.square(solve @ (u - CENTRE))))
+        flow = Flow(SPLIT, metric, reference, gaussian)
+        start = flow.point()
+        end, t = flow.run(start, step_size, 5), 5 * step_size
+        np.testing.assert_allclose(end.white, start.white * np.cos(t) + start.momentum * np.sin(t), atol=1e-12)
+        np.testing.assert_allclose(end.position, CENTRE + metric.lower @ end.white, atol=1e-12)
+        assert float(energy(end)) == pytest.approx(float(energy(start)), abs=1e-12)
 
 
 def test_two_stages_err_less_at_equal_cost():

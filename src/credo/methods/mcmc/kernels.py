@@ -16,7 +16,7 @@ from credo.methods.mcmc.chees import chees
 from credo.methods.mcmc.elliptical_slice import elliptical_slice
 from credo.methods.mcmc.hmc import hmc
 from credo.methods.mcmc.independence import independence
-from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR, Integrator
+from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR, SPLIT, Integrator, Reference
 from credo.methods.mcmc.mala import mala
 from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric, DiagonalMetric, LowRankMetric
 from credo.methods.mcmc.nuts import nuts
@@ -27,11 +27,13 @@ from credo.methods.mcmc.slice import slice_sampling
 __all__ = [
     "LEAPFROG",
     "MINIMUM_ERROR",
+    "SPLIT",
     "AutomaticMetric",
     "DenseMetric",
     "DiagonalMetric",
     "Integrator",
     "LowRankMetric",
+    "Reference",
     "chees",
     "elliptical_slice",
     "hmc",

@@ -76,7 +76,7 @@ class DenseMetric:
     prior_draws: float = 10.0
 
     def initial(self, gradients) -> Dense:
-        return Dense(np.diag(DiagonalMetric().initial(gradients).scale))
+        return Dense(np.diag(np.asarray(DiagonalMetric().initial(gradients).scale))).with_inverse()
 
     def estimate(self, positions, gradients, previous) -> ScaleOperator:
         """The covariances are shrunk to the diagonal estimate while draws are few."""
@@ -95,7 +95,7 @@ class DenseMetric:
             return previous
         try:
             white = a if b is None else geometric_mean_with_inverse(a, b)
-            return Dense.from_covariance(scale[:, None] * white * scale)
+            return Dense.from_covariance(scale[:, None] * white * scale).with_inverse()
         except CredoError:  # chains trapped where gradients are astronomical: not positive definite, for rounding
             return previous
 
@@ -207,7 +207,7 @@ def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
 def _weight(num_draws: int, prior_draws: float) -> float:
     """Of a covariance beside the identity: nearly one as soon as draws span the space, where the estimate is exact for
     a Gaussian, and what is added to its smallest eigenvalues would be the largest error left."""
-    return 1 - (prior_draws / (num_draws + prior_draws)) ** 3
+    return 1 - (prior_draws / (num_draws + prior_draws)) ** 6
 
 
 def _leading(x: Float[np.ndarray, "draw dim"], rank: int) -> Float[np.ndarray, "dim rank"]:

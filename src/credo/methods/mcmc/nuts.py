@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
-from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point
+from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference
 from credo.methods.mcmc.noise import start_of_transition
 from credo.native import value_and_gradient
 from credo.tree import where
@@ -97,11 +97,12 @@ def nuts(
     max_depth: int = 10,
     depth_limit: Int[Array, ""] | None = None,
     integrator: Integrator = LEAPFROG,
+    reference: Reference | None = None,
 ) -> Algorithm:
     """NUTS on ``target`` (positions in R^dim). ``metric``: S, whose S Sᵀ resembles the covariance; identity if None.
 
     ``max_depth``: at most 2^max_depth leaves; ``depth_limit``: the same as an argument of the compiled program, where
-    it is smaller for a while.
+    it is smaller for a while. ``reference``: the Gaussian whose paths are solved exactly, if any.
     """
     target = target.flat()
     evaluate = value_and_gradient(target.log_density)
@@ -118,7 +119,9 @@ def nuts(
         momentum, choices = start_of_transition(key, dim, (1 + max_depth,), dtype)
         rows = jnp.zeros((max_depth + 1, dim), dtype)
         zero, false, none = jnp.zeros((), dtype), jnp.bool_(False), jnp.int32(0)
-        point = Point(state.position, momentum, scale_of(state).transpose_matvec(state.gradient), state.log_density)
+        scale = scale_of(state)
+        white = None if reference is None else reference.white(scale, state.position)
+        point = Point(state.position, momentum, scale.transpose_matvec(state.gradient), state.log_density, white)
         return Trajectory(
             ends=jax.tree.map(lambda v: jnp.stack([v, v]), point),
             proposal=state, weight=zero + 1, num_doublings=none, sum_acceptance=zero, num_leaves=none,
@@ -151,9 +154,9 @@ def nuts(
         """One leaf more."""
         dtype = t.weight.dtype
         bounds = (-700.0, 500.0) if dtype == jnp.float64 else (-80.0, 50.0)  # no weight is 0, and no sum overflows
-        old = Point(*(_at(end, t.side) for end in t.ends))
+        old = jax.tree.map(lambda end: _at(end, t.side), t.ends)
         signed = step_size * jnp.where(t.side == 1, 1, -1).astype(dtype)
-        new, gradient = integrator.step(evaluate, scale_of(t.proposal), old, signed)
+        new, gradient = integrator.step(evaluate, scale_of(t.proposal), old, signed, reference)
         log_weight = t.energy + new.log_density - 0.5 * jnp.sum(new.momentum * new.momentum)
         is_divergent = ~(log_weight > -MAX_ENERGY_ERROR)  # NaN is one too
         weight = jnp.exp(jnp.clip(log_weight, *bounds))
@@ -204,6 +207,7 @@ def nuts(
 
     def is_done(t: Trajectory):
         limit = max_depth if depth_limit is None else depth_limit
+        limit = limit if reference is None else jnp.minimum(limit, reference.max_depth(step_size))
         return (t.leaf < 0) & ((t.num_doublings >= limit) | t.is_turning | t.is_discarded)
 
     def end(t: Trajectory) -> tuple[State, Info]:

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float
 
 from credo.algorithm import Algorithm, Phase, Stages
 from credo.linalg.blas import ONE_THREAD
-from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.metric import MetricEstimator
+from credo.methods.mcmc.reference import reference_of
 from credo.methods.mcmc.stays import Stays
 from credo.tree import where
 
@@ -48,8 +48,12 @@ class Tuning(NamedTuple):
     metric: Any  # a ScaleOperator, or None for a kernel that has none
     target_acceptance: Float[Array, ""]
     is_adapting: Bool[Array, ""]
-    given: dict[str, Any] = {}  # arguments of the kernel that no warm-up changes
+    given: dict[str, Any] = {}  # further arguments of the kernel
     stays: Stays | None = None  # where chains were
+
+    @property
+    def longest_step(self):
+        return self.given["reference"].longest if "reference" in self.given else np.inf
 
 
 class State(NamedTuple):
@@ -95,7 +99,7 @@ class Adaptive:
         def adapt(before, new, info):
             if before is None:
                 return State(new, None), info
-            adapted = update(before, info.acceptance, tuning.target_acceptance)
+            adapted = update(before, info.acceptance, tuning.target_acceptance, tuning.longest_step)
             return State(new, where(tuning.is_adapting, adapted, before)), info
 
         def step(key, state: State):
@@ -129,11 +133,12 @@ def restart(step_size) -> DualAveraging:
     return DualAveraging(log_step, zero, zero, zero, log_step)
 
 
-def update(da: DualAveraging, acceptance, target_acceptance) -> DualAveraging:
+def update(da: DualAveraging, acceptance, target_acceptance, longest_step=np.inf) -> DualAveraging:
+    """After a step of this ``acceptance``; no step is longer than ``longest_step``."""
     t = da.count + 1
     eta = 1 / (t + T_0)
     error = (1 - eta) * da.error + eta * (target_acceptance - acceptance)
-    log_step = da.centre - jnp.sqrt(t) / GAMMA * error
+    log_step = jnp.minimum(da.centre - jnp.sqrt(t) / GAMMA * error, jnp.log(longest_step))
     weight = jnp.exp(-KAPPA * jnp.log(t))
     return DualAveraging(log_step, weight * log_step + (1 - weight) * da.log_average, error, t, da.centre)
 
@@ -171,10 +176,15 @@ def warmup_phases(
             kept = {name: values[~is_behind(info.energy, kept["position"].shape[-1])] for name, values in kept.items()}
         with ONE_THREAD:
             found = metric.estimate(kept["position"], kept.get("gradient"), tuning.metric)
-        return tuning._replace(metric=like_old(found, tuning.metric)), _restart_all(states)
+            given = tuning.given
+            if "reference" in given:
+                reference = reference_of(kept["position"], kept["gradient"], found)
+                given = given | {"reference": like_old(reference, given["reference"])}
+        tuning = tuning._replace(metric=like_old(found, tuning.metric), given=given)
+        return tuning, _restart_all(states, tuning.longest_step)
 
     def end_warmup(records, tuning: Tuning, states: list[State]):
-        return tuning._replace(is_adapting=np.bool_(False)), _restart_all(states)
+        return tuning._replace(is_adapting=np.bool_(False)), _restart_all(states, tuning.longest_step)
 
     return [*(Phase("warmup", n, tuple(record), end_window) for n in growing), Phase("warmup", last, (), end_warmup)]
 
@@ -247,15 +257,16 @@ def _is_above(energy: Float[np.ndarray, " chain"], dim: int, num_sds: float) -> 
     return energy > np.min(energy) + num_sds * (1 + np.sqrt(dim))
 
 
-def _restart_all(states: list[State]) -> list[State]:
+def _restart_all(states: list[State], longest_step) -> list[State]:
     """The chains go on with the geometric mean of their step sizes, where they have one."""
     if states[0].step is None:
         return states
     average = np.mean([state.step.log_average for state in states], dtype=np.float64)
     dtype = states[0].step.log_average.dtype
-    return [state._replace(step=restart(np.exp(average).astype(dtype))) for state in states]
+    step_size = np.minimum(np.exp(average), longest_step).astype(dtype)
+    return [state._replace(step=restart(step_size)) for state in states]
 
 
-def like_old(metric: ScaleOperator, old: ScaleOperator) -> ScaleOperator:
-    """``metric``, estimated in float64, in the precision of the run."""
-    return jax.tree.map(lambda new, before: np.asarray(new, before.dtype), metric, old)
+def like_old(new, old):
+    """A metric or a reference, estimated in float64, in the precision of the run."""
+    return jax.tree.map(lambda new, before: np.asarray(new, before.dtype), new, old)

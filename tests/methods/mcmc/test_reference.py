@@ -1,0 +1,131 @@
+"""The Gaussian round which NUTS moves is found where there is one, and not looked for where tails are others'."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
+from credo.linalg.lowrank import LowRank
+from credo.methods.mcmc.metric import AutomaticMetric, LowRankMetric
+from credo.methods.mcmc.reference import _products, reference_of
+from credo.methods.mcmc.switched import Switched
+
+CHAINS, DRAWS = 4, 300
+RNG = np.random.default_rng(3)
+LOWER = np.tril(RNG.normal(size=(4, 4))) + 3 * np.eye(4)
+VECTORS = np.linalg.qr(RNG.normal(size=(4, 2)))[0]
+METRICS = {
+    "diagonal": Diagonal(np.array([0.5, 2.0, 1.0, 3.0])),
+    "dense": Dense(LOWER).with_inverse(),
+    "low rank": LowRank.from_eigen(np.array([0.5, 2.0, 1.0, 3.0]), VECTORS, np.array([4.0, 0.3])),
+}
+METRICS["switched"] = Switched(METRICS["diagonal"], METRICS["dense"], np.bool_(True))
+# sample, and the derivative of the log density
+LAWS = {
+    "normal": (lambda size: RNG.normal(size=size), lambda x: -x),
+    "t": (
+        lambda size: RNG.standard_t(3, size),
+        lambda x: -4 * x / (3 + x**2),
+    ),
+    "flat top": (lambda size: stats.gennorm(8).rvs(size, random_state=RNG), lambda x: -8 * np.sign(x) * np.abs(x) ** 7),
+}
+
+
+def windows(*laws):
+    """Draws and gradients of independent coordinates."""
+    columns = [LAWS[law][0]((CHAINS, DRAWS)) for law in laws]
+    return np.stack(columns, axis=-1), np.stack(
+        [LAWS[law][1](x) for law, x in zip(laws, columns, strict=True)], axis=-1
+    )
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_products_are_those_of_the_metric(name):
+    metric, rows = METRICS[name], RNG.normal(size=(3, 4))
+    products = _products(metric)
+    for product in ("matvec", "transpose_matvec", "solve"):
+        expected = np.stack([getattr(metric, product)(row) for row in rows])
+        np.testing.assert_allclose(getattr(products, product)(rows), expected, rtol=1e-5)  # JAX's are in float32
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_of_a_gaussian_the_centre_is_exact_however_few_the_draws(name):
+    metric, mean = METRICS[name], np.array([1.0, -2.0, 30.0, 0.0])
+    scale = np.asarray(_products(metric).matvec(np.eye(4))).T  # S, a column for each unit vector
+    white = RNG.normal(size=(2, 30, 4))
+    positions, gradients = mean + white @ scale.T, -white @ np.linalg.inv(scale)
+    found = reference_of(positions, gradients, metric)
+    np.testing.assert_allclose(found.centre, mean, atol=1e-12)
+    assert found.is_whole
+    assert np.all(found.rotates == 1)
+    assert found.longest == pytest.approx(np.pi / 2)
+
+
+@pytest.mark.parametrize("law", ["t", "flat top"])
+def test_tails_that_are_no_gaussians_do_not_rotate(law):
+    positions, gradients = windows(*["normal"] * 30, law)
+    scale = np.append(np.ones(30), np.sqrt(positions[..., -1].std() / gradients[..., -1].std()))
+    found = reference_of(positions, gradients, Diagonal(scale))
+    np.testing.assert_array_equal(found.rotates, np.append(np.ones(30), 0))
+    assert not found.is_whole
+    assert found.longest == pytest.approx(np.pi / 3)
+
+
+def test_nothing_rotates_where_it_would_not_pay():
+    positions, gradients = windows("normal", "t")
+    found = reference_of(positions, gradients, Diagonal(np.ones(2)))
+    assert np.all(found.rotates == 0)
+    assert found.longest == np.inf
+
+
+def test_what_is_not_finite_does_not_rotate():
+    positions, gradients = windows(*["normal"] * 12)
+    gradients[0, 0, 3] = np.nan
+    positions[1, 2, 5] = np.inf
+    found = reference_of(positions, gradients, Diagonal(np.ones(12)))
+    assert np.all(np.isfinite(found.centre))
+    assert not np.any(found.rotates[[3, 5]])
+
+
+def test_few_draws_say_nothing():
+    positions, gradients = windows(*["normal"] * 3)
+    assert reference_of(positions[:, :10], gradients[:, :10], Diagonal(np.ones(3))).longest == np.inf
+
+
+def test_a_gaussian_posterior_takes_one_gradient_a_draw():
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda p, x: dist.Normal(x @ p["w"], 0.5))
+    x = RNG.normal(size=(40, 3)) @ np.array([[1.0, 0.9, 0.0], [0.0, 0.4, 0.0], [0.3, 0.0, 2.0]])
+    target = model.given(x, RNG.normal(size=40))
+    split = credo.fit(target, credo.NUTS(num_draws=500), key=0)
+    plain = credo.fit(target, credo.NUTS(num_draws=500, integrator=credo.mcmc.LEAPFROG), key=0)
+    assert split.info["num_gradients_useful"] == 4 * 500
+    assert plain.info["num_gradients_useful"] > 2 * 4 * 500
+    assert split.verdict.status == "pass"
+    assert split.verdict.figures["min_ess_bulk"] > 1_000
+    exact = credo.fit(target, credo.Exact(), key=0)
+    for fit in (split, plain):
+        error = fit.summary()["mcse_mean"].to_numpy()
+        assert np.all(np.abs(fit.mean()["w"] - exact.mean()["w"]) < 4.5 * error)
+        np.testing.assert_allclose(fit.sd()["w"], exact.sd()["w"], rtol=0.12)
+
+
+def test_a_funnel_is_not_taken_for_a_gaussian():
+    model = credo.Model(
+        {"v": dist.Normal(0.0, 1.5), "x": lambda v: dist.Normal(0.0, np.e ** (v / 2)).expand([5])},
+        lambda p, x: dist.Normal(p["x"].sum(), 10.0).expand([1]),
+    )
+    fit = credo.fit(model.given(y=np.zeros(1)), credo.NUTS(metric=LowRankMetric()), key=1)
+    plain = credo.fit(
+        model.given(y=np.zeros(1)), credo.NUTS(metric=LowRankMetric(), integrator=credo.mcmc.LEAPFROG), key=1
+    )
+    assert fit.info["step_size"] == pytest.approx(plain.info["step_size"], rel=0.5)
+
+
+def test_the_dense_metric_solves_by_its_inverse():
+    positions, gradients = windows(*["normal"] * 3)
+    estimator = AutomaticMetric()
+    metric = estimator.estimate(positions, gradients, estimator.initial(gradients[:, 0]))
+    np.testing.assert_allclose(metric.rich.inverse @ metric.rich.lower, np.eye(3), atol=1e-12)
