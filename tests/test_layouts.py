@@ -182,5 +182,5 @@ def test_the_bar_moves_and_says_how_it_goes(monkeypatch, capsys):
     monkeypatch.setattr("credo.progress._describe", lambda *a: said.append((_describe(*a), sum(a[1]))) or said[-1][0])
     method = credo.NUTS(chains=8, num_warmup=50, num_draws=3_000)
     credo.fit(TARGETS["gaussian"]().target, method, key=2, layout="vectorized")
-    in_sampling = [done for text, done in said if text.startswith("sampling, step size 0.") and "0 divergences" in text]
+    in_sampling = [done for text, done in said if text.startswith("sampling, step size 1.") and "0 divergences" in text]
     assert len(set(in_sampling)) >= 3

@@ -70,6 +70,8 @@ def fit(
     if isinstance(method, type) or not hasattr(method, "fit"):
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
     check_settings(method)
+    if target.dim == 0:
+        raise CredoError("The model has no parameter, so there is nothing to infer: give it a prior, or a latent site.")
     _check_discrete(target, method)
     _check_source(target, method)
     if precision not in (None, "float64", "float32"):

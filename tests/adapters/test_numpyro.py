@@ -13,6 +13,7 @@ from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 from numpyro.infer.util import log_density, potential_energy
 from scipy import stats
 
+import credo
 from credo.adapters import from_numpyro
 from credo.precision import double, to_numpy
 from credo.status import CredoError
@@ -448,6 +449,20 @@ def two_inputs(x, z, y=None):
     numpyro.sample("obs", dist.Normal(a * x + z, 1), obs=y)
 
 
+def asks_for_a_latent(y):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.sample("obs", dist.Normal(a if a > 0 else -a, 1), obs=y)
+
+
+def name_twice(y):
+    a, b = (numpyro.sample("a", dist.Normal(0, 1)) for _ in range(2))
+    numpyro.sample("obs", dist.Normal(a + b, 1), obs=y)
+
+
+def nothing_latent(y):
+    numpyro.sample("obs", dist.Normal(0, 1), obs=y)
+
+
 def predict(fn, *arguments):
     with double():
         from_numpyro(fn, *arguments).given().likelihood_distribution({"a": 1.0}, Y)
@@ -467,6 +482,9 @@ def predict(fn, *arguments):
         (lambda: predict(only_with_y, Y, Y), "Without y the NumPyro model has no site 'obs'"),
         (lambda: predict(two_inputs, Y, Y, Y), "no single input: give new ones as a dict"),
         (lambda: predict(factors, Y), "no likelihood to predict with"),
+        (lambda: from_numpyro(asks_for_a_latent, Y), r"value of a latent site.*test_numpyro.py.*jnp.where"),
+        (lambda: from_numpyro(name_twice, Y), "site's name twice.*`a`.*a name of its own"),
+        (lambda: credo.fit(from_numpyro(nothing_latent, Y).given(), credo.NUTS(), key=0), "there is nothing to infer"),
     ],
 )
 def test_refused(request_, sentence):

@@ -132,7 +132,15 @@ class Program(eqx.Module):
             return value(site["name"], distribution_of(site), site["infer"].get("_scan_current_index"))
 
         with LOCK, handlers.trace() as sites, handlers.substitute(substitute_fn=substitute):
-            self.call(new, without)
+            try:
+                self.call(new, without)
+            except AssertionError as error:
+                if "unique names" not in str(error):
+                    raise
+                raise CredoError(
+                    f"The NumPyro model uses a site's name twice ({error}): give each sample, deterministic and plate "
+                    "statement a name of its own."
+                ) from error
         return dict(sites), list(asked)
 
 

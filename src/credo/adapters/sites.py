@@ -160,15 +160,34 @@ def _settled(fn: Callable, arguments: dict[str, Any]) -> Program:
     for place in program.places:
         if _is_traceable(Program(fn, arguments, lambda i, place=place: i in {*traced, place})):
             traced.add(place)
-    return Program(fn, arguments, lambda i: i in traced)
+    program = Program(fn, arguments, lambda i: i in traced)
+    error = _untraceable(program)
+    if error is not None:
+        raise CredoError(
+            "The NumPyro model's Python code asks for the value of a latent site, or of what is computed from one "
+            f"({_place(error)}): a compiled program has none yet. Write jnp.where, or lax.cond, in place of if, and "
+            "keep sizes and ranges to the data."
+        ) from error
+    return program
 
 
 def _is_traceable(program: Program) -> bool:
+    return _untraceable(program) is None
+
+
+def _untraceable(program: Program) -> Exception | None:
+    """What JAX says where Python code reads the value of something traced."""
     try:
         jax.eval_shape(lambda p: p.run(first_value) and None, program)
-    except NEEDS_VALUES:
-        return False
-    return True
+    except NEEDS_VALUES as error:
+        return error
+    return None
+
+
+def _place(error: Exception) -> str:
+    """The line of the model, as JAX names it, or else what it says first."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line.startswith("from line ")), lines[0] if lines else type(error).__name__)
 
 
 def _look(program: Program) -> tuple[Sites, dict[str, tuple[int, ...]]]:

@@ -50,6 +50,11 @@ def _read_csv(path: Path):
             frame = pd.read_csv(path, decimal=",", **options)
     except CredoError:
         raise
+    except UnicodeError as error:
+        raise CredoError(
+            f"{path.name} cannot be read as CSV: it is not text in UTF-8 ({error}). Save it in UTF-8, or read it "
+            f"yourself, as in pandas.read_csv({path.name!r}, encoding='latin-1'), and give the DataFrame."
+        ) from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, OSError, ValueError, csv.Error) as error:
         raise _unreadable(path, str(error)) from error
     return frame.rename(columns=lambda name: str(name).strip())

@@ -10,7 +10,7 @@ from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.methods.mcmc.metric import AutomaticMetric, LowRankMetric
-from credo.methods.mcmc.reference import _products, reference_of
+from credo.methods.mcmc.reference import LONGEST, LONGEST_OF_TURNS, _products, reference_of
 from credo.methods.mcmc.switched import Switched
 
 CHAINS, DRAWS = 4, 300
@@ -61,7 +61,7 @@ def test_of_a_gaussian_the_centre_is_exact_however_few_the_draws(name):
     np.testing.assert_allclose(found.centre, mean, atol=1e-12)
     assert found.is_whole
     assert np.all(found.rotates == 1)
-    assert found.longest == pytest.approx(np.pi / 2)
+    assert found.longest == LONGEST
 
 
 @pytest.mark.parametrize("law", ["t", "flat top"])
@@ -71,7 +71,7 @@ def test_tails_that_are_no_gaussians_do_not_rotate(law):
     found = reference_of(positions, gradients, Diagonal(scale))
     np.testing.assert_array_equal(found.rotates, np.append(np.ones(30), 0))
     assert not found.is_whole
-    assert found.longest == pytest.approx(np.pi / 3)
+    assert found.longest == LONGEST_OF_TURNS
 
 
 def test_nothing_rotates_where_it_would_not_pay():

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from credo.linalg.operator import ScaleOperator
+from credo.linalg.operator import ScaleOperator, Stored
 
 
 class Point(NamedTuple):
@@ -42,10 +43,10 @@ class Reference(NamedTuple):
     ``is_whole``: the target is nearly this Gaussian in all of its coordinates.
     """
 
-    centre: Float[Array, " dim"]
-    rotates: Float[Array, " dim"]  # the diagonal of J: ones and zeros
-    longest: Float[Array, ""]
-    is_whole: Bool[Array, ""]
+    centre: Float[Stored, " dim"]
+    rotates: Float[Stored, " dim"]  # the diagonal of J: ones and zeros
+    longest: Float[Stored, ""]
+    is_whole: Bool[Stored | np.bool, ""]
 
     def max_depth(self, step_size) -> Int[Array, ""]:
         """Doublings of a trajectory that moves by a quarter of a circle on average, ½ 2^depth steps; many elsewhere.

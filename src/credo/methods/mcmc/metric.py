@@ -27,6 +27,7 @@ from credo.status import CredoError
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
+NEARLY_GAUSSIAN = 0.05  # share of the gradients that a Gaussian does not explain
 
 
 @runtime_checkable
@@ -82,20 +83,18 @@ class DenseMetric:
         """The covariances are shrunk to the diagonal estimate while draws are few."""
         # a scale that balances draws and gradients, so that shrinking either to it means the same
         scale = np.asarray(DiagonalMetric(self.prior_draws, np.inf).estimate(positions, gradients, previous).scale)
-        dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
-        weight = _weight(num_draws, self.prior_draws + dim)
-
-        def covariance(x):
-            deviations = (x - x.mean(axis=1, keepdims=True)).reshape(-1, dim)
-            return weight * (deviations.T @ deviations) / max(num_draws, 1) + (1 - weight) * np.eye(dim)
-
-        a = covariance(positions / scale)
-        b = None if gradients is None else covariance(gradients * scale)
-        if not (np.all(np.isfinite(a)) and (b is None or np.all(np.isfinite(b)))):
+        sides = [positions / scale] if gradients is None else [positions / scale, gradients * scale]
+        sides = [(x - x.mean(axis=1, keepdims=True)).reshape(-1, scale.size) for x in sides]
+        if not all(np.all(np.isfinite(x)) for x in sides):
             return previous
+        num_draws = positions.shape[0] * (positions.shape[1] - 1)
+        weight = _weight(num_draws, self.prior_draws + scale.size)
         try:
-            white = a if b is None else geometric_mean_with_inverse(a, b)
-            return Dense.from_covariance(scale[:, None] * white * scale).with_inverse()
+            white = _whitening(weight, num_draws, *sides)
+            if len(sides) == 2 and num_draws > scale.size:
+                exact = _whitening(1 - (1 - weight) ** 2, num_draws, *sides)
+                white = exact if _is_gaussian(exact, *sides) else white
+            return Dense(scale[:, None] * white.lower).with_inverse()
         except CredoError:  # chains trapped where gradients are astronomical: not positive definite, for rounding
             return previous
 
@@ -204,10 +203,26 @@ def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
     raise TypeError(f"no metric that warm-up adapts: {type(metric).__name__}")
 
 
+def _whitening(weight: float, num_draws: int, u, g=None) -> Dense:
+    """A # B⁻¹, or A, of deviations (draw, dim): covariances with ``weight`` beside the identity."""
+
+    def covariance(x):
+        return weight * _gram(x) / max(num_draws, 1) + (1 - weight) * np.eye(x.shape[1])
+
+    a = covariance(u)
+    return Dense.from_covariance(a if g is None else geometric_mean_with_inverse(a, covariance(g)))
+
+
+def _is_gaussian(metric: Dense, u, g) -> bool:
+    """Whether the gradients, f in white coordinates q, are nearly those of the Gaussian: f = −q."""
+    q, f = u @ np.linalg.inv(metric.lower).T, g @ metric.lower
+    return bool(np.sum((q + f) ** 2) < NEARLY_GAUSSIAN * np.sum(f**2))
+
+
 def _weight(num_draws: int, prior_draws: float) -> float:
     """Of a covariance beside the identity: nearly one as soon as draws span the space, where the estimate is exact for
     a Gaussian, and what is added to its smallest eigenvalues would be the largest error left."""
-    return 1 - (prior_draws / (num_draws + prior_draws)) ** 6
+    return 1 - (prior_draws / (num_draws + prior_draws)) ** 3
 
 
 def _leading(x: Float[np.ndarray, "draw dim"], rank: int) -> Float[np.ndarray, "dim rank"]:

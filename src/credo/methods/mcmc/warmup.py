@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 from credo.algorithm import Algorithm, Phase, Stages
 from credo.linalg.blas import ONE_THREAD
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.reference import reference_of
+from credo.methods.mcmc.reference import reference_of, straight
 from credo.methods.mcmc.stays import Stays
 from credo.tree import where
 
@@ -171,15 +171,16 @@ def warmup_phases(
 
     def end_window(records, tuning: Tuning, states: list[State]):
         assert metric is not None
-        kept, info = records
+        (kept, info), given = records, tuning.given
+        dim, is_late = kept["position"].shape[-1], False
         if hasattr(info, "energy"):
-            kept = {name: values[~is_behind(info.energy, kept["position"].shape[-1])] for name, values in kept.items()}
+            is_late = is_behind(info.energy, dim, WAIT_SDS).any()
+            kept = {name: values[~is_behind(info.energy, dim)] for name, values in kept.items()}
         with ONE_THREAD:
             found = metric.estimate(kept["position"], kept.get("gradient"), tuning.metric)
-            given = tuning.given
-            if "reference" in given:
-                reference = reference_of(kept["position"], kept["gradient"], found)
-                given = given | {"reference": like_old(reference, given["reference"])}
+            if "reference" in given:  # round which a chain that is not there yet would turn, and stay away
+                seen = straight(dim) if is_late else reference_of(kept["position"], kept["gradient"], found)
+                given = given | {"reference": like_old(seen, given["reference"])}
         tuning = tuning._replace(metric=like_old(found, tuning.metric), given=given)
         return tuning, _restart_all(states, tuning.longest_step)
 
@@ -244,9 +245,9 @@ def depth_limit(window: int, num_windows: int, max_depth: int) -> dict[str, Any]
     return {"depth_limit": np.int32(min(FIRST_DEPTHS[window], max_depth) if is_early else max_depth)}
 
 
-def is_behind(energy: Float[np.ndarray, "chain step"], dim: int) -> Bool[np.ndarray, " chain"]:
+def is_behind(energy: Float[np.ndarray, "chain step"], dim: int, num_sds=FAR_SDS) -> Bool[np.ndarray, " chain"]:
     """Which chains are still on their way while another is there: their scales are not those of the target."""
-    return _is_above(np.median(np.where(np.isfinite(energy), energy, np.inf), axis=1), dim, FAR_SDS)
+    return _is_above(np.median(np.where(np.isfinite(energy), energy, np.inf), axis=1), dim, num_sds)
 
 
 def _is_above(energy: Float[np.ndarray, " chain"], dim: int, num_sds: float) -> Bool[np.ndarray, " chain"]:
