@@ -16,8 +16,8 @@ INTEGRATORS = {"leapfrog": LEAPFROG, "minimum error": MINIMUM_ERROR}
 CENTRE = np.array([0.2, 0.5, -0.3])
 REFERENCES = {
     "": None,
-    "some rotate": Reference(CENTRE, np.array([1.0, 0.0, 1.0]), np.asarray(np.inf), np.bool_(False)),
-    "none rotates": Reference(CENTRE, np.zeros(3), np.asarray(np.inf), np.bool_(False)),
+    "rotating": Reference(CENTRE, np.bool_(True), np.asarray(np.inf), np.bool_(False)),
+    "straight": Reference(CENTRE, np.bool_(False), np.asarray(np.inf), np.bool_(False)),
 }
 METRICS = {
     "diagonal": Diagonal(np.array([0.7, 1.3, 1.0])),
@@ -90,7 +90,7 @@ def test_the_point_carries_what_belongs_to_it(flow):
 @pytest.mark.parametrize("metric", list(METRICS))
 def test_where_nothing_rotates_it_is_the_plain_one(metric):
     with double():
-        plain, straight = (Flow(SPLIT, METRICS[metric], REFERENCES[name]) for name in ("", "none rotates"))
+        plain, straight = (Flow(SPLIT, METRICS[metric], REFERENCES[name]) for name in ("", "straight"))
         ends = plain.run(plain.point(), 0.3, 7), straight.run(straight.point(), 0.3, 7)
     np.testing.assert_allclose(ends[0].position, ends[1].position, rtol=1e-12)
     np.testing.assert_allclose(ends[0].momentum, ends[1].momentum, rtol=1e-12)
@@ -100,7 +100,7 @@ def test_where_nothing_rotates_it_is_the_plain_one(metric):
 def test_of_a_gaussian_it_solves_the_equations(step_size):
     """q(t) = q cos t + r sin t, by steps of any size, in the coordinates of the Gaussian's own scale."""
     metric = METRICS["dense"]
-    reference = Reference(CENTRE, np.ones(3), np.asarray(np.inf), np.bool_(True))
+    reference = Reference(CENTRE, np.bool_(True), np.asarray(np.inf), np.bool_(True))
     with double():
         solve = jnp.linalg.inv(metric.lower)
         gaussian = jax.value_and_grad(lambda u: -0.5 * jnp.sum(jnp.square(solve @ (u - CENTRE))))

@@ -34,22 +34,22 @@ STATISTICS = (
 )
 
 
-def near(centre, rotates, is_whole=False) -> dict:
+def near(*centre, is_whole=False) -> dict:
     """Settings of a kernel that is split round a Gaussian, none too near to the target."""
-    reference = Reference(np.array(centre), np.array(rotates), np.asarray(np.pi / 2), np.bool_(is_whole))
+    reference = Reference(np.array(centre), np.bool_(True), np.asarray(np.pi / 2), np.bool_(is_whole))
     return {"integrator": SPLIT, "reference": reference}
 
 
 CASES = {
-    "nuts, split": (gaussian, nuts, {"step_size": 0.9, **near([0.5, -0.2, 0.1], [1.0, 1.0, 0.0])}),
+    "nuts, split": (gaussian, nuts, {"step_size": 0.9, **near(0.5, -0.2, 0.1)}),
     "nuts, split, whole": (
         gaussian,
         nuts,
-        {"step_size": 1.5, "metric": Dense(LOWER).with_inverse(), **near([0.4, 0.9, -0.1], [1.0, 1.0, 1.0], True)},
+        {"step_size": 1.5, "metric": Dense(LOWER).with_inverse(), **near(0.4, 0.9, -0.1, is_whole=True)},
     ),
-    "nuts, split, skewed": (gumbel, nuts, {"step_size": 1.0, **near([0.6, 0.3], [1.0, 1.0])}),
-    "nuts, split, skewed, whole": (gumbel, nuts, {"step_size": 0.7, **near([0.6, 0.3], [1.0, 1.0], True)}),
-    "nuts, split, half line": (half_line, nuts, {"step_size": 0.7, **near([1.0], [1.0])}),
+    "nuts, split, skewed": (gumbel, nuts, {"step_size": 1.0, **near(0.6, 0.3)}),
+    "nuts, split, skewed, whole": (gumbel, nuts, {"step_size": 0.7, **near(0.6, 0.3, is_whole=True)}),
+    "nuts, split, half line": (half_line, nuts, {"step_size": 0.7, **near(1.0)}),
     "nuts": (gaussian, nuts, {"step_size": 0.6}),
     "nuts, small steps": (gaussian, nuts, {"step_size": 0.15}),
     "nuts, huge steps": (gaussian, nuts, {"step_size": 1.4}),

@@ -9,7 +9,7 @@ import credo
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
-from credo.methods.mcmc.metric import AutomaticMetric, LowRankMetric
+from credo.methods.mcmc.metric import AutomaticMetric
 from credo.methods.mcmc.reference import LONGEST, LONGEST_OF_TURNS, _products, reference_of
 from credo.methods.mcmc.switched import Switched
 
@@ -60,34 +60,36 @@ def test_of_a_gaussian_the_centre_is_exact_however_few_the_draws(name):
     found = reference_of(positions, gradients, metric)
     np.testing.assert_allclose(found.centre, mean, atol=1e-12)
     assert found.is_whole
-    assert np.all(found.rotates == 1)
+    assert found.rotates
     assert found.longest == LONGEST
 
 
 @pytest.mark.parametrize("law", ["t", "flat top"])
-def test_tails_that_are_no_gaussians_do_not_rotate(law):
+def test_other_tails_in_one_coordinate_do_not_rotate(law):
     positions, gradients = windows(*["normal"] * 30, law)
     scale = np.append(np.ones(30), np.sqrt(positions[..., -1].std() / gradients[..., -1].std()))
-    found = reference_of(positions, gradients, Diagonal(scale))
-    np.testing.assert_array_equal(found.rotates, np.append(np.ones(30), 0))
+    assert not reference_of(positions, gradients, Diagonal(scale)).rotates
+    found = reference_of(positions[..., :-1], gradients[..., :-1], Diagonal(scale[:-1]))
+    assert found.rotates
+    assert found.is_whole
+
+
+def test_a_wrong_scale_rotates_and_is_not_the_whole():
+    positions, gradients = windows(*["normal"] * 3)
+    found = reference_of(positions, gradients, Diagonal(np.array([1.0, 1.0, 1.2])))
+    assert found.rotates
     assert not found.is_whole
     assert found.longest == LONGEST_OF_TURNS
 
 
-def test_nothing_rotates_where_it_would_not_pay():
-    positions, gradients = windows("normal", "t")
-    found = reference_of(positions, gradients, Diagonal(np.ones(2)))
-    assert np.all(found.rotates == 0)
-    assert found.longest == np.inf
-
-
 def test_what_is_not_finite_does_not_rotate():
-    positions, gradients = windows(*["normal"] * 12)
-    gradients[0, 0, 3] = np.nan
-    positions[1, 2, 5] = np.inf
-    found = reference_of(positions, gradients, Diagonal(np.ones(12)))
-    assert np.all(np.isfinite(found.centre))
-    assert not np.any(found.rotates[[3, 5]])
+    for value in (np.nan, np.inf):
+        positions, gradients = windows(*["normal"] * 3)
+        assert reference_of(positions, gradients, Diagonal(np.ones(3))).rotates
+        gradients[0, 0, 1] = value
+        found = reference_of(positions, gradients, Diagonal(np.ones(3)))
+        assert not found.rotates
+        assert np.all(np.isfinite(found.centre))
 
 
 def test_few_draws_say_nothing():
@@ -112,16 +114,19 @@ def test_a_gaussian_posterior_takes_one_gradient_a_draw():
         np.testing.assert_allclose(fit.sd()["w"], exact.sd()["w"], rtol=0.12)
 
 
-def test_a_funnel_is_not_taken_for_a_gaussian():
+def test_scales_of_groups_in_non_centred_form_keep_the_leapfrog():
+    """Rotations let steps grow until the neck diverges: 12 keys, three of which were doubtful for it."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(40), 3)
+    y = rng.poisson(np.exp(0.5 + 0.3 * rng.normal(size=40)[group]))
     model = credo.Model(
-        {"v": dist.Normal(0.0, 1.5), "x": lambda v: dist.Normal(0.0, np.e ** (v / 2)).expand([5])},
-        lambda p, x: dist.Normal(p["x"].sum(), 10.0).expand([1]),
+        {"a": dist.Normal(0.0, 2.0), "tau": dist.HalfNormal(1.0), "z": dist.Normal(0.0, 1.0).expand([40])},
+        lambda p, x: dist.Poisson(np.e ** (p["a"] + p["tau"] * p["z"][x])),
     )
-    fit = credo.fit(model.given(y=np.zeros(1)), credo.NUTS(metric=LowRankMetric()), key=1)
-    plain = credo.fit(
-        model.given(y=np.zeros(1)), credo.NUTS(metric=LowRankMetric(), integrator=credo.mcmc.LEAPFROG), key=1
-    )
-    assert fit.info["step_size"] == pytest.approx(plain.info["step_size"], rel=0.5)
+    for key in (0, 1, 11):
+        fit = credo.fit(model.given(group, y), credo.NUTS(), key=key, progress=False)
+        assert fit.verdict.figures["num_divergences"] < 4
+        assert fit.verdict.status == "pass"
 
 
 def test_the_dense_metric_solves_by_its_inverse():

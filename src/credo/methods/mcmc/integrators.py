@@ -8,9 +8,8 @@ One place in the program evaluates the gradient, however many stages there are.
 
 *Split* integrators take the Gaussian part of the potential out of the kicks and into the drifts, where it is solved
 exactly (Shahbaba, Lan, Johnson & Neal 2014, section 2). In white coordinates q = S⁻¹(u − m) about a ``Reference`` of
-centre m, −log p(u) = ½ qᵀJ q + rest, where J has ones for the coordinates that rotate and zeros for the others:
-    kick  r ← r + b_i ε (Sᵀ∇log p(u) + J q)
-    drift (q, r) ← rotated by the angle a_i ε where J is 1; q ← q + a_i ε r where it is 0
+centre m, −log p(u) = ½ qᵀq + rest:
+    kick  r ← r + b_i ε (Sᵀ∇log p(u) + q)        drift  (q, r) ← rotated by the angle a_i ε
 What a step errs by is then of the rest alone: nothing for a Gaussian, whatever its dimension.
 """
 
@@ -37,16 +36,24 @@ class Point(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The Gaussian N(m, S Sᵀ) that split integrators solve exactly, and of which coordinates.
+    """The Gaussian N(m, S Sᵀ) round which split integrators rotate, if it ``rotates``.
 
-    ``longest``: a step size beyond which rotating coordinates have no use of a longer one; infinite where none rotates.
-    ``is_whole``: the target is nearly this Gaussian in all of its coordinates.
+    ``longest``: a step size of which rotations have no more use; infinite where nothing rotates. ``is_whole``: the
+    target is nearly this Gaussian.
     """
 
     centre: Float[Stored, " dim"]
-    rotates: Float[Stored, " dim"]  # the diagonal of J: ones and zeros
+    rotates: Bool[Stored | np.bool, ""]
     longest: Float[Stored, ""]
     is_whole: Bool[Stored | np.bool, ""]
+
+    def white(self, metric: ScaleOperator, position) -> Float[Array, " dim"]:
+        return metric.solve(position - self.centre)
+
+    def drift(self, q, r, angle):
+        """(q, r) after ``angle``: a rotation, or a straight line."""
+        cosine, sine = jnp.where(self.rotates, jnp.cos(angle), 1), jnp.where(self.rotates, jnp.sin(angle), 0)
+        return cosine * q + jnp.where(self.rotates, sine, angle) * r, cosine * r - sine * q
 
     def max_depth(self, step_size) -> Int[Array, ""]:
         """Doublings of a trajectory that moves by a quarter of a circle on average, ½ 2^depth steps; many elsewhere.
@@ -55,14 +62,6 @@ class Reference(NamedTuple):
         """
         quarter = jnp.round(jnp.log2(jnp.pi / step_size)).astype(jnp.int32)
         return jnp.where(self.is_whole, jnp.maximum(quarter, 1), jnp.iinfo(jnp.int32).max)
-
-    def white(self, metric: ScaleOperator, position) -> Float[Array, " dim"]:
-        return metric.solve(position - self.centre)
-
-    def drift(self, q, r, angle):
-        """(q, r) after ``angle``: a rotation, or a straight line."""
-        cosine, sine = 1 - self.rotates * (1 - jnp.cos(angle)), self.rotates * jnp.sin(angle)
-        return cosine * q + (sine + (1 - self.rotates) * angle) * r, cosine * r - sine * q
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,9 @@ class Integrator:
         """
 
         def kick(point: Point, b) -> Point:
-            force = point.force if reference is None else point.force + reference.rotates * point.white
+            force = point.force
+            if reference is not None:
+                force = jnp.where(reference.rotates, force + point.white, force)
             return point._replace(momentum=point.momentum + b * step_size * force)
 
         def stage(point: Point, a, b):

@@ -1,10 +1,11 @@
 """The Gaussian round which a split integrator moves (integrators.py), from draws u and gradients of warm-up.
 
 In the white coordinates q = S⁻¹(u − m) of the metric a Gaussian target has the force f = Sᵀ∇log p(u) = −q. What is left
-of it, f + q, is all that a split step errs by. Coordinate j rotates where that is small over the draws,
-    Σ (f_j + q_j)² < 0.5 Σ q_j²        as it is not in a funnel, whose neck is narrow,
-    Σ q_j² (f_j + q_j)² < 0.3 Σ q_j⁴   nor in a tail lighter or heavier than a Gaussian's:
-there a rotation would lead astray, and the straight drift is the better one.
+of it, f + q, is all that a split step errs by. It rotates where that is small in each coordinate j over the draws,
+    Σ (f_j + q_j)² < 0.7 Σ q_j²        as it is not in a narrow neck,
+    Σ q_j² (f_j + q_j)² < 0.4 Σ q_j⁴   nor in a tail lighter or heavier than a Gaussian's.
+A coordinate that has one wants small steps for its own sake: those of the leapfrog, which all the others keep small,
+leave it a margin, and split ones do not (the scale of groups in non-centred form then diverges).
 The mean of f + q says how far m is from the mean: for a Gaussian without any noise of the draws.
 """
 
@@ -21,13 +22,11 @@ from credo.methods.mcmc.integrators import Reference
 from credo.methods.mcmc.metric import Chains
 from credo.methods.mcmc.switched import Switched
 
-FEW_DRAWS = 50
-MOST_LEFT = 0.5  # of Σ q²
-MOST_LEFT_FAR = 0.3  # of Σ q⁴; a t with 30 degrees of freedom has 0.01, with six 0.25, with four 0.5
-WHOLE = 0.01  # of either, in every coordinate, where a target is nearly Gaussian: a scale off by 10 %
-# Split steps are worth their while where what is left, that of coordinates that do not rotate counted in full, is this
-# part of the force: eight schools, at 0.15, diverges more often for longer steps, and gains nothing.
-WORTHWHILE = 0.13
+FEW_DRAWS, ENOUGH_DRAWS = 50, 2_000
+# Scales of groups in non-centred form, of eight schools too, have 0.7 to 1.4 of Σ q² and 0.6 to 0.9 of Σ q⁴; radon-like
+# intercepts 0.4 to 0.6 and 0.25; a t with 30 degrees of freedom 0.01 of both, with six 0.2, with four 0.4.
+MOST_LEFT, MOST_LEFT_FAR = 0.7, 0.4
+WHOLE = 0.01  # of either, where a target is nearly Gaussian: a scale off by 10 %
 # Steps: a quarter of a circle gives a Gaussian an independent draw by one gradient; elsewhere NUTS turns after half of
 # one, which three steps are.
 LONGEST, LONGEST_OF_TURNS = 1.8, np.pi / 3
@@ -37,13 +36,13 @@ Rows = Float[np.ndarray, "*draw dim"]
 
 def straight(dim: int) -> Reference:
     """Nothing rotates."""
-    return Reference(np.zeros(dim), np.zeros(dim), np.asarray(np.inf), np.bool_(False))
+    return Reference(np.zeros(dim), np.bool_(False), np.asarray(np.inf), np.bool_(False))
 
 
 def reference_of(positions: Chains, gradients: Chains, metric) -> Reference:
     """Of draws (chain, draw, dim) and their gradients, in the coordinates of ``metric``."""
-    dim = positions.shape[-1]
-    u, g = (np.asarray(x, np.float64).reshape(-1, dim) for x in (positions, gradients))
+    dim, every = positions.shape[-1], 1 + positions[..., 0].size // ENOUGH_DRAWS
+    u, g = (np.asarray(x[:, ::every], np.float64).reshape(-1, dim) for x in (positions, gradients))
     products = _products(metric)
     if products is None or len(u) < FEW_DRAWS:
         return straight(dim)
@@ -52,15 +51,13 @@ def reference_of(positions: Chains, gradients: Chains, metric) -> Reference:
         q, f = products.solve(u - mean), products.transpose_matvec(g)
         shift = np.mean(f + q, axis=0)
         q = q - shift
-        left = np.sum((f + q) ** 2, axis=0) / np.sum(q**2, axis=0)
-        left_far = np.sum(q**2 * (f + q) ** 2, axis=0) / np.sum(q**4, axis=0)
-        rotates = (left < MOST_LEFT) & (left_far < MOST_LEFT_FAR)
-        is_worthwhile = np.mean(np.where(rotates, left, 1)) < WORTHWHILE
-    if not is_worthwhile:
+        left = np.max(np.sum((f + q) ** 2, axis=0) / np.sum(q**2, axis=0))
+        left_far = np.max(np.sum(q**2 * (f + q) ** 2, axis=0) / np.sum(q**4, axis=0))
+    if not (left < MOST_LEFT and left_far < MOST_LEFT_FAR):
         return straight(dim)
-    centre = mean + products.matvec(np.where(rotates, shift, 0))
-    is_whole = np.bool_(max(np.max(left), np.max(left_far)) < WHOLE)
-    return Reference(centre, rotates.astype(float), np.asarray(LONGEST if is_whole else LONGEST_OF_TURNS), is_whole)
+    is_whole = np.bool_(max(left, left_far) < WHOLE)
+    longest = np.asarray(LONGEST if is_whole else LONGEST_OF_TURNS)
+    return Reference(mean + products.matvec(shift), np.bool_(True), longest, is_whole)
 
 
 class _Products(NamedTuple):

@@ -28,8 +28,8 @@ class NUTS:
     or so, while a chain is not where the others are. ``target_acceptance``: higher means smaller steps, for posteriors
     of strong curvature. ``max_depth``: at most 2^max_depth − 1 gradients a draw.
     ``metric``: ``AutomaticMetric()`` is ``DiagonalMetric()`` or, where correlations ask for it, ``DenseMetric()``, and
-    above 200 parameters ``LowRankMetric()``. ``integrator``: ``SPLIT`` solves the paths of coordinates exactly that
-    warm-up finds nearly Gaussian; ``LEAPFROG`` does not, nor ``MINIMUM_ERROR``, two gradients a step.
+    above 200 parameters ``LowRankMetric()``. ``integrator``: ``SPLIT`` solves a Gaussian's paths exactly where
+    warm-up finds the posterior near to it; ``LEAPFROG`` does not, nor ``MINIMUM_ERROR``, two gradients a step.
     ``until``: draw on in blocks of ``num_draws`` until this rule is met.
     """
 
