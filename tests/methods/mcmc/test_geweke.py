@@ -25,6 +25,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc.elliptical_slice import elliptical_slice
 from credo.methods.mcmc.hmc import hmc
 from credo.methods.mcmc.independence import independence
+from credo.methods.mcmc.integrators import SPLIT, Reference
 from credo.methods.mcmc.mala import mala
 from credo.methods.mcmc.nuts import nuts
 from credo.methods.mcmc.random_walk import random_walk
@@ -69,6 +70,7 @@ class Case(NamedTuple):
 
 KERNELS: dict[str, Case] = {  # a kernel joins by a line
     "nuts": Case(lambda target: nuts(target, step_size=0.5, max_depth=5)),
+    "nuts, split": Case(lambda target: nuts(target, step_size=0.8, integrator=SPLIT, reference=near(target))),
     "hmc": Case(lambda target: hmc(target, step_size=0.4, num_steps=4)),
     "random walk": Case(lambda target: random_walk(target, step_size=0.8, num_steps=3)),
     "mala": Case(lambda target: mala(target, step_size=0.6, num_steps=3)),
@@ -76,6 +78,13 @@ KERNELS: dict[str, Case] = {  # a kernel joins by a line
     "elliptical slice": Case(lambda target: elliptical_slice(target, prior=TWO), ("logistic",)),
     "independence": Case(lambda target: independence(target, proposal=TWO, num_steps=3), ("logistic", "shares")),
 }
+
+
+def near(target: Target) -> Reference:
+    """A Gaussian that trajectories turn round, not that of any of the models."""
+    return Reference(np.full(target.dim, 0.3), np.bool_(True), np.asarray(np.pi / 3), np.bool_(False))
+
+
 CASES = [(kernel, model) for kernel, case in KERNELS.items() for model in case.models]
 
 
