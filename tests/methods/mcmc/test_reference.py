@@ -9,9 +9,10 @@ import credo
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
-from credo.methods.mcmc.metric import AutomaticMetric
+from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric
 from credo.methods.mcmc.reference import LONGEST, LONGEST_OF_TURNS, _products, reference_of
 from credo.methods.mcmc.switched import Switched
+from credo.methods.mcmc.warmup import restart, update
 
 CHAINS, DRAWS = 4, 300
 RNG = np.random.default_rng(3)
@@ -134,3 +135,42 @@ def test_the_dense_metric_solves_by_its_inverse():
     estimator = AutomaticMetric()
     metric = estimator.estimate(positions, gradients, estimator.initial(gradients[:, 0]))
     np.testing.assert_allclose(metric.rich.inverse @ metric.rich.lower, np.eye(3), atol=1e-12)
+
+
+def rotated_gaussian(num_draws):
+    """Draws and gradients of a Gaussian of condition number 10⁴ in 30 dimensions, and its covariance."""
+    axes = np.linalg.qr(RNG.normal(size=(30, 30)))[0]
+    sd = np.logspace(0, 2, 30)
+    white = RNG.normal(size=(CHAINS, num_draws, 30))
+    return white * sd @ axes.T, -(white / sd) @ axes.T, (axes * sd**2) @ axes.T
+
+
+def test_of_a_gaussian_the_dense_metric_is_not_shrunk():
+    positions, gradients, covariance = rotated_gaussian(50)
+    found = DenseMetric().estimate(positions, gradients, DenseMetric().initial(gradients[:, 0]))
+    whitened = found.inverse @ covariance @ found.inverse.T
+    np.testing.assert_allclose(np.linalg.eigvalsh(whitened), 1, atol=0.05)
+
+
+def test_where_gradients_are_no_gaussians_the_dense_metric_is_shrunk(monkeypatch):
+    """Its covariances are noise then: of the same draws with another's gradients less is believed."""
+    positions, gradients, _ = rotated_gaussian(50)
+    gradients = gradients * np.exp(RNG.normal(size=(CHAINS, 50, 1)))
+    initial = DenseMetric().initial(gradients[:, 0])
+    found = DenseMetric().estimate(positions, gradients, initial)
+    monkeypatch.setattr("credo.methods.mcmc.metric.NEARLY_GAUSSIAN", np.inf)
+    believed = DenseMetric().estimate(positions, gradients, initial)
+
+    def condition(metric):
+        return np.linalg.cond(metric.lower / np.sqrt(metric.diagonal())[:, None])
+
+    assert condition(found) < 0.99 * condition(believed)
+
+
+def test_no_step_is_longer_than_rotations_have_use_of():
+    state = restart(np.asarray(1.0))
+    for _ in range(20):
+        state = update(state, 1.0, 0.8, 1.2)
+        assert state.log_step <= np.log(1.2) + 1e-6
+    assert state.log_average <= np.log(1.2) + 1e-6
+    assert update(restart(np.asarray(1.0)), 1.0, 0.8).log_step > np.log(1.2)
