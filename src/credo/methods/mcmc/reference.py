@@ -27,8 +27,8 @@ FEW_DRAWS, ENOUGH_DRAWS = 50, 2_000
 # intercepts 0.4 to 0.6 and 0.25; a t with 30 degrees of freedom 0.01 of both, with six 0.2, with four 0.4.
 MOST_LEFT, MOST_LEFT_FAR = 0.7, 0.4
 WHOLE = 0.01  # of either, where a target is nearly Gaussian: a scale off by 10 %
-# Steps: a quarter of a circle gives a Gaussian an independent draw by one gradient; elsewhere NUTS turns after half of
-# one, which three steps are.
+# Steps: a little more than a quarter of a circle gives a Gaussian, by one gradient, a draw of its own whose mean is
+# somewhat better than that of an independent one; elsewhere NUTS turns after half a circle, which three steps are.
 LONGEST, LONGEST_OF_TURNS = 1.8, np.pi / 3
 
 Rows = Float[np.ndarray, "*draw dim"]
