@@ -26,7 +26,7 @@ class Rule:
     sentence: str = ""
     unknown: str = "treat the answer as unchecked and compare it with another method"
 
-    def status(self, value: float) -> VerdictStatus:
+    def status(self, value: float | int) -> VerdictStatus:
         """``value`` against the bounds. What is not finite on the good side was not computed: doubtful."""
         if self.direction == "information":
             return "pass"
@@ -36,7 +36,7 @@ class Rule:
             return "pass"
         return "doubtful" if self._is_good(value, self.doubtful) else "failed"
 
-    def is_known(self, value: float) -> bool:
+    def is_known(self, value: float | int) -> bool:
         """Whether ``value`` says anything: a number, or infinite on the bad side."""
         return not math.isnan(value) and value != (-math.inf if self.direction == "at most" else math.inf)
 

@@ -10,7 +10,7 @@ are shared, J is formed for a chunk of rows. Coordinates that are in no layer ha
 """
 
 import functools
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,7 @@ MAX_APART = 2_000  # coordinates whose prior curvature is found one by one
 MEMORY = 256 * 2**20  # bytes of activations and derivatives at once
 
 
+@runtime_checkable
 class Rooted(Protocol):
     """A curvature that is a sum of outer products: Σ Jᵀ L Lᵀ J. Frozen: compiled programs are keyed on it."""
 

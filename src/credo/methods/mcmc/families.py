@@ -10,7 +10,7 @@ shares broken off a stick; c_j = log(number of sticks from j on) is numpyro's of
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 STEP = 0.7  # between the two points of gradients: far enough for digits, near enough that exp stays finite
 
 
+@runtime_checkable
 class Family(Protocol):
     """Distributions over a block's coordinates v. ``name``: of those of the parameters.
 

@@ -32,7 +32,7 @@ class Point(NamedTuple):
     momentum: Float[Array, " dim"]
     force: Float[Array, " dim"]
     log_density: Float[Array, ""]
-    white: Any = None
+    white: Any = None  # (dim,)
 
 
 class Reference(NamedTuple):

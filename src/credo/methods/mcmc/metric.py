@@ -142,7 +142,7 @@ class LowRankMetric:
         root = np.ones(self.max_rank)
         root[:rank] = np.sqrt(values)
         # the fields of LowRank.from_eigen, on the host: JAX would compile for it
-        return LowRank(scale, padded, np.diag(root - 1), np.diag(1 - 1 / root), np.sum(np.log(root)))
+        return LowRank(scale, padded, np.diag(root - 1), np.diag(1 - 1 / root), np.asarray(np.sum(np.log(root))))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ FEW_DRAWS = 100  # of a set: fewer tell no widths
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 
 
+@runtime_checkable
 class Starter(Protocol):
     """What gives the state of a kernel, with a ``log_density``, at a position; hashable."""
 
