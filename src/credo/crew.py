@@ -206,14 +206,13 @@ class Crew:
         def advance(team: int) -> None:
             chains = self.teams[team]
             first = min(done[chain] for chain in chains)
-            last = min(first + self.quota[team], end)
+            last = self.end_of_chunk(team, first, end)
             begun = time.monotonic()
             found, (kept, info), work = self.chunk(
                 tuning, team, [states[c] for c in chains], before + first, before + last
             )
             rows = jax.tree.map(lambda a: a[:, : last - first], ({n: kept[n] for n in phase.record}, info))
-            elapsed = time.monotonic() - begun
-            self.pace = elapsed / (last - first)
+            self.pace = pace = (time.monotonic() - begun) / (last - first)
             if work is not None:
                 self.work += np.array(work)
             place = slice(chains[0], chains[-1] + 1), slice(first, last)
@@ -223,10 +222,11 @@ class Crew:
                 self.journal.add(index, chains, first, last, found, rows)
             for chain, state in zip(chains, found, strict=True):
                 states[chain], done[chain] = state, last
-            if elapsed > 2 * self.patience:
+            of_quota = pace * self.quota[team]
+            if of_quota > 2 * self.patience:
                 self.quota[team] = max(1, self.quota[team] // 2)
-            elif elapsed < self.patience / 2 and last - first == self.quota[team]:
-                growth = 2 if elapsed > self.patience / 8 else 4
+            elif of_quota < self.patience / 2:
+                growth = 2 if of_quota > self.patience / 8 else 4
                 self.quota[team] = min(self.length, growth * self.quota[team])
 
         def is_left(team: int) -> bool:
@@ -250,6 +250,12 @@ class Crew:
                     pending[self.submit(advance, team)] = team
             bar.update(phase.name, before, done, records[1])
         return to_numpy(states), done
+
+    def end_of_chunk(self, team: int, first: int, end: int) -> int:
+        """The step at which the chunk of a team that begins at ``first`` ends. It takes a short rest along: chains that
+        share a loop wait for each other at its end."""
+        quota, left = self.quota[team], end - first
+        return end if left <= min(1.5 * quota, self.length) else first + quota
 
     def useful_share(self) -> float:
         """Of the turns of a shared loop, those of steps that were recorded; 1 where chains have loops of their own."""

@@ -11,6 +11,8 @@ from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc import DiagonalMetric
 from credo.methods.mcmc.chees import chees, van_der_corput
 from credo.methods.mcmc.cross_chain import longer, windows
+from credo.methods.mcmc.integrators import LEAPFROG
+from credo.methods.mcmc.reference import LONGEST
 from credo.precision import double, to_numpy
 from densities import Density, gumbel
 from targets import TARGETS
@@ -57,8 +59,17 @@ def isotropic(params):
 def test_length_of_a_gaussian():
     """The gain of h T, h uniform, is largest at T = 2.25 (tan 2T = 2T), and that for its price at 1.2."""
     model = credo.Model.from_log_density(isotropic, {"x": constraints.real}, {"x": (20,)})
-    posterior = credo.fit(model.given(), credo.ChEES(num_draws=100), key=0, progress=False)
+    posterior = credo.fit(model.given(), credo.ChEES(num_draws=100, integrator=LEAPFROG), key=0, progress=False)
     assert 1.0 < posterior.info["trajectory_length"] < 3.0
+
+
+def test_a_gaussian_takes_a_step_a_draw_and_no_length_below_it():
+    model = credo.Model.from_log_density(isotropic, {"x": constraints.real}, {"x": (20,)})
+    posterior = credo.fit(model.given(), credo.ChEES(), key=0, progress=False)
+    assert posterior.info["num_gradients_useful"] == 16 * 500
+    assert LONGEST - 0.1 < posterior.info["trajectory_length"] < 3.0
+    assert posterior.verdict.figures["min_ess_bulk"] > 8_000
+    np.testing.assert_allclose(posterior.sd()["x"], 1.0, rtol=0.05)
 
 
 def test_length_where_scales_differ():

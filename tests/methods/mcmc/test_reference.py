@@ -10,7 +10,7 @@ from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.methods.mcmc.metric import AutomaticMetric, DenseMetric
-from credo.methods.mcmc.reference import LONGEST, LONGEST_OF_TURNS, _products, reference_of
+from credo.methods.mcmc.reference import LONGEST, LONGEST_OF_TURNS, _products, metric_and_reference, reference_of
 from credo.methods.mcmc.switched import Switched
 from credo.methods.mcmc.warmup import restart, update
 
@@ -91,6 +91,34 @@ def test_what_is_not_finite_does_not_rotate(rng):
         found = reference_of(positions, gradients, Diagonal(np.ones(3)))
         assert not found.rotates
         assert np.all(np.isfinite(found.centre))
+
+
+def automatic(positions, gradients):
+    """The metric of a window, before and after it is asked what the reference gains."""
+    estimator = AutomaticMetric()
+    found = estimator.estimate(positions, gradients, estimator.initial(gradients[:, 0]))
+    return found, *metric_and_reference(found, positions, gradients)
+
+
+def test_the_dense_metric_is_taken_where_it_alone_makes_the_target_whole(rng):
+    """A correlation of 0.3 in 40 dimensions, for which it would not pay otherwise."""
+    covariance = np.eye(40)
+    covariance[0, 1] = covariance[1, 0] = 0.3
+    lower = np.linalg.cholesky(covariance)
+    white = rng.normal(size=(CHAINS, DRAWS, 40))
+    found, metric, reference = automatic(white @ lower.T, -white @ np.linalg.inv(lower))
+    assert not found.is_rich
+    assert metric.is_rich
+    assert reference.is_whole
+    np.testing.assert_allclose(metric.rich.lower @ metric.rich.lower.T, covariance, atol=0.01)
+
+
+@pytest.mark.parametrize("law", ["normal", "t"])
+def test_the_diagonal_metric_stays_where_the_dense_one_does_no_better(law, rng):
+    found, metric, reference = automatic(*windows(rng, *["normal"] * 39, law))
+    assert not found.is_rich
+    assert not metric.is_rich
+    assert reference.is_whole == (law == "normal")
 
 
 def test_few_draws_say_nothing(rng):

@@ -42,6 +42,14 @@ def test_windows_add_up_and_grow(num_warmup):
     assert [phase.num_steps for phase in phases] == [*growing, last]
 
 
+@pytest.mark.parametrize("num_warmup", [1, 40, 300, 1000])
+def test_many_chains_wait_for_each_other_less_often(num_warmup):
+    few, many = (windows(num_warmup, num_chains=chains) for chains in (15, 16))
+    assert sum(many) == num_warmup
+    assert many[-1] == few[-1]
+    assert len(many) < len(few) or num_warmup < 100
+
+
 def test_no_warmup_has_no_phases():
     assert warmup_phases(0, DiagonalMetric(), ("position", "gradient")) == []
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
-from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point
+from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference, starting_point
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import MAX_ENERGY_ERROR
 from credo.native import value_and_gradient
@@ -72,11 +72,12 @@ def chees(
     metric: ScaleOperator | None = None,
     max_num_steps: int = 1_000,
     integrator: Integrator = LEAPFROG,
+    reference: Reference | None = None,
 ) -> Algorithm:
     """HMC on ``target`` (positions in R^dim) with trajectories up to ``length`` in white coordinates.
 
     ``centre``: c, for ``length_gradient`` alone; zero if None. ``metric``: S, whose S Sᵀ resembles the covariance;
-    identity if None.
+    identity if None. ``reference``: the Gaussian whose paths are solved exactly, if any.
     """
     target = target.flat()
     evaluate = value_and_gradient(target.log_density)
@@ -93,8 +94,7 @@ def chees(
         momentum, u = start_of_transition(key, dim, (), dtype)
         last = jnp.ceil(time_of(state) / jnp.asarray(step_size, dtype))
         energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
-        force = scale_of(state).transpose_matvec(state.gradient)
-        point = Point(state.position, momentum, force, state.log_density)
+        point = starting_point(state, momentum, scale_of(state), reference)
         last = jnp.clip(last, 1, max_num_steps).astype(jnp.int32)
         return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, energy)
 
@@ -105,7 +105,7 @@ def chees(
 
     def advance(t: Trajectory) -> Trajectory:
         size = jnp.asarray(step_size, t.energy.dtype)
-        point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size)
+        point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size, reference)
         return t._replace(num_taken=t.num_taken + 1, point=point, gradient=gradient)
 
     def is_divergent(t: Trajectory):

@@ -19,7 +19,9 @@ import numpy as np
 from credo.algorithm import Options, Phase
 from credo.methods.mcmc.chains import Recipe, check, sample
 from credo.methods.mcmc.chees import State, chees
+from credo.methods.mcmc.integrators import SPLIT, Integrator
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
+from credo.methods.mcmc.reference import given_to
 from credo.methods.mcmc.warmup import Tuning, warmup_phases
 from credo.posterior.posterior import Posterior
 
@@ -37,7 +39,7 @@ class ChEES:
     ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. For accelerators, and for densities
     that are cheaper by the dozen: all chains advance in one program and do equal work (layout "vectorized", unless
     ``fit`` is told another). ``target_acceptance``: higher means smaller steps; Hoffman et al. (2021) take 0.651.
-    ``max_num_steps``: of one trajectory.
+    ``max_num_steps``: of one trajectory. ``metric``, ``integrator``: as of ``NUTS``.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -52,6 +54,7 @@ class ChEES:
     target_acceptance: float = 0.8
     max_num_steps: int = field(default=1_000, metadata={"at_least": 1})
     metric: MetricEstimator = AUTOMATIC
+    integrator: Integrator = SPLIT
 
     def __post_init__(self):
         check(self)
@@ -62,8 +65,12 @@ class ChEES:
             State.like,
             self.target_acceptance,
             self.metric,
-            (("max_num_steps", self.max_num_steps),),
-            {"length": np.asarray(FIRST_LENGTH), "centre": np.zeros(target.dim)},
+            (("max_num_steps", self.max_num_steps), ("integrator", self.integrator)),
+            {
+                "length": np.asarray(FIRST_LENGTH),
+                "centre": np.zeros(target.dim),
+                **given_to(self.integrator, target.dim),
+            },
             warmup=phases,
             layout="vectorized",
         )
@@ -106,7 +113,7 @@ def phases(num_warmup: int, metric: MetricEstimator | None, record: Iterable[str
 
 
 def longer(length: np.ndarray, info, power: float) -> np.ndarray:
-    """T after a window of ``info`` (chain, step)."""
+    """T after a window of ``info`` (chain, step): at least a step, below which nothing depends on it."""
     weight = np.where(np.isfinite(info.length_gradient), info.acceptance, 0.0).astype(np.float64)
     total = weight.sum(axis=0)
 
@@ -114,9 +121,11 @@ def longer(length: np.ndarray, info, power: float) -> np.ndarray:
         x = np.where(weight > 0, x, 0.0)
         return np.divide((weight * x).sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
 
-    price = length / (length + np.mean(info.step_size))  # the derivative of the log of (T + ε) / 2ε gradients
+    step_size = np.mean(info.step_size)
+    price = length / (length + step_size)  # the derivative of the log of (T + ε) / 2ε gradients
     gradient = over_chains(info.length_gradient) - power * price * over_chains(info.length_gain)
     size = np.sqrt(np.mean(gradient**2))
     if not size > 0:
         return length
-    return np.asarray(length * np.exp(RATE * np.mean(gradient) / size), length.dtype)
+    found = length * np.exp(RATE * np.mean(gradient) / size)
+    return np.asarray(np.maximum(found, step_size), length.dtype)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
-from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point
+from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference, starting_point
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import MAX_ENERGY_ERROR, State
 from credo.native import value_and_gradient
@@ -47,10 +47,12 @@ def hmc(
     num_steps: int,
     metric: ScaleOperator | None = None,
     integrator: Integrator = LEAPFROG,
+    reference: Reference | None = None,
 ) -> Algorithm:
     """HMC on ``target`` (positions in R^dim) with ``num_steps`` steps on average.
 
     ``metric``: S, whose S Sᵀ resembles the covariance; identity if None.
+    ``reference``: the Gaussian whose paths are solved exactly, if any.
     """
     target = target.flat()
     evaluate = value_and_gradient(target.log_density)
@@ -60,11 +62,10 @@ def hmc(
 
     def begin(key, state: State, previous) -> Trajectory:
         dim, dtype = state.position.size, state.position.dtype
-        scale = scale_of(state)
         momentum, (length, u) = start_of_transition(key, dim, (2,), dtype)
         last = 1 + jnp.floor(length * (2 * num_steps - 1)).astype(jnp.int32)
         energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
-        point = Point(state.position, momentum, scale.transpose_matvec(state.gradient), state.log_density)
+        point = starting_point(state, momentum, scale_of(state), reference)
         return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, energy)
 
     def scale_of(state: State) -> ScaleOperator:
@@ -72,7 +73,7 @@ def hmc(
 
     def advance(t: Trajectory) -> Trajectory:
         size = jnp.asarray(step_size, t.energy.dtype)
-        point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size)
+        point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size, reference)
         return t._replace(num_taken=t.num_taken + 1, point=point, gradient=gradient)
 
     def is_divergent(t: Trajectory):

@@ -64,6 +64,12 @@ class Reference(NamedTuple):
         return jnp.where(self.is_whole, jnp.maximum(quarter, 1), jnp.iinfo(jnp.int32).max)
 
 
+def starting_point(state, momentum, metric: ScaleOperator, reference: Reference | None) -> Point:
+    """Where a trajectory begins: ``state`` has a position, its log density and its gradient."""
+    white = None if reference is None else reference.white(metric, state.position)
+    return Point(state.position, momentum, metric.transpose_matvec(state.gradient), state.log_density, white)
+
+
 @dataclass(frozen=True)
 class Integrator:
     """``kicks`` b_0 … b_k and ``drifts`` a_1 … a_k, each summing to one; palindromes, so that it is reversible.

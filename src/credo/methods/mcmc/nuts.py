@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
-from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference
+from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference, starting_point
 from credo.methods.mcmc.noise import start_of_transition
 from credo.native import value_and_gradient
 from credo.tree import where
@@ -119,9 +119,7 @@ def nuts(
         momentum, choices = start_of_transition(key, dim, (1 + max_depth,), dtype)
         rows = jnp.zeros((max_depth + 1, dim), dtype)
         zero, false, none = jnp.zeros((), dtype), jnp.bool_(False), jnp.int32(0)
-        scale = scale_of(state)
-        white = None if reference is None else reference.white(scale, state.position)
-        point = Point(state.position, momentum, scale.transpose_matvec(state.gradient), state.log_density, white)
+        point = starting_point(state, momentum, scale_of(state), reference)
         return Trajectory(
             ends=jax.tree.map(lambda v: jnp.stack([v, v]), point),
             proposal=state, weight=zero + 1, num_doublings=none, sum_acceptance=zero, num_leaves=none,

@@ -10,7 +10,7 @@ The mean of f + q says how far m is from the mean: for a Gaussian without any no
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
-from credo.methods.mcmc.integrators import Reference
+from credo.methods.mcmc.integrators import Integrator, Reference
 from credo.methods.mcmc.metric import Chains
 from credo.methods.mcmc.switched import Switched
 
@@ -32,6 +32,11 @@ WHOLE = 0.01  # of either, where a target is nearly Gaussian: a scale off by 10 
 LONGEST, LONGEST_OF_TURNS = 1.8, np.pi / 3
 
 Rows = Float[np.ndarray, "*draw dim"]
+
+
+def given_to(integrator: Integrator, dim: int) -> dict[str, Reference]:
+    """What a kernel with this integrator begins warm-up with."""
+    return {"reference": straight(dim)} if integrator.is_split else {}
 
 
 def straight(dim: int) -> Reference:
@@ -58,6 +63,20 @@ def reference_of(positions: Chains, gradients: Chains, metric) -> Reference:
     is_whole = np.bool_(max(left, left_far) < WHOLE)
     longest = np.asarray(LONGEST if is_whole else LONGEST_OF_TURNS)
     return Reference(mean + products.matvec(shift), np.bool_(True), longest, is_whole)
+
+
+def metric_and_reference(found, positions: Chains, gradients: Chains) -> tuple[Any, Reference]:
+    """The metric ``found``, or its rich side where only that makes the target whole, and the reference in it.
+
+    One gradient a draw in place of three to seven pays for the rich side's products, correlated or not.
+    """
+    seen = reference_of(positions, gradients, found)
+    if isinstance(found, Switched) and not (found.is_rich or seen.is_whole):
+        rich = Switched(found.plain, found.rich, np.bool_(True))
+        seen_in_rich = reference_of(positions, gradients, rich)
+        if seen_in_rich.is_whole:
+            return rich, seen_in_rich
+    return found, seen
 
 
 class _Products(NamedTuple):

@@ -12,7 +12,7 @@ from credo.methods.mcmc.hmc import hmc
 from credo.methods.mcmc.integrators import LEAPFROG, SPLIT, Integrator
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State, nuts
-from credo.methods.mcmc.reference import straight
+from credo.methods.mcmc.reference import given_to
 from credo.methods.mcmc.warmup import depth_limit, short_trees_first, windows
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
@@ -52,15 +52,15 @@ class NUTS:
         return Recipe(nuts, State.like, self.target_acceptance, self.metric, settings, num_uniform=1 + self.max_depth)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
-        given = {"reference": straight(target.dim)} if self.integrator.is_split else {}
+        given = given_to(self.integrator, target.dim)
         recipe = dataclasses.replace(self.recipe(target.dim), given=given)
         if hasattr(start, "kind"):  # a posterior, which tells the metric too
             return sample(self, recipe, target, key=key, start=start, options=options)
-        num_windows = len(windows(self.num_warmup)) if self.num_warmup else 0
+        num_windows = len(windows(self.num_warmup, num_chains=self.chains)) if self.num_warmup else 0
         recipe = dataclasses.replace(
             recipe,
             given=given | depth_limit(0, num_windows, self.max_depth),
-            warmup=functools.partial(short_trees_first, max_depth=self.max_depth),
+            warmup=functools.partial(short_trees_first, num_chains=self.chains, max_depth=self.max_depth),
         )
         return sample(self, recipe, target, key=key, start=start, options=options)
 
@@ -88,4 +88,5 @@ class HMC:
         return Recipe(hmc, State.like, self.target_acceptance, self.metric, settings, num_uniform=2)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
-        return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)
+        recipe = dataclasses.replace(self.recipe(target.dim), given=given_to(self.integrator, target.dim))
+        return sample(self, recipe, target, key=key, start=start, options=options)

@@ -20,12 +20,15 @@ from jaxtyping import Array, Bool, Float
 from credo.algorithm import Algorithm, Phase, Stages
 from credo.linalg.blas import ONE_THREAD
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.reference import reference_of, straight
+from credo.methods.mcmc.reference import metric_and_reference, straight
 from credo.methods.mcmc.stays import Stays
 from credo.tree import where
 
 GAMMA, T_0, KAPPA = 0.05, 10.0, 0.75  # as in Hoffman & Gelman
 FIRST_WINDOW, GROWTH, STEP_SHARE = 12, 1.5, 0.15
+# At a barrier all chains wait for the slowest, and many chains have draws enough in a window, so that theirs are fewer:
+# with 32 in one loop 92 % of the gradients of eight schools are used in place of 88 %, and none more is needed.
+MANY_CHAINS, GROWTH_OF_MANY = 16, 2.0
 # Of NUTS's trees in the first windows. Warm-up of a rotated Gaussian (100 dimensions, condition number 1e4) took two
 # thirds of the gradients for it, that of stochastic volatility (503 parameters) four fifths and failed less often.
 FIRST_DEPTHS = 6, 7, 8
@@ -146,20 +149,25 @@ def update(da: DualAveraging, acceptance, target_acceptance, longest_step=np.inf
 # windows --------------------------------------------------------------------------------------------------------------
 
 
-def windows(num_warmup: int, first: int = FIRST_WINDOW) -> list[int]:
+def windows(num_warmup: int, first: int = FIRST_WINDOW, num_chains: int = 1) -> list[int]:
     """Lengths that sum to ``num_warmup``: growing ones, after which the metric changes, and one for the step size."""
     last = min(num_warmup, max(FIRST_WINDOW, round(STEP_SHARE * num_warmup)))
+    growth = GROWTH_OF_MANY if num_chains >= MANY_CHAINS else GROWTH
     lengths, rest, length = [], num_warmup - last, float(first)
     while rest > 0:
         # the remainder joins the window it is too short to follow
-        take = rest if rest < length * (1 + GROWTH) else round(length)
+        take = rest if rest < length * (1 + growth) else round(length)
         lengths.append(take)
-        rest, length = rest - take, length * GROWTH
+        rest, length = rest - take, length * growth
     return [*lengths, last]
 
 
 def warmup_phases(
-    num_warmup: int, metric: MetricEstimator | None, record: Iterable[str], first_window: int = FIRST_WINDOW
+    num_warmup: int,
+    metric: MetricEstimator | None,
+    record: Iterable[str],
+    first_window: int = FIRST_WINDOW,
+    num_chains: int = 1,
 ) -> list[Phase]:
     """The phases of warm-up, with their barriers; without a ``metric``, one window for the step size alone.
 
@@ -167,7 +175,7 @@ def warmup_phases(
     """
     if num_warmup == 0:
         return []
-    *growing, last = windows(num_warmup, first_window) if metric else [num_warmup]
+    *growing, last = windows(num_warmup, first_window, num_chains) if metric else [num_warmup]
 
     def end_window(records, tuning: Tuning, states: list[State]):
         assert metric is not None
@@ -179,7 +187,10 @@ def warmup_phases(
         with ONE_THREAD:
             found = metric.estimate(kept["position"], kept.get("gradient"), tuning.metric)
             if "reference" in given:  # round which a chain that is not there yet would turn, and stay away
-                seen = straight(dim) if is_late else reference_of(kept["position"], kept["gradient"], found)
+                if is_late:
+                    seen = straight(dim)
+                else:
+                    found, seen = metric_and_reference(found, kept["position"], kept["gradient"])
                 given = given | {"reference": like_old(seen, given["reference"])}
         tuning = tuning._replace(metric=like_old(found, tuning.metric), given=given)
         return tuning, _restart_all(states, tuning.longest_step)
@@ -195,9 +206,11 @@ def long_windows(num_warmup: int, metric: MetricEstimator | None, record: Iterab
     return warmup_phases(num_warmup, metric if num_warmup >= 100 else None, record, 4 * FIRST_WINDOW)
 
 
-def short_trees_first(num_warmup: int, metric: MetricEstimator | None, record: Iterable[str], *, max_depth: int):
+def short_trees_first(
+    num_warmup: int, metric: MetricEstimator | None, record: Iterable[str], *, num_chains: int, max_depth: int
+) -> list[Phase]:
     """``warmup_phases`` whose first windows keep trajectories short: there is no metric yet that deserves long ones."""
-    phases = warmup_phases(num_warmup, metric, record)
+    phases = warmup_phases(num_warmup, metric, record, num_chains=num_chains)
 
     def limited(phase: Phase, after: int) -> Phase:
         def at_end(records, tuning: Tuning, states: list[State]):
