@@ -15,6 +15,7 @@ from credo.arguments import as_key
 from credo.collector import collecting_rarely
 from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
 from credo.journal import read_identity, request_kept
+from credo.linalg.blas import threads_for
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
@@ -144,7 +145,7 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
     is_double = precision != "float32"
-    with double(is_double), collecting_rarely(), stopwatch() as seconds:
+    with double(is_double), collecting_rarely(), stopwatch() as seconds, threads_for(target.dim):
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
         if options.checkpoint is not None and not options.resume:

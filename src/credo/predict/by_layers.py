@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
+from credo.linalg.blas import threads_for
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.embedded import Embedded
@@ -193,7 +194,8 @@ def _square(lower: np.ndarray) -> np.ndarray:
     # U, upper triangular: L Lᵀ from the last row to the first is U Uᵀ, and Uᵀ is stored as LAPACK wants it
     flipped = np.array(lower[::-1, ::-1], np.float64, order="C")
     (lauum,) = scipy.linalg.get_lapack_funcs(("lauum",), (flipped,))
-    found = lauum(flipped.T, lower=1, overwrite_c=1)[0].T
+    with threads_for(len(flipped)):
+        found = lauum(flipped.T, lower=1, overwrite_c=1)[0].T
     for first in range(0, len(found), TILE):  # what is below the diagonal, in tiles that stay in the cache
         rows = slice(first, first + TILE)
         found[rows, rows] = np.triu(found[rows, rows]) + np.triu(found[rows, rows], 1).T

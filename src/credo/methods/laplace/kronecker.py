@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.compiling import brief
+from credo.linalg.blas import threads_for
 from credo.linalg.kronecker import Block
 from credo.linalg.kronecker import Kronecker as KroneckerScale
 from credo.methods.laplace import layered
@@ -85,9 +86,9 @@ class Kronecker:
         blocks, smallest, coordinate = [], np.inf, 0
         last, b, V = None, np.zeros(0), np.zeros((0, 0))
         for layer, A, B, places in zip(layers.layers, factors.inputs, factors.outputs, num_places, strict=True):
-            a, U = np.linalg.eigh(np.asarray(A, float)) if A.ndim == 2 else (np.asarray(A, float), None)
+            a, U = _eigh(A) if A.ndim == 2 else (np.asarray(A, float), None)
             if last is None or not np.array_equal(B, last):  # a bias has the derivatives of its weights
-                last, (b, V) = B, np.linalg.eigh(np.asarray(B, float))
+                last, (b, V) = B, _eigh(B)
             τ = float(np.mean(prior[layer.index]))
             num_uses = (float(np.sum(a)) if layer.is_lookup else num_rows * places) or 1.0
             values = np.outer(np.maximum(a, 0), np.maximum(b, 0)) / num_uses + τ
@@ -132,6 +133,11 @@ def _block(index, values: np.ndarray, U, V) -> tuple[Block, float]:
     if least <= 0:
         values = np.maximum(np.abs(values), LEAST * max(float(np.abs(values).max()), 1e-100))
     return Block(index, values**-0.5, U, V), least
+
+
+def _eigh(matrix):
+    with threads_for(len(matrix)):
+        return np.linalg.eigh(np.asarray(matrix, float))
 
 
 def sides(layer: Layer) -> tuple[int, ...]:
