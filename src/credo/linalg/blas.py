@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-SMALL = 1_000  # rows of a matrix: beyond, threads pay where the machine is idle
+SMALL = 2_000  # rows of a matrix: beyond, threads pay where the machine is idle
 
 
 class OneThread:

@@ -185,6 +185,13 @@ def inner_of(scale: ScaleOperator) -> tuple[ScaleOperator, np.ndarray | None]:
     return (scale.inner, scale.index) if isinstance(scale, Embedded) else (scale, None)
 
 
+def without_root(scale: ScaleOperator) -> ScaleOperator:
+    """For ``covariances`` that are prepared: the same coordinates vary, and no matrix goes along to each chunk."""
+    inner, index = inner_of(scale)
+    light = Diagonal(np.ones(inner.dim))
+    return light if index is None else Embedded.at(index, light, scale.dim)
+
+
 def _among(index: np.ndarray | None, group: np.ndarray) -> np.ndarray:
     return group if index is None else np.searchsorted(index, group)
 

@@ -13,9 +13,9 @@ from jaxtyping import Array
 from credo.algorithm import as_key
 from credo.model.heads import Head
 from credo.normals import normal
-from credo.posterior.kinds import Gaussian
+from credo.posterior.kinds import Gaussian, Kind
 from credo.predict import layer_draws
-from credo.predict.inputs import Table
+from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, by_column
 from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at
 from credo.predict.outcome import cdf
@@ -68,10 +68,14 @@ class Quadrature:
 
 
 class ProjectedLaw(eqx.Module):
-    """∫ p(y | z) N(z; mean, covariance) dz in each row."""
+    """∫ p(y | z) N(z; mean, covariance) dz in each row.
+
+    ``whole``: the posterior, for draws of u that all rows share, where ``how`` does not have all of it.
+    """
 
     how: Outlook
     num_nodes: int = eqx.field(static=True)
+    whole: Kind | None = None
     batch: int = eqx.field(static=True, default=1)
 
     @property
@@ -119,7 +123,7 @@ class ProjectedLaw(eqx.Module):
 
     def sample(self, rows: Projection, shared, keys):
         """(n, M): in each of the n one u for all rows, moved along the linearised outputs."""
-        target, kind, rows = self.how.target, self.how.kind, self.full(rows)
+        target, kind, rows = self.how.target, self.whole or self.how.kind, self.full(rows)
         centre = centre_of(kind)
 
         def outputs(u):
@@ -147,13 +151,13 @@ class ProjectedLaw(eqx.Module):
 def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int) -> tuple[Law, Any]:
     how = outlook(posterior, table, rule, key)
     if how.num_outputs > MANY_OUTPUTS:
-        return _drawn(how, key, DRAWS_A_NODE * number), table.x
+        return _drawn(how, widened(posterior.kind), key, DRAWS_A_NODE * number), table.x
     rows = how.rows(table)
     # locations of a t in several columns are no closed form: its columns share no mixing variable
     is_closed = how.head.name in ("normal", "student_t") or how.head.column == "normal"
     if is_closed and rows.mean is not None and not np.diagonal(rows.covariance, axis1=1, axis2=2)[:, 1::2].any():
         number = 1  # a known scale is no integral
-    return ProjectedLaw(how, number), rows
+    return ProjectedLaw(how, number, None if how.prepared is None else widened(posterior.kind)), rows
 
 
 class LayeredLaw(MixtureLaw):
@@ -168,10 +172,10 @@ class LayeredLaw(MixtureLaw):
         return lambda index: head.join(z + move(as_key(self.keys[index])), beside)
 
 
-def _drawn(how: Outlook, key, number: int) -> MixtureLaw:
-    """The linearised outputs at draws of the parameters: their covariances are never formed."""
-    positions, keys, log_weights = MonteCarlo(number)._draws(how.kind, how.target.dim, key, False)
-    kind = None if positions is not None else how.kind
-    is_rotated = how.is_layered and isinstance(kind, Gaussian) and layer_draws.is_rotated(kind.scale)
+def _drawn(how: Outlook, kind: Kind, key, number: int) -> MixtureLaw:
+    """The linearised outputs at draws of the parameters from ``kind``: their covariances are never formed."""
+    positions, keys, log_weights = MonteCarlo(number)._draws(kind, how.target.dim, key, False)
+    remade = None if positions is not None else kind
+    is_rotated = how.is_layered and isinstance(remade, Gaussian) and layer_draws.is_rotated(remade.scale)
     law = LayeredLaw if is_rotated else MixtureLaw
-    return law(how.target, kind, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))
+    return law(how.target, remade, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))

@@ -45,7 +45,10 @@ class Projection(NamedTuple):
 
 
 class Outlook(eqx.Module):
-    """How the outputs of rows are found. ``chunk``: rows at a time; None where they cannot be cut."""
+    """How the outputs of rows are found. ``chunk``: rows at a time; None where they cannot be cut.
+
+    ``kind``: the posterior in float64, but for a dense root of its covariance where ``prepared`` stands for that.
+    """
 
     target: Target
     kind: Kind
@@ -80,7 +83,7 @@ def centre_of(kind: Kind) -> Float[Stored, " dim"]:
 
 
 def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
-    kind, target = widened(posterior.kind), without_data(posterior.target)
+    kind, target = posterior.kind, without_data(posterior.target)
     if not isinstance(kind, Gaussian | Point):
         raise CredoError(
             f"{rule}() needs a Gaussian posterior, and this one is {type(kind).__name__}: use MonteCarlo(), or "
@@ -98,10 +101,13 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
     num_rows = table.size or 1
     chunk = even(num_rows, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     plan = None
-    if is_cut and isinstance(posterior.kind, Gaussian):
+    if is_cut and isinstance(kind, Gaussian):
         row = jax.tree.map(lambda leaf: leaf[0], table.x)
-        layers = _layers(target, widened(posterior.kind.mean), row, head=head)
-        plan = None if layers is None else by_layers.plan(layers, posterior.kind.scale, num_rows)
+        layers = _layers(target, widened(kind.mean), row, head=head)
+        plan = None if layers is None else by_layers.plan(layers, kind.scale, num_rows)
+        if plan is not None and plan.prepared is not None:
+            kind = Gaussian(kind.mean, by_layers.without_root(kind.scale))
+    kind = widened(kind)
     is_many = num_outputs <= MANY_OUTPUTS and (not is_cut or num_rows * num_outputs > by_draws.NUM_SOLVES)
     if is_many and isinstance(kind, Gaussian) and by_draws.takes_solves(kind.scale):
         steps = by_draws.deviations(kind, stream(key, 7))
