@@ -2,13 +2,14 @@
 
 import gc
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import credo
 from credo.nn import BayesianNetwork, Categorical
-from credo.predict import by_layers
+from credo.predict import by_layers, projection
 
 RANDOM = np.random.default_rng(5)
 TRACES: list[int] = []
@@ -69,3 +70,26 @@ def test_covariances_are_formed_once_a_posterior_and_go_with_it(monkeypatch):
     del first, second
     gc.collect()
     assert by_layers._Last.found is None
+
+
+@pytest.mark.parametrize("rule", [credo.Probit(), credo.Linearised()])
+def test_no_dense_root_goes_along_with_the_rows(rule, monkeypatch):
+    """Its copies in float64, one a chunk, took four times the memory of the matrix itself."""
+    monkeypatch.setattr(by_layers, "SMALL", 0)
+    posterior, seen, outputs = fitted(credo.laplace.Dense(), credo.laplace.LastLayer()), [], projection._outputs
+    dim = by_layers.inner_of(posterior.kind.scale)[0].dim
+
+    def watched(given, *args, **kwargs):
+        seen.extend(np.shape(leaf) for leaf in jax.tree.leaves(given))
+        return outputs(given, *args, **kwargs)
+
+    monkeypatch.setattr(projection, "_outputs", watched)
+    x = RANDOM.normal(size=(60, 12))
+    found = posterior.predict(x, rule)
+    assert seen
+    assert (dim, dim) not in seen
+    monkeypatch.setattr(by_layers, "plan", lambda *_: None)
+    plain = posterior.predict(x, rule)
+    assert (dim, dim) in seen
+    np.testing.assert_allclose(found.probs, plain.probs, atol=1e-6)
+    np.testing.assert_array_equal(found.sample(0, 20), plain.sample(0, 20))
