@@ -137,6 +137,29 @@ def figures_of_errors(found: Shifts) -> dict[str, float]:
     return {name: float(np.max(shift.most)) for name, shift in zip(MOST, found, strict=True)}
 
 
+def shifts_between(
+    scalars: Float[np.ndarray, "S K"], log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+) -> Shifts:
+    """As ``shifts``, of draws that are neither's: weighed to the target, and to the approximation.
+
+    Log weights that sum to one, both. No controls: where the two are near each other so are their moments' errors.
+    """
+    num_draws, num_scalars = scalars.shape
+    weights = [np.exp(np.asarray(log_weights, float))[:, None] for log_weights in (log_approximation, log_target)]
+    parts = []
+    for block in _blocks(num_draws, num_scalars):
+        with np.errstate(all="ignore"):
+            f = np.where(weights[0] + weights[1] > 0, scalars[:, block], 0.0)  # what has no weight may have overflowed
+            f = f - np.sum(weights[0] * f, axis=0)
+            f = f / np.sqrt(np.sum(weights[0] * np.square(f), axis=0))
+            powers = np.stack([f, np.square(f)])
+            moments = [np.sum(w * powers, axis=1) for w in weights]
+            by_draw = [num_draws * w * (powers - m[:, None]) for w, m in zip(weights, moments, strict=True)]
+            figures = _shifts(*zip(moments, by_draw, strict=True))
+            parts.append([_limits(value, influence, num_scalars) for value, influence in figures])
+    return _whole(parts)
+
+
 def errors(scalars: Float[np.ndarray, "S K"], log_weights: Float[np.ndarray, " S"]) -> Shifts:
     """How far the weighed means and log sds of the scalars may be from the target's: the central limit theorem's.
 

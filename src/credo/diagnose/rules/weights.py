@@ -5,8 +5,9 @@ from credo.diagnose.rules.rule import ANY, Rule
 WEIGHTS: dict[str, Rule] = {
     # Importance weights
     "pareto_k": Rule(
-        "shape of the tail of the importance weights; 0 where they are worth 99 % of their draws, so that no mean is "
-        "off by more than 0.1 sd (below about 2,200 draws S, 1 − 1/log10 S is the better bound)",
+        "shape of the tail of the importance weights; of a Gaussian or a flow by draws that reach far where a few "
+        "of its own would have the say, elsewhere 0 where the weights are worth 99 % of their draws (below about "
+        "2,200 draws S, 1 − 1/log10 S is the better bound)",
         "at most",
         0.7,
         1.0,

@@ -14,6 +14,7 @@ from credo.compiling import brief
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.methods.optimise.objective import Objective, generator
 from credo.methods.particles.correction import correct, gradients
+from credo.methods.particles.reach import LARGEST, reach
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 
@@ -41,7 +42,22 @@ def figures(
         log_weights, u = jax.tree.map(np.asarray, _weigh(objective.function, objective.args, kind, z))
         return u.reshape(-1, kind.mean.size)[:NUM_DRAWS], log_weights.ravel()[:NUM_DRAWS]
 
-    corrected = correct(draw, lambda u: gradients(objective.function, objective.args, u, chunk), kind, target, deadline)
+    def weigh(z):
+        white = z.reshape(num_chunks, chunk, -1).astype(kind.mean.dtype)
+        log_weights, u = jax.tree.map(np.asarray, _weigh(objective.function, objective.args, kind, white))
+        return u.reshape(z.shape), log_weights.ravel()
+
+    def reached(i: int):
+        return reach(weigh, i, num_draws=num_chunks * chunk, dim=kind.mean.size, key=key)
+
+    corrected = correct(
+        draw,
+        lambda u: gradients(objective.function, objective.args, u, chunk),
+        kind,
+        target,
+        deadline,
+        reach=reached if kind.mean.size <= LARGEST and kind.scale.rank == kind.mean.size else None,
+    )
     return corrected.figures, corrected.num_draws
 
 

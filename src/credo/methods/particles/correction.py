@@ -18,12 +18,23 @@ import scipy.sparse
 from jaxtyping import Float
 
 from credo.compiling import brief
-from credo.diagnose.moments import LEAST, MOST, Shifts, Weighed, draws_needed, figures_of, shifts, slopes
-from credo.diagnose.pareto import judged_shape, smooth
+from credo.diagnose.moments import (
+    LEAST,
+    MOST,
+    Shifts,
+    Weighed,
+    draws_needed,
+    figures_of,
+    shifts,
+    shifts_between,
+    slopes,
+)
+from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.memory import bytes_of
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.particles.copies import left_out
+from credo.methods.particles.reach import Reached
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
@@ -33,8 +44,10 @@ MOST_BYTES = 2**39  # of data that all densities together read, once a few round
 FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
+FEW = 4  # dimensions of a flow, whose tails are as light as its base's while its draws fit everywhere else
 AT_ONCE = 2_000  # draws, as many as a round has by default
 SAME = 1e-12  # of its size: rounding
+WORTH = 0.5  # of the draws: where weights with a heavy tail are worth so much, a few draws far out have the say
 STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
 
 Draws = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -46,6 +59,7 @@ class Corrected(NamedTuple):
     figures: dict[str, float]
     num_draws: int
     num_gradients: int
+    has_far_tail: bool = False  # weights that are worth most of their draws, and are heavy far out
 
 
 def correct(
@@ -56,10 +70,12 @@ def correct(
     deadline: float = np.inf,
     most_rounds: int = MOST_ROUNDS,
     least_rounds: int = 1,
+    reach: Callable[[int], Reached] | None = None,
 ) -> Corrected:
     """``draw(i)``: the i-th round of draws of ``kind`` with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
 
-    ``least_rounds``: that are drawn before anything is judged, where so many are affordable.
+    ``least_rounds``: that are drawn before anything is judged, where so many are affordable. ``reach(i)``: a round of
+    draws that reach far (reach.py), for the figures where a few of the others would have the say.
 
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
     after ``deadline``, by ``time.monotonic()``, but the first round. Where all would pass, copies of the posterior are
@@ -72,7 +88,13 @@ def correct(
         first.extend([round_of[0]] if i == 0 else [])
         return round_of
 
-    found = _by_weights(remembered, gradient, kind, target, deadline, most_rounds, least_rounds)
+    found = _by_weights(remembered, gradient, kind, target, deadline, most_rounds, least_rounds, reach is not None)
+    if reach is not None and time.monotonic() <= deadline:
+        if found.has_far_tail:
+            found = _by_reach(reach, target, deadline, most_rounds, found.num_draws)
+        elif all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST):
+            is_few = not isinstance(kind, Gaussian) and target.dim <= FEW
+            found = _also_by_reach(reach, target, deadline, most_rounds if is_few else 1, found)
     return found._replace(figures=found.figures | left_out(kind, target, first[0], found.figures, deadline))
 
 
@@ -84,6 +106,7 @@ def _by_weights(
     deadline: float,
     most_rounds: int,
     least_rounds: int,
+    can_reach: bool,
 ) -> Corrected:
     rounds, steep, promised = [draw(0)], None, np.inf
     size, dim = rounds[0][0].shape
@@ -95,7 +118,10 @@ def _by_weights(
         u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
         num_draws = len(u)
         smoothed = smooth(log_weights)
-        k_hat = float(judged_shape(log_weights, smoothed.k_hat))
+        is_heavy = smoothed.k_hat > RULES["pareto_k"].passes
+        if can_reach and is_heavy and effective_sample_size(log_weights) >= WORTH * num_draws:
+            return Corrected({"pareto_k": smoothed.k_hat}, num_draws, 0, has_far_tail=True)
+        k_hat = smoothed.k_hat if can_reach else float(judged_shape(log_weights, smoothed.k_hat))
         if not k_hat <= RULES["pareto_k"].doubtful:
             return Corrected({"pareto_k": k_hat}, num_draws, 0)
         if steep is not None:
@@ -124,6 +150,42 @@ def _by_weights(
         promises_hold = steep is not None  # as they rarely do of densities alone
         wanted = max(2 * len(rounds), math.ceil(needed / size) if promises_hold else 0)
         rounds += [draw(i) for i in range(len(rounds), min(wanted, -(-allowed // size)))]
+
+
+def _by_reach(
+    reach: Callable[[int], Reached], target: Target, deadline: float, most_rounds: int, num_draws: int
+) -> Corrected:
+    """From draws that reach far: k̂ of p/r, and how the moments under p/r differ from those under q/r."""
+    rounds = [reach(0)]
+    size, dim = rounds[0].u.shape
+    most = min(most_rounds, max(MOST_NUMBERS // (size * dim), 1))
+    while True:
+        u, log_target, log_approximation = (np.concatenate(part) for part in zip(*rounds, strict=True))
+        smoothed = smooth(log_target)
+        figures = {"pareto_k": smoothed.k_hat}
+        answer = Corrected(figures, num_draws + len(u), 0, has_far_tail=True)
+        if not smoothed.k_hat <= RULES["pareto_k"].doubtful:
+            return answer
+        moved = shifts_between(values_of(target, u), smoothed.log_weights, smooth(log_approximation).log_weights)
+        figures |= figures_of(moved)
+        is_settled = MOST[0] not in figures or all(figures[name] <= RULES[name].passes for name in MOST)
+        if is_settled or len(rounds) >= most or time.monotonic() > deadline:
+            return answer
+        rounds += [reach(i) for i in range(len(rounds), min(2 * len(rounds), most))]
+
+
+def _also_by_reach(
+    reach: Callable[[int], Reached], target: Target, deadline: float, most_rounds: int, found: Corrected
+) -> Corrected:
+    """``found``, which passes, with what draws that reach far are sure of; of several rounds, what they leave open too.
+
+    Of one round the limits are wider than those of ``found``, which are to be held to.
+    """
+    seen = _by_reach(reach, target, deadline, most_rounds, found.num_draws)
+    names = [name for name in (LEAST if most_rounds == 1 else LEAST + MOST) if seen.figures.get(name, 0.0) >= 0]
+    figures = found.figures | {name: max(found.figures[name], seen.figures.get(name, 0.0)) for name in names}
+    is_outgrown = any(figures[name] > RULES[name].passes for name in LEAST)
+    return Corrected(figures, seen.num_draws, found.num_gradients, is_outgrown)
 
 
 def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: int) -> Float[np.ndarray, "S dim"]:

@@ -57,10 +57,10 @@ class Points(ABC):
 class Independent(Points):
     """Independent draws, of any proposal that has a density.
 
-    ``wide_share``: of a Gaussian proposal so many draws, rounded to one of a whole number, have sds 2, 4, 8 and 16
-    times as large, and all are weighed against the mixture (defensive: Hesterberg 1995). Few weights are then large
-    where the Gaussian's tails are too light, and what lies beyond them may be met; where the density is no number at a
-    wide draw, as after an overflow, it counts as zero. 0 for none.
+    ``wide_share``: of a Gaussian proposal, or the Gaussian behind a flow, so many draws, rounded to one of a whole
+    number, have sds 2, 4, 8 and 16 times as large, and all are weighed against the mixture (defensive: Hesterberg
+    1995). Few weights are then large where the Gaussian's tails are too light, and what lies beyond them may be met;
+    where the density is no number at a wide draw, as after an overflow, it counts as zero. 0 for none.
     """
 
     wide_share: float = 0.1
@@ -141,8 +141,8 @@ def draw_and_weigh(
 ) -> Weighed:
     """Independent draws of ``kind`` and the logs of their importance weights: the same in any ``batch``.
 
-    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first. ``every``: of a Gaussian, one draw
-    of so many is a wide one, and all are weighed against the mixture.
+    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first. ``every``: of a Gaussian or a flow,
+    one draw of so many is a wide one, and all are weighed against the mixture.
     """
     num_batches = -(-num_draws // batch)
     batch = -(-num_draws // num_batches)  # equal batches: one program, and little drawn in vain
@@ -151,19 +151,30 @@ def draw_and_weigh(
     for first in range(0, num_draws, batch):
         if parts and time.monotonic() > deadline:
             break
-        if isinstance(kind, Gaussian):  # random numbers of the host: to compile JAX's takes longer than most densities
-            z = noise.normal(size=(batch, kind.mean.size))
+        if isinstance(
+            kind, Gaussian | Flow
+        ):  # random numbers of the host: to compile JAX's takes longer than densities
+            z = noise.normal(size=(batch, target.dim))
             scales = np.ones(batch) if every is None else wide_scales(batch, every, first)
-            z = (z * scales[:, None]).astype(kind.mean.dtype)
-            u, log_weights = _map_and_weigh(kind, target, z)
-            part = u, log_weights if every is None else weighed_widely(np.asarray(log_weights), z, scales, every)
-        elif isinstance(kind, Flow):
-            mean = kind.affine.mean
-            part = _push_and_weigh(kind, target, noise.normal(size=(batch, mean.size)).astype(mean.dtype))
+            z = z * scales[:, None]
+            u, log_weights = weigh_at(kind, target, z, batch)
+            part = u, log_weights if every is None else weighed_widely(log_weights, z, scales, every)
         else:
             part = _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)
         parts.append(jax.tree.map(np.asarray, part))
     u, log_weights = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
+    return u, log_weights
+
+
+def weigh_at(kind: Gaussian | Flow, target: Target, z: Float[np.ndarray, "S dim"], batch: int) -> Weighed:
+    """The images of white coordinates z, and the logs of p/q there, ``batch`` at a time."""
+    num_batches = -(-len(z) // batch)
+    batch = -(-len(z) // num_batches)
+    program = _map_and_weigh if isinstance(kind, Gaussian) else _push_and_weigh
+    dtype = kind.mean.dtype if isinstance(kind, Gaussian) else kind.affine.mean.dtype
+    padded = np.resize(z, (num_batches * batch, z.shape[1])).astype(dtype)
+    parts = [jax.tree.map(np.asarray, program(kind, target, part)) for part in padded.reshape(num_batches, batch, -1)]
+    u, log_weights = (np.concatenate(column)[: len(z)] for column in zip(*parts, strict=True))
     return u, log_weights
 
 

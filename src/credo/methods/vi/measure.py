@@ -10,9 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.algorithm import stream
+from credo.diagnose.pareto import smooth
+from credo.diagnose.rules import RULES
 from credo.methods.particles.correction import correct, gradients
 from credo.methods.particles.importance import draw_and_weigh
 from credo.methods.particles.points import Weighed
+from credo.methods.particles.reach import Reached, reaching
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.upper import evidence_upper
 from credo.model.target import Target
@@ -51,7 +54,7 @@ def measure(
     def gradient(u: np.ndarray) -> np.ndarray:
         return gradients(_log_density, target, u, max(at_once // CHEAP, 1))
 
-    return assess(weigh, gradient, q, target, deadline)
+    return assess(weigh, gradient, q, target, deadline, reaching(q, target, key, num_draws, at_once))
 
 
 def assess(
@@ -60,8 +63,12 @@ def assess(
     q: Kind,
     target: Target,
     deadline: float = np.inf,
+    reach: Callable[[int], Reached] | None = None,
 ) -> Measured:
-    """The same of draws that ``weigh(i)`` gives with log weights in round i; ``gradient(u)``: ∇ log p, (S, dim)."""
+    """The same of draws that ``weigh(i)`` gives with log weights in round i; ``gradient(u)``: ∇ log p, (S, dim).
+
+    ``reach``: correction.py.
+    """
     rounds: list[np.ndarray] = []
 
     def draw(i: int) -> Weighed:
@@ -70,14 +77,16 @@ def assess(
         return u, log_weights
 
     is_flow = target.dim > 1 and _has_flow(q)
-    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, FLOW_ROUNDS if is_flow else 1)
+    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, FLOW_ROUNDS if is_flow else 1, reach)
     figures = corrected.figures | ({"flow_pareto_k": corrected.figures["pareto_k"]} if is_flow else {})
     error = estimate(rounds[0]).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1
     while len(rounds) < num_rounds and time.monotonic() < deadline:
         rounds.append(weigh(len(rounds))[1])
     log_weights = np.concatenate(rounds)
-    upper = evidence_upper(log_weights, corrected.figures["pareto_k"])
+    is_left_out = corrected.figures.get("copy_weight", 0.0) > RULES["copy_weight"].passes
+    is_unseen = is_left_out or corrected.has_far_tail
+    upper = None if is_unseen else evidence_upper(log_weights, smooth(log_weights).k_hat)
     return Measured(estimate(log_weights), figures, upper)
 
 

@@ -17,11 +17,12 @@ from credo.algorithm import Options, stream
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.newton import Status
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
+from credo.methods.particles.reach import reach
 from credo.methods.vi.deterministic.composed import fit_composed
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.draws import fixed_draws
 from credo.methods.vi.deterministic.fitted import Fitted
-from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_small, weigh
+from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_small, weigh, weigh_white
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
@@ -174,6 +175,13 @@ class DADVI:
             q,
             target,
             deadline,
+            lambda i: reach(
+                lambda z: weigh_white(program, target, q, z),
+                i,
+                num_draws=self.num_final_draws,
+                dim=target.dim,
+                key=key,
+            ),
         )
 
     def _num_pairs(self, family: Family, dim: int) -> int:

@@ -100,6 +100,11 @@ def fit_small(
 def weigh(program: AtPositions, target: Target, q: Gaussian, key, num_draws: int, deadline: float) -> Weighed:
     """Draws of q and their log importance weights, from the program that is compiled already."""
     z = np.random.default_rng(np.asarray(key).ravel().tolist()).normal(size=(num_draws, target.dim))
+    return weigh_white(program, target, q, z, deadline)
+
+
+def weigh_white(program: AtPositions, target: Target, q: Gaussian, z: np.ndarray, deadline: float = np.inf) -> Weighed:
+    """The same at white coordinates (S, dim)."""
     scale = q.scale
     assert isinstance(scale, Dense | Diagonal)
     deviations = z @ np.asarray(scale.lower).T if isinstance(scale, Dense) else z * np.asarray(scale.scale)

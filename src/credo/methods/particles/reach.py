@@ -1,0 +1,65 @@
+"""Draws of which some reach far along a coordinate, for what the draws of q alone cannot tell.
+
+Where weights p/q are worth nearly all of their draws and still have a heavy tail, two things look alike: a density that
+outgrows q where it has no mass itself (log-concave posteriors on one side), and a part of the posterior, far out, that
+makes its sds (outliers, a prior with a wide component). In white coordinates z, of which the image is u,
+
+    r(u) / q(u) = (1 − a) + a / (4 dim) Σ_js N(z_j; 0, s²) / N(z_j; 0, 1),   s = 2, 4, 8, 16
+
+are the draws of a defensive mixture (Hesterberg 1995). Against it p has light weights in the first case, and in the
+second they show what lies there. Of a pair of coordinates that are far out together it sees nothing.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+from credo.algorithm import stream
+from credo.methods.particles.points import WIDE, weigh_at
+from credo.model.target import Target
+from credo.posterior.kinds import Flow, Gaussian, Kind
+
+SHARE = 0.2  # a
+STREAM = 3_000  # of the key's random numbers, apart from those of rounds of q
+LARGEST = 1_000  # dimensions: a draw takes 4 dim exponentials
+
+
+class Reached(NamedTuple):
+    """Draws of r, and the logs of p/r and of q/r there, up to constants."""
+
+    u: Float[np.ndarray, "S dim"]
+    log_target: Float[np.ndarray, " S"]
+    log_approximation: Float[np.ndarray, " S"]
+
+
+def reaching(kind: Kind, target: Target, key, num_draws: int, at_once: int) -> Callable[[int], Reached] | None:
+    """The i-th round of such draws of a Gaussian or a flow; None of another kind, and in many dimensions."""
+    if not isinstance(kind, Gaussian | Flow) or target.dim > LARGEST:
+        return None
+    return functools.partial(
+        reach, lambda z: weigh_at(kind, target, z, at_once), num_draws=num_draws, dim=target.dim, key=key
+    )
+
+
+def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Reached:
+    """``weigh(z)``: (u, log p/q) at white coordinates (S, dim)."""
+    noise = np.random.default_rng(stream(key, STREAM + i).tolist())
+    z = noise.normal(size=(num_draws, dim))
+    is_far = np.flatnonzero(noise.random(num_draws) < SHARE)
+    z[is_far, noise.integers(dim, size=is_far.size)] *= noise.choice(WIDE, size=is_far.size)
+    u, log_weights = weigh(z)
+    widening = log_widening(z)
+    lost = np.isnan(log_weights) | (log_weights == np.inf)
+    lost[np.setdiff1d(np.arange(num_draws), is_far)] = False  # an overflow far out has no weight
+    return Reached(u, np.where(lost, -np.inf, log_weights) - widening, -widening)
+
+
+def log_widening(z: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, " S"]:
+    """log r/q."""
+    log_wide = [0.5 * z**2 * (1 - 1 / s**2) - np.log(s) for s in WIDE]
+    total = logsumexp(np.concatenate(log_wide, axis=1), axis=1) - np.log(len(WIDE) * z.shape[1])
+    return np.logaddexp(np.log1p(-SHARE), np.log(SHARE) + total)

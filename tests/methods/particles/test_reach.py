@@ -1,0 +1,107 @@
+"""Draws that reach far tell a density without mass, where q's tails are light, from a part of the posterior."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from scipy import stats
+
+import credo
+from credo.diagnose.moments import shifts_between
+from credo.linalg.dense import Dense
+from credo.methods.particles.points import WIDE
+from credo.methods.particles.reach import SHARE, log_widening, reaching
+from credo.posterior.kinds import Gaussian
+from credo.precision import double
+
+
+def bare(log_density, dim=1):
+    return credo.Model.from_log_density(log_density, {"x": constraints.real_vector}, {"x": (dim,)}).given().flat()
+
+
+def test_the_mixture_is_a_density():
+    for dim, step in ((1, 0.01), (2, 0.2)):
+        axis = np.arange(-90, 90 + step, step)
+        z = np.stack([each.ravel() for each in np.meshgrid(*[axis] * dim)], axis=1)
+        density = np.exp(log_widening(z) + stats.norm.logpdf(z).sum(axis=1))
+        assert density.sum() * step**dim == pytest.approx(1, abs=1e-6)
+    assert log_widening(np.zeros((1, 3)))[0] == pytest.approx(np.log(1 - SHARE + SHARE * np.mean(1 / WIDE)))
+
+
+def test_draws_are_those_of_the_mixture_and_weights_those_of_the_target():
+    mean, lower = np.array([1.0, -2.0]), np.array([[2.0, 0.0], [0.9, 0.5]])
+    covariance = lower @ lower.T
+    target = bare(lambda p: 3.0 + dist.MultivariateNormal(jnp.array(mean), jnp.array(covariance)).log_prob(p["x"]), 2)
+    with double():
+        draw = reaching(Gaussian(mean, Dense(lower)), target, np.array([0, 1], np.uint32), 100_000, 50_000)
+        u, log_target, log_approximation = draw(0)
+        np.testing.assert_allclose(log_target - log_approximation, 3.0, atol=1e-9)
+        assert np.any(draw(1).u != u)
+    w = np.exp(log_approximation)
+    assert np.mean(w) == pytest.approx(1, abs=0.01)
+    np.testing.assert_allclose(w @ u / w.sum(), mean, atol=0.03)
+    z = np.linalg.solve(lower, (u - mean).T).T
+    assert np.mean(np.abs(z).max(axis=1) > 6) == pytest.approx(SHARE * np.mean(2 * stats.norm.sf(6 / WIDE)), rel=0.05)
+
+
+def test_an_overflow_far_out_has_no_weight_and_one_nearby_is_unknown():
+    far = bare(lambda p: jnp.where(p["x"][0] > 7, jnp.inf, -0.5 * p["x"][0] ** 2))
+    near = bare(lambda p: jnp.where(p["x"][0] > 1, jnp.nan, -0.5 * p["x"][0] ** 2))
+    with double():
+        kind, key = Gaussian(np.zeros(1), Dense(np.eye(1))), np.array([0, 1], np.uint32)
+        assert np.all(reaching(kind, far, key, 2_000, 2_000)(0).log_target < np.inf)
+        assert np.isnan(reaching(kind, near, key, 2_000, 2_000)(0).log_target).any()
+
+
+def test_shifts_between_two_weighings():
+    rng = np.random.default_rng(0)
+    x = rng.normal(scale=3.0, size=(40_000, 1))
+
+    def log_weights(mean, sd):
+        log_w = stats.norm.logpdf(x[:, 0], mean, sd) - stats.norm.logpdf(x[:, 0], 0.0, 3.0)
+        return log_w - np.log(np.sum(np.exp(log_w)))
+
+    mean, log_sd = shifts_between(x, log_weights(1.2, 1.5), log_weights(1.0, 1.0))
+    assert abs(mean.value[0] - 0.2 / 1.5) < 3 * mean.error[0]
+    assert abs(log_sd.value[0] - np.log(1.5)) < 3 * log_sd.error[0]
+    assert mean.error[0] < 0.02
+    same = shifts_between(x, log_weights(1.0, 1.0), log_weights(1.0, 1.0))
+    assert same.mean.most[0] == same.log_sd.most[0] == 0.0
+
+
+def outliers(params):
+    """One draw in a hundred is of ten times the sd, which makes the sd √1.99."""
+    wide = jnp.log(0.01) + dist.Normal(0.0, 10.0).log_prob(params["x"])
+    return jnp.sum(jnp.logaddexp(jnp.log(0.99) + dist.Normal(0.0, 1.0).log_prob(params["x"]), wide))
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.BatchAndMatch(), credo.Laplace()], ids=repr)
+def test_a_wide_component_is_not_passed_over(method):
+    """Its weights were worth 99 % of the draws, and passed for it, with sds 29 % too small."""
+    for key in range(2):
+        fit = credo.fit(bare(outliers), method, key=key, progress=False)
+        assert fit.sd()["x"][0] < 1.1
+        assert fit.verdict.status != "pass"
+        assert fit.verdict.figures["log_sd_shift"] > 0.1
+
+
+@pytest.mark.parametrize("law", [dist.StudentT(3.0, 0.0, 1.0), dist.Cauchy(0.0, 1.0)], ids=["t", "cauchy"])
+def test_a_flow_of_one_dimension_has_no_heavy_tails(law):
+    target = bare(lambda p: jnp.sum(law.log_prob(p["x"])))
+    fit = credo.fit(target, credo.ADVI(family=credo.vi.Flow()), key=1, progress=False)
+    assert fit.verdict.status != "pass"
+    assert fit.info["evidence_upper"] is None
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.BatchAndMatch()], ids=repr)
+def test_right_answers_pass_though_a_weight_far_out_has_no_variance(method):
+    """Counts, whose log rate has a lighter tail on one side: 98.8 % of the draws' worth was a failure."""
+    model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    target = model.given(y=np.array([3, 5, 1, 4]))
+    exact = stats.gamma(15.0, scale=1 / 5)
+    for key in range(3):
+        fit = credo.fit(target, method, key=key, progress=False)
+        assert abs(fit.mean()["rate"] - exact.mean()) < 0.1 * exact.std()
+        assert abs(np.log(fit.sd()["rate"] / exact.std())) < 0.095
+        assert fit.verdict.status == "pass"
