@@ -31,7 +31,7 @@ MAX_FLOW = 100  # dimensions up to which a flow is
 
 @dataclass(frozen=True)
 class Auto:
-    """The first of ``rungs`` whose verdict is a pass, else the one with the smallest Pareto k̂.
+    """The first of ``rungs`` whose verdict is a pass, else the one with the highest ELBO.
 
     ``rungs``: methods such as ``ADVI(FullRank())``, from cheap to rich; None for ``Pathfinder()``, independent normals,
     a full covariance and, up to 100 dimensions, a flow. Beyond 1,000 dimensions there is no path and the covariance is
@@ -99,11 +99,20 @@ def default_rungs(dim: int) -> tuple[Any, ...]:
 
 
 def _best(climbed: list[Posterior]) -> int:
-    """The one that passes, which is the last; else the smallest k̂, an unknown one counting as infinite."""
+    """The one that passes, which is the last; else that of the highest ELBO, the nearest to the posterior by KL(q‖p).
+
+    An unknown ELBO counts as the lowest; of posteriors that have none the smallest k̂ decides.
+    """
     if climbed[-1].verdict.status == "pass":
         return len(climbed) - 1
-    k = [_k_hat(posterior) for posterior in climbed]
-    return int(np.argmin(np.where(np.isnan(k), np.inf, k)))
+    heights = [_elbo(posterior) for posterior in climbed]
+    if all(np.isnan(heights)):
+        heights = [-_k_hat(posterior) for posterior in climbed]
+    return int(np.argmax(np.where(np.isnan(heights), -np.inf, heights)))
+
+
+def _elbo(posterior: Posterior) -> float:
+    return float(posterior.verdict.figures.get("elbo", np.nan))
 
 
 def _k_hat(posterior: Posterior) -> float:
@@ -141,8 +150,8 @@ def _told(posterior: Posterior, story: list[dict[str, Any]], best: int, num_rung
     is_passing = posterior.verdict.status == "pass"
     if not is_passing:
         left.append(
-            f"None of the {len(story)} of {num_rungs} rungs climbed passes; this is {story[best]['name']}, whose k-hat "
-            "is the smallest. Use NUTS()."
+            f"None of the {len(story)} of {num_rungs} rungs climbed passes; this is {story[best]['name']}, whose ELBO "
+            "is the highest. Use NUTS()."
         )
     posterior.verdict = replace(posterior.verdict, sentences=(*posterior.verdict.sentences, *left))
     total = sum(rung["num_gradients"] for rung in story)
