@@ -25,6 +25,8 @@ from credo.posterior.kinds import Flow, Gaussian, Kind
 
 SHARE = 0.2  # a
 STREAM = 3_000  # of the key's random numbers, apart from those of rounds of q
+MANY = 20  # dimensions: beyond, a coordinate gets few draws whatever their number, and a quarter of them has to do
+LEAST = 200  # draws of a round, where q has so many
 LARGEST = 1_000  # dimensions: a draw takes 4 dim exponentials
 
 
@@ -40,9 +42,15 @@ def reaching(kind: Kind, target: Target, key, num_draws: int, at_once: int) -> C
     """The i-th round of such draws of a Gaussian or a flow; None of another kind, and in many dimensions."""
     if not isinstance(kind, Gaussian | Flow) or target.dim > LARGEST:
         return None
+    size = of_round(num_draws, target.dim)
     return functools.partial(
-        reach, lambda z: weigh_at(kind, target, z, at_once), num_draws=num_draws, dim=target.dim, key=key
+        reach, lambda z: weigh_at(kind, target, z, at_once), num_draws=size, dim=target.dim, key=key
     )
+
+
+def of_round(num_draws: int, dim: int) -> int:
+    """How many draws reach far beside ``num_draws`` of q."""
+    return num_draws if dim <= MANY else max(num_draws // 4, min(num_draws, LEAST))
 
 
 def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Reached:

@@ -17,7 +17,7 @@ from credo.algorithm import Options, stream
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.newton import Status
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
-from credo.methods.particles.reach import reach
+from credo.methods.particles.reach import of_round, reach
 from credo.methods.vi.deterministic.composed import fit_composed
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.draws import fixed_draws
@@ -178,7 +178,7 @@ class DADVI:
             lambda i: reach(
                 lambda z: weigh_white(program, target, q, z),
                 i,
-                num_draws=self.num_final_draws,
+                num_draws=of_round(self.num_final_draws, target.dim),
                 dim=target.dim,
                 key=key,
             ),
