@@ -28,8 +28,8 @@ LAYERS = (
      "diagnose.checks", "diagnose.geometry", "diagnose.sd_error", "diagnose.moments", "diagnose.function_space"),
     ("posterior",),
     ("predict",),
-    ("methods.optimise", "methods.particles.points", "methods.particles.importance", "methods.particles.copies",
-     "methods.particles.correction", "methods.particles.weighed",
+    ("methods.optimise", "methods.particles.points", "methods.particles.reach", "methods.particles.importance",
+     "methods.particles.copies", "methods.particles.correction", "methods.particles.weighed",
      "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.networks", "methods.particles", "methods.grid"),
@@ -50,6 +50,7 @@ SHARED_METHODS = (
     "methods.particles.correction",
     "methods.particles.copies",
     "methods.particles.points",
+    "methods.particles.reach",
     "methods.particles.weighed",
     "methods.exact.checks",  # ready models of coordinate ascent speak as the exact families do
     "methods.exact.family",

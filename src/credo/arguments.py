@@ -25,6 +25,13 @@ def check_count(n) -> None:
         raise CredoError(f"n is the number of draws, a whole number from 0; got {n!r}.")
 
 
+def unmasked(values):
+    """``values``, but of a NumPy masked array what is masked as NaN: missing, and no datum of its own."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    return values.astype(np.float64).filled(np.nan) if np.ma.is_masked(values) else values.data
+
+
 def as_numbers(value) -> np.ndarray:
     """In float64; NaN where they are no numbers."""
     try:

@@ -133,3 +133,48 @@ def test_what_cannot_be_checked_is_said(statistic, settings, sentence):
     for check in (posterior.check, functools.partial(check_prior, target)):
         with pytest.raises(credo.CredoError, match=sentence):
             check(statistic, **settings)
+
+
+ONE_ROW = Model({"b": dist.Normal(0.0, 2.0)}, lambda params, x: dist.Normal(params["b"], 1.0))
+ROWS = np.random.default_rng(0).normal(1.0, 1.0, 50)
+
+
+@pytest.mark.parametrize("x", [None, np.zeros(50)])
+def test_a_likelihood_of_one_row_is_that_of_each(x):
+    """One number was drawn in place of 50, so that sums and sds of right models came out impossible."""
+    target = ONE_ROW.given(x, ROWS)
+    posterior = credo.fit(target, credo.Exact())
+    assert posterior.check(np.size).observed == 50
+    for check in (posterior.check, lambda statistic: check_prior(target, statistic)):
+        np.testing.assert_array_equal(check(np.size).replicated, 50)
+    assert 0.05 < posterior.check(np.std).p_value < 0.95
+    of_mean = posterior.check(np.mean).replicated
+    assert np.std(of_mean) == pytest.approx(np.sqrt(2 / 50), rel=0.1)
+
+
+def test_a_likelihood_of_one_row_fills_rows_columns_and_joint_draws():
+    from credo.model.distributions import broadcast
+
+    y = np.zeros((7, 3))
+    assert broadcast(dist.Normal(0.0, 1.0), y).batch_shape == (7, 3)
+    assert broadcast(dist.Normal(np.zeros(3), 1.0), y).batch_shape == (7, 3)
+    assert broadcast(dist.Normal(np.zeros((1, 3)), 1.0), 7).batch_shape == (7, 3)
+    joint = dist.MultivariateNormal(np.zeros(3), np.eye(3))
+    assert broadcast(joint, y).batch_shape == (7,)
+    assert broadcast(joint, y[:, 0][:3]) is joint
+    assert broadcast(joint, 3) is joint
+    whole = dist.Normal(np.zeros(7), 1.0)
+    assert broadcast(whole, 7) is broadcast(whole, y[:, 0]) is whole
+    drawn = ONE_ROW.sample_prior_predictive(0, np.zeros(5), 4)
+    assert drawn.shape == (4, 5)
+    assert np.all(np.std(drawn, axis=1) > 0)
+
+
+def test_outcomes_in_two_columns_are_drawn_for_each_row():
+    model = Model(
+        {"m": dist.Normal(0.0, 2.0), "rate": dist.Gamma(2.0, 1.0)},
+        lambda params, x: {"size": dist.Normal(params["m"], 1.0), "count": dist.Poisson(params["rate"])},
+    )
+    target = model.given(y={"size": ROWS[:9], "count": np.arange(9)})
+    check = check_prior(target, lambda y: float(np.size(y["size"]) + np.size(y["count"])), num_draws=5)
+    np.testing.assert_array_equal(check.replicated, 18)

@@ -7,7 +7,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+import scipy.sparse
 
+import credo
 from credo.model.data import inputs
 from credo.model.model import Model
 from credo.status import CredoError
@@ -240,3 +242,60 @@ def test_a_float32_constant_earns_a_sentence():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         given(likelihood=lambda p, x: dist.Normal(x @ p["w"] + np.asarray(offsets, np.float64), 1.0))
+
+
+def masked(values, bad):
+    return np.ma.masked_equal(np.array(values), bad)
+
+
+LEVEL = Model({"b": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["b"], 1.0))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "weights"),
+    [
+        (None, masked([1.0, -999.0, 2.0], -999.0), None),
+        (None, masked([1, -999, 2], -999), None),
+        (masked([1.0, -999.0, 2.0], -999.0), np.ones(3), None),
+        ({"a": masked([1, -999, 2], -999)}, np.ones(3), None),
+        (None, np.ones(3), masked([1.0, -999.0, 2.0], -999.0)),
+    ],
+    ids=["y", "counts", "x", "a column", "weights"],
+)
+def test_what_is_masked_is_missing(x, y, weights):
+    """The number under the mask was a datum: a mean of -330.9 from 1, --, 2."""
+    with pytest.raises(CredoError, match=r"NaN or infinite value \(the first in row 1: nan\)"):
+        LEVEL.given(x, y, weights=weights)
+
+
+def test_masked_outcomes_are_dropped_and_a_mask_of_nothing_is_none():
+    dropped = LEVEL.given(y=masked([1.0, -999.0, 2.0], -999.0), missing="drop")
+    np.testing.assert_array_equal(dropped.y, [1.0, 2.0])
+    whole = LEVEL.given(y=np.ma.masked_equal([1.0, 2.0], -1.0))
+    assert type(whole.y) is np.ndarray
+    np.testing.assert_array_equal(whole.y, [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "as_table", [lambda flags: flags, lambda flags: {"on": flags}, lambda f: pd.DataFrame({"on": f})]
+)
+def test_booleans_reach_the_likelihood_as_they_are(as_table):
+    """As numbers, ~x is -1 or -2, which is true of every row."""
+    flags = np.array([True, False, True])
+
+    def likelihood(params, x):
+        on = x if not isinstance(x, dict) else x["on"]
+        return dist.Normal(jnp.where(~on, 0.0, params["b"]), 1.0)
+
+    model = Model({"b": dist.Normal(0.0, 10.0)}, likelihood)
+    posterior = credo.fit(model.given(as_table(flags), np.array([2.0, 0.0, 2.0])), credo.Exact())
+    assert posterior.mean()["b"] == pytest.approx(4 / 2.01)
+    assert posterior.predict(as_table(np.array([False, True]))).mean == pytest.approx([0.0, 4 / 2.01], abs=1e-3)
+    slope = Model({"b": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["b"] * x, 1.0))
+    assert slope.given(flags, np.ones(3)).x.dtype == bool
+    assert credo.fit(slope.given(flags, np.ones(3)), credo.Laplace()).mean()["b"] == pytest.approx(2 / 2.01)
+
+
+def test_a_sparse_matrix_is_told_to_be_an_array():
+    with pytest.raises(CredoError, match=r"x is a sparse matrix of shape \(3, 3\).*toarray"):
+        LEVEL.given(scipy.sparse.eye_array(3), np.ones(3))

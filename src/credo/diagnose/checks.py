@@ -126,7 +126,7 @@ def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, 
 def _from_prior(target: Target, keys):
     def draw(key):
         k_params, k_data = jax.random.split(key)
-        return target.model.draw_outcome(k_data, target.model.prior.sample(k_params)[0], target.x)
+        return target.model.draw_outcome(k_data, target.model.prior.sample(k_params)[0], target.x, target.y)
 
     return jax.lax.map(draw, keys)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from credo.arguments import unmasked
 from credo.status import CredoError
 
 Inputs = Any  # None, an array, or a pytree of arrays with a common leading axis
@@ -103,7 +104,7 @@ def case_weights(weights) -> np.ndarray | None:
 
 def group_column(name: str, values) -> np.ndarray:
     """The levels of each row, one kind of value, none of them missing."""
-    values = np.asarray(values)
+    values = np.asarray(unmasked(values))
     missing = are_missing(values)
     if missing.any():
         first = int(np.argmax(missing))
@@ -169,9 +170,14 @@ def is_list_of_numbers(node) -> bool:
 
 
 def column(name: str, leaf) -> np.ndarray:
+    if hasattr(leaf, "toarray"):
+        raise CredoError(
+            f"{name} is a sparse matrix of shape {leaf.shape}, and models read arrays: give its toarray(), or fewer "
+            "columns."
+        )
     leaf = leaf.detach() if hasattr(leaf, "detach") else leaf  # a tensor of torch that has a gradient
     try:
-        values = np.asarray(leaf)
+        values = np.asarray(unmasked(leaf))
     except ValueError as error:
         raise CredoError(f"{name} is ragged (its rows differ in length): give a rectangular array.") from error
     if values.dtype == object:
@@ -181,6 +187,8 @@ def column(name: str, leaf) -> np.ndarray:
             f"{name} holds text or dates (first value {str(values.ravel()[0])!r}) where numbers belong: encode it, "
             "drop it, or name it in groups=."
         )
+    if values.dtype.kind == "b" and not _is_outcome(name):
+        return values  # ~x is not what it is of numbers
     if values.dtype.kind in "biu":
         return values.astype(np.int64)
     if values.dtype.kind != "f":
@@ -210,8 +218,12 @@ def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _remedy(name: str) -> str:
-    is_outcome = name == "y" or name.startswith("y[")
+    is_outcome = _is_outcome(name)
     return "drop those rows or impute them" + (", by given(x, y, missing='drop') or 'impute'" if is_outcome else "")
+
+
+def _is_outcome(name: str) -> bool:
+    return name == "y" or name.startswith("y[")
 
 
 def column_name(path, root: str = "x") -> str:

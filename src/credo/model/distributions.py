@@ -194,3 +194,18 @@ def masks(distribution: Distribution) -> list:
         found += [inner._mask] if isinstance(inner, MaskedDistribution) else []
         inner = inner.base_dist
     return found
+
+
+def broadcast(d: Distribution, like) -> Distribution:
+    """``d`` for all data of ``like``, values or a number of rows: what it lacks of them are independent copies.
+
+    A joint distribution of all rows stays what it is, and so does any where ``like`` is None.
+    """
+    if like is None or (isinstance(like, int) and d.event_shape):
+        return d
+    if isinstance(like, int):
+        wanted = (like, *d.batch_shape[1:])
+        batch = wanted if not d.batch_shape or d.batch_shape[0] == 1 else d.batch_shape
+    else:
+        batch = jnp.broadcast_shapes(d.batch_shape, like.shape[: like.ndim - len(d.event_shape)])
+    return d if batch == d.batch_shape else d.expand(batch)

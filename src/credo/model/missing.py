@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.arguments import unmasked
 from credo.model.check import explained
 from credo.model.data import Inputs, are_missing, column, column_name, is_list_of_numbers
 from credo.model.distributions import unscaled
@@ -100,7 +101,7 @@ def _masks(y) -> list[np.ndarray]:
 
 
 def _with_nan(name: str, leaf) -> np.ndarray:
-    values = np.asarray(leaf)
+    values = np.asarray(unmasked(leaf))
     if not values.ndim:
         raise CredoError(f"{name} is a single number: data have one row a datum; give an array.")
     holes = are_missing(values)

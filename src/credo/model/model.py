@@ -1,6 +1,7 @@
 """What is believed: a prior over named parameters and a likelihood of one datum."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 from credo.arguments import as_key, check_count
 from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, inputs, num_rows, outcomes
-from credo.model.distributions import is_distribution, unscaled
+from credo.model.distributions import broadcast, is_distribution, unscaled
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
@@ -260,15 +261,21 @@ class Model(eqx.Module):
             raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
         self._check_groups(x)
         x, _ = inputs(x, self.groups)
+        size = None if x is None else num_rows(x, None, None)
         with explained("The likelihood", self.structure, x):
-            return _draw_data(self, x, _split(key, n))
+            return _draw_data(self, x, _split(key, n), size)
 
-    def draw_outcome(self, key, params, x):
-        """Data drawn from p(y | x, params): in the structure of y, each datum once whatever its weight."""
+    def draw_outcome(self, key, params, x, like=None):
+        """Data drawn from p(y | x, params): in the structure of y, each datum once whatever its weight.
+
+        ``like``: y, or how many rows there are. A likelihood of fewer, such as that of one row, is that of each.
+        """
         likelihood: Any = self.likelihood
         flat, structure = jax.tree.flatten(unscaled(likelihood(params, x)), is_leaf=is_distribution)
         keys = jax.random.split(key, len(flat))
-        return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(flat, keys, strict=True)])
+        likes = jax.tree.leaves(like) if isinstance(like, Mapping) else [like] * len(flat)
+        drawn = [broadcast(d, like).sample(k) for d, k, like in zip(flat, keys, likes, strict=True)]
+        return jax.tree.unflatten(structure, drawn)
 
     def report(self, params) -> dict[str, Any]:
         """The parameters by leaf name, then the derived quantities."""
@@ -300,11 +307,11 @@ def _draw_parameters(model: Model, keys):
     return jax.vmap(lambda key: model.report(model.prior.sample(key)[0]))(keys)
 
 
-@jax.jit
-def _draw_data(model: Model, x, keys):
+@functools.partial(jax.jit, static_argnames="size")
+def _draw_data(model: Model, x, keys, size: int | None):
     def draw(key):
         k_params, k_data = jax.random.split(key)
-        return model.draw_outcome(k_data, model.prior.sample(k_params)[0], x)
+        return model.draw_outcome(k_data, model.prior.sample(k_params)[0], x, size)
 
     return jax.vmap(draw)(keys)
 

@@ -32,6 +32,6 @@ def replicate(posterior: "Posterior", num_draws: int, key):
 def _replicate(target, positions, keys):
     def one(pair):
         u, key = pair
-        return target.model.draw_outcome(key, target.constrain(u), target.x)
+        return target.model.draw_outcome(key, target.constrain(u), target.x, target.y)
 
     return jax.lax.map(one, (positions, keys))

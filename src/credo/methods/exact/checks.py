@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from credo.arguments import unmasked
 from credo.status import CredoError
 
 
@@ -70,7 +71,7 @@ def inside(name: str, values: np.ndarray, is_inside: np.ndarray, support: str) -
 
 def _floats(name: str, values: ArrayLike) -> np.ndarray:
     try:
-        array = np.asarray(values)
+        array = np.asarray(unmasked(values))
         if np.iscomplexobj(array):
             raise TypeError
         return array.astype(np.float64, copy=False)

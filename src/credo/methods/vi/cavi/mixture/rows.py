@@ -3,13 +3,14 @@
 import numpy as np
 from jaxtyping import Float
 
+from credo.arguments import unmasked
 from credo.status import CredoError
 
 
 def as_rows(x, dim: int | None = None) -> Float[np.ndarray, "row dim"]:
     """``x`` (rows, D), or (rows,) for D = 1; ``dim``: the D expected. CredoError with the row and the remedy."""
     try:
-        array = np.asarray(x)
+        array = np.asarray(unmasked(x))
         if np.iscomplexobj(array):
             raise TypeError
         array = array.astype(np.float64, copy=False)
