@@ -288,9 +288,35 @@ def test_derivatives_backward_alone_are_said():
         (lambda model, posterior: credo.diagnose.sbc(model, credo.Exact, x=X), "is an instance"),
         (lambda model, posterior: credo.StoppingRule(ess=-1), "ess is 100 or more"),
         (lambda model, posterior: credo.adapters.from_numpyro(5), "takes a model, a function"),
+        (lambda model, posterior: credo.vi.divergences(posterior.target), "q is a Target"),
+        (lambda model, posterior: credo.vi.divergences(posterior, 3), "target is a int"),
+        (lambda model, posterior: credo.vi.divergences(posterior, reference=3), "reference is a int"),
+        (lambda model, posterior: credo.diagnose.posterior_sbc(posterior.target, credo.MAP(), 9, key=0), "got Target"),
+        (lambda model, posterior: credo.compare([posterior, posterior]), r"dict of name.*got list"),
+        (lambda model, posterior: credo.fit(posterior.target, credo.ADVI(step_size=2.0)), "1 or less"),
+        (lambda model, posterior: credo.fit(posterior.target, credo.MAP(), start=[np.nan, 0, 0]), "start holds nan"),
     ],
 )
 def test_arguments_of_another_kind(call, sentence):
     posterior = credo.fit(MODEL.given(X, Y), credo.MAP())
     with pytest.raises(CredoError, match=sentence):
         call(MODEL, posterior)
+
+
+def test_evidences_of_a_posterior_that_was_loaded_without_its_data(tmp_path):
+    model = Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    target = model.given(y=np.array([3, 5, 1, 4]))
+    posterior = credo.fit(target, credo.Exact())
+    posterior.save(tmp_path / "a.credo")
+    with pytest.raises(CredoError, match=r"'loaded' holds no data.*load\(path, model.given"):
+        credo.decisions.model_probabilities({"here": posterior, "loaded": credo.load(tmp_path / "a.credo", model)})
+    whole = credo.decisions.model_probabilities({"a": posterior, "b": credo.load(tmp_path / "a.credo", target)})
+    np.testing.assert_allclose(whole.probs, 0.5)
+    with pytest.raises(CredoError, match="has no rows"):
+        posterior.predict().log_prob(np.zeros(0))
+
+
+def test_an_improper_posterior_is_said_by_name():
+    model = Model({"s": dist.HalfNormal(1.0)}, lambda params, x: dist.Normal(0.0, params["s"]))
+    with pytest.raises(CredoError, match=r"along 's' it may not fall \(an improper posterior\)"):
+        credo.fit(model.given(y=np.array([0.0])), credo.DADVI())

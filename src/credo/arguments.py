@@ -29,7 +29,7 @@ def unmasked(values):
     """``values``, but of a NumPy masked array what is masked as NaN: missing, and no datum of its own."""
     if not isinstance(values, np.ma.MaskedArray):
         return values
-    return values.astype(np.float64).filled(np.nan) if np.ma.is_masked(values) else values.data
+    return np.ma.filled(np.ma.asarray(values, np.float64), np.nan) if np.ma.is_masked(values) else values.data
 
 
 def as_numbers(value) -> np.ndarray:

@@ -294,4 +294,8 @@ def start_position(target: Target, start):
         raise CredoError(
             f"start has shape {position.shape}; a position has shape ({target.dim},), or (chains, {target.dim})."
         )
+    if not np.all(np.isfinite(position)):
+        place = int(np.argwhere(~np.isfinite(position))[0][-1])
+        value = position[~np.isfinite(position)][0]
+        raise CredoError(f"start holds {value} (coordinate {place}): give a position of finite numbers.")
     return position

@@ -52,9 +52,15 @@ def model_probabilities(
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise CredoError(f"model_probabilities takes a dict of posteriors by name; got {posteriors!r}.")
-    names = tuple(posteriors)
+    names = list(posteriors)
     evidences = [_evidence(name, posterior) for name, posterior in posteriors.items()]
     first = posteriors[names[0]].target
+    for name in names:
+        if posteriors[name].target.y is None and posteriors[name].target.source is None and len(names) > 1:
+            raise CredoError(
+                f"{name!r} holds no data, by which posteriors of the same data are known: a loaded one has them where "
+                "credo.load is given the target, load(path, model.given(x, y))."
+            )
     for name in names[1:]:
         if not first.shares_outcomes(posteriors[name].target):
             raise CredoError(
@@ -63,7 +69,7 @@ def model_probabilities(
     with np.errstate(divide="ignore"):
         log_joint = np.array([evidence.value for evidence in evidences]) + np.log(_prior(names, prior))
     probs = np.exp(log_joint - log_joint.max())
-    return ModelProbabilities(names, probs / probs.sum(), np.array([evidence.error for evidence in evidences]))
+    return ModelProbabilities(tuple(names), probs / probs.sum(), np.array([evidence.error for evidence in evidences]))
 
 
 def decide_model(belief: ModelProbabilities, loss: Callable, actions: Sequence | None) -> tuple[Any, float, float]:
@@ -119,7 +125,7 @@ def _evidence(name: str, posterior: Posterior):
     return evidence
 
 
-def _prior(names: tuple[str, ...], prior: Mapping[str, float] | None) -> np.ndarray:
+def _prior(names: Sequence[str], prior: Mapping[str, float] | None) -> np.ndarray:
     if prior is None:
         return np.full(len(names), 1.0 / len(names))
     if set(prior) != set(names):

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro.distributions import (
     AsymmetricLaplace,
     AsymmetricLaplaceQuantile,
@@ -207,5 +208,5 @@ def broadcast(d: Distribution, like) -> Distribution:
         wanted = (like, *d.batch_shape[1:])
         batch = wanted if not d.batch_shape or d.batch_shape[0] == 1 else d.batch_shape
     else:
-        batch = jnp.broadcast_shapes(d.batch_shape, like.shape[: like.ndim - len(d.event_shape)])
+        batch = np.broadcast_shapes(d.batch_shape, like.shape[: like.ndim - len(d.event_shape)])
     return d if batch == d.batch_shape else d.expand(batch)

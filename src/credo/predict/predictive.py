@@ -230,6 +230,8 @@ class Predictive:
                 f"y lacks an outcome of the likelihood; it has {', '.join(self._outcomes)}: give them all."
             )
         for (name, outcome), values in zip(self._named(), given, strict=True):
+            if np.ndim(values) and not len(values):
+                raise CredoError(f"y{name} has no rows: give one outcome at least.")
             # without inputs the rows are alike, and any number of them can be asked about
             wanted = outcome.shape
             if self._stream.size is None and wanted[:1] == (1,):

@@ -32,7 +32,10 @@ def compare(
     - ``compile_s``, ``run_s``: seconds; ``verdict``.
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
-        raise CredoError("compare() needs at least one posterior: give a dict of name -> posterior.")
+        raise CredoError(
+            'compare() takes a dict of name -> posterior, such as {"Laplace": a, "NUTS": b}, with one at least; got '
+            f"{posteriors if posteriors in ({}, [], ()) else type(posteriors).__name__}."
+        )
     wrong = [name for name, each in posteriors.items() if not isinstance(each, Posterior)]
     if wrong:
         raise CredoError(f"compare() takes posteriors; {wrong[0]!r} is a {type(posteriors[wrong[0]]).__name__}.")

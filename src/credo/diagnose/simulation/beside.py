@@ -27,6 +27,10 @@ SEEN, NEW = "observed", "replicated"
 
 def from_posterior(posterior: Posterior, num_simulations: int, key) -> Truths:
     """Parameters from ``posterior``, new data at the inputs that it has seen; targets hold the data of both."""
+    if not isinstance(posterior, Posterior):
+        raise CredoError(
+            f"Calibration about a posterior takes a posterior, as credo.fit returns; got {type(posterior).__name__}."
+        )
     target = posterior.target
     if target.y is None or target.model.likelihood is None:
         raise CredoError("Calibration about a posterior needs a likelihood and observed y: this has none.")

@@ -196,6 +196,8 @@ class ADVI:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise CredoError(f"{name} is {value}: give a positive number.")
+        if self.step_size > 1:
+            raise CredoError(f"step_size is {self.step_size:g}, and a whole natural step is 1: give 1 or less.")
         if self.batch_size is not None:
             target.check_minibatch(self.batch_size)
             if not self.objective.is_linear:

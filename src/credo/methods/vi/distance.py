@@ -101,6 +101,11 @@ def divergences(
     >>> bool(0 < found.kl_q_p.value < 0.05)
     True
     """
+    for name, posterior in (("q", q), ("reference", reference)):
+        if not isinstance(posterior, Posterior) and (name == "q" or posterior is not None):
+            raise CredoError(f"{name} is a {type(posterior).__name__}: give a posterior, as credo.fit returns.")
+    if not isinstance(target, Target | None):
+        raise CredoError(f"target is a {type(target).__name__}: give model.given(x, y), or leave it out.")
     target = (q.target if target is None else target).flat()
     _check(q, target, reference, num_draws)
     at_once = evaluations_at_once(target)
@@ -140,8 +145,6 @@ def _log_weight(args, u):
 
 def _check(q: Posterior, target: Target, reference: Posterior | None, num_draws: int) -> None:
     for name, posterior in (("q", q), ("reference", reference)):
-        if posterior is not None and not isinstance(posterior, Posterior):
-            raise CredoError(f"{name} is a {type(posterior).__name__}: give a posterior, as credo.fit returns.")
         if posterior is not None and posterior.target.structure != target.structure:
             raise CredoError(f"The parameters of {name} are not those of the target: fit the same model.")
     if isinstance(q.kind, Point | Draws):
@@ -149,7 +152,7 @@ def _check(q: Posterior, target: Target, reference: Posterior | None, num_draws:
             f"A posterior of kind {type(q.kind).__name__} has no density: divergences compare an approximation that "
             "has one (Laplace(), ADVI() and the like) with the target; give draws as reference=."
         )
-    if num_draws < 30:
+    if not isinstance(num_draws, int | np.integer) or num_draws < 30:
         raise CredoError(f"num_draws is {num_draws}: give 30 or more, 1,000 to know k-hat.")
 
 

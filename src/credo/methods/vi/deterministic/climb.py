@@ -45,4 +45,13 @@ def climb(
         if optimum is not None:
             return q, each, optimum
         q = family.contract(q)
-    raise CredoError(explain(target, np.asarray(family.center(q))))
+    center = np.asarray(family.center(q))
+    height = float(target.log_density(jnp.asarray(center)))
+    if not np.isfinite(height):
+        raise CredoError(explain(target, center))
+    widest = int(np.argmax(np.asarray(family.variances(q))))
+    raise CredoError(
+        f"The log density is {height:.5g} in the middle of the approximation, and no number, or infinite, at draws "
+        f"about it, however narrow: along {target.structure.scalar_names()[widest]!r} it may not fall (an improper "
+        "posterior) or overflow. Give proper priors, or keep the parameter away from where it overflows."
+    )
