@@ -71,7 +71,7 @@ class Case(NamedTuple):
 KERNELS: dict[str, Case] = {  # a kernel joins by a line
     "nuts": Case(lambda target: nuts(target, step_size=0.5, max_depth=5)),
     "nuts, split": Case(lambda target: nuts(target, step_size=0.8, integrator=SPLIT, reference=near(target))),
-    "hmc, split": Case(lambda t: hmc(t, step_size=0.8, num_steps=3, integrator=SPLIT, reference=near(t))),
+    "hmc, split": Case(lambda t: hmc(t, step_size=0.35, num_steps=4, integrator=SPLIT, reference=near(t))),
     "hmc": Case(lambda target: hmc(target, step_size=0.4, num_steps=4)),
     "random walk": Case(lambda target: random_walk(target, step_size=0.8, num_steps=3)),
     "mala": Case(lambda target: mala(target, step_size=0.6, num_steps=3)),
