@@ -110,8 +110,7 @@ def _by_weights(
 ) -> Corrected:
     rounds, steep, promised = [draw(0)], None, np.inf
     size, dim = rounds[0][0].shape
-    affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(bytes_of((target.x, target.y)), 1))
-    most = max(size, min(most_rounds * size, MOST_NUMBERS // dim, affordable))
+    most = _most_draws(target, size, dim, most_rounds)
     while len(rounds) < min(least_rounds, most // size) and time.monotonic() < deadline:
         rounds.append(draw(len(rounds)))
     while True:
@@ -152,13 +151,19 @@ def _by_weights(
         rounds += [draw(i) for i in range(len(rounds), min(wanted, -(-allowed // size)))]
 
 
+def _most_draws(target: Target, size: int, dim: int, most_rounds: int) -> int:
+    """As many as memory holds and data allow, one round of ``size`` at least."""
+    affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(bytes_of((target.x, target.y)), 1))
+    return max(size, min(most_rounds * size, MOST_NUMBERS // dim, affordable))
+
+
 def _by_reach(
     reach: Callable[[int], Reached], target: Target, deadline: float, most_rounds: int, num_draws: int
 ) -> Corrected:
     """From draws that reach far: k̂ of p/r, and how the moments under p/r differ from those under q/r."""
     rounds = [reach(0)]
     size, dim = rounds[0].u.shape
-    most = min(most_rounds, max(MOST_NUMBERS // (size * dim), 1))
+    most = _most_draws(target, size, dim, most_rounds) // size
     while True:
         u, log_target, log_approximation = (np.concatenate(part) for part in zip(*rounds, strict=True))
         smoothed = smooth(log_target)
@@ -182,8 +187,9 @@ def _also_by_reach(
     Of one round the limits are wider than those of ``found``, which are to be held to.
     """
     seen = _by_reach(reach, target, deadline, most_rounds, found.num_draws)
-    names = [name for name in (LEAST if most_rounds == 1 else LEAST + MOST) if seen.figures.get(name, 0.0) >= 0]
-    figures = found.figures | {name: max(found.figures[name], seen.figures.get(name, 0.0)) for name in names}
+    names = LEAST if most_rounds == 1 else LEAST + MOST
+    worse = {name: float(np.fmax(found.figures[name], seen.figures.get(name, np.nan))) for name in names}
+    figures = found.figures | worse
     is_outgrown = any(figures[name] > RULES[name].passes for name in LEAST)
     return Corrected(figures, seen.num_draws, found.num_gradients, is_outgrown)
 
