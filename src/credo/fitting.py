@@ -16,6 +16,7 @@ from credo.collector import collecting_rarely
 from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
+from credo.methods.optimise.diagnosis import coordinate_names
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
@@ -295,7 +296,6 @@ def start_position(target: Target, start):
             f"start has shape {position.shape}; a position has shape ({target.dim},), or (chains, {target.dim})."
         )
     if not np.all(np.isfinite(position)):
-        place = int(np.argwhere(~np.isfinite(position))[0][-1])
-        value = position[~np.isfinite(position)][0]
-        raise CredoError(f"start holds {value} (coordinate {place}): give a position of finite numbers.")
+        place = np.argwhere(~np.isfinite(position))[0][-1]
+        raise CredoError(f"start is not finite at {coordinate_names(target)[place]}: give finite starting values.")
     return position

@@ -15,7 +15,6 @@ from credo.algorithm import Algorithm, Options, Phase, as_key, stream
 from credo.diagnose.convergence import convergence, stuck_chains
 from credo.diagnose.function_space import observed
 from credo.diagnose.verdict import judge
-from credo.methods.optimise.diagnosis import coordinate_names
 from credo.methods.optimise.objective import members, positions_given
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
@@ -160,9 +159,6 @@ class StochasticGradient:
         if start is None:
             return None
         given = positions_given(start, self.chains, target.dim)
-        if not np.all(np.isfinite(given)):
-            place = np.argwhere(~np.isfinite(given))[0][-1]
-            raise CredoError(f"start is not finite at {coordinate_names(target)[place]}: give finite starting values.")
         return given if given.ndim == 2 else None
 
     def _check(self, target) -> None:
