@@ -294,7 +294,7 @@ def test_derivatives_backward_alone_are_said():
         (lambda model, posterior: credo.diagnose.posterior_sbc(posterior.target, credo.MAP(), 9, key=0), "got Target"),
         (lambda model, posterior: credo.compare([posterior, posterior]), r"dict of name.*got list"),
         (lambda model, posterior: credo.fit(posterior.target, credo.ADVI(step_size=2.0)), "1 or less"),
-        (lambda model, posterior: credo.fit(posterior.target, credo.MAP(), start=[np.nan, 0, 0]), r"not finite at w\[0\]"),
+        (lambda model, posterior: credo.fit(posterior.target, credo.MAP(), start=[np.nan, 0, 0]), "not finite"),
     ],
 )
 def test_arguments_of_another_kind(call, sentence):
