@@ -15,6 +15,7 @@ from scipy import optimize, special, stats
 
 import credo
 from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
 from credo.posterior.posterior import Posterior
@@ -398,3 +399,15 @@ def test_sd_and_no_rows():
     np.testing.assert_array_equal(predictive.sd, np.sqrt(predictive.variance))
     with pytest.raises(CredoError, match="x has no rows"):
         posterior().predict(X[:0])
+
+
+def test_draws_of_many_weights_are_taken_few_at_a_time():
+    """32 draws of ten million weights at once, for 64 rows, took 5 GB: each draw's own numbers count too."""
+    params = {"w": np.zeros((3_000, 2_000)), "v": np.zeros((2_000, 3))}
+    network = credo.nn.BayesianNetwork(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params, head=credo.nn.Categorical())
+    target = network.given(np.zeros((4, 3_000)), np.array([0, 1, 2, 0]))
+    kind = Gaussian(np.zeros(target.dim), Diagonal(np.full(target.dim, 0.01)))
+    posterior = Posterior(kind, target, verdict=Verdict("doubtful"), info={})
+    assert posterior.predict(np.zeros((40, 3_000)), credo.MonteCarlo(32))._stream.law.batch == 1
+    few = Model({"w": W}, lambda params, x: dist.Normal(x @ params["w"], 1.0)).given(X, np.zeros(20))
+    assert credo.fit(few, credo.Laplace()).predict(X, credo.MonteCarlo(32))._stream.law.batch == 32

@@ -80,7 +80,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     outcomes, cost = _outline(law, rows, size=size)
     named = list(outcomes.values()) if isinstance(outcomes, dict) else [outcomes]
     num_rows = size or named[0].shape[0]
-    row_cost = _row_cost(law, rows, size, num_rows, cost)
+    row_cost, own_cost = _costs(law, rows, size, num_rows, cost)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
     chunk, light, is_streamed = None, None, False
     together = NUM_TEMPORARIES * law.width * element + row_cost
@@ -93,7 +93,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
         elif not is_streamed:
             width = getattr(law, "width_of_mean", law.width)
             light = even(size, MEMORY // (NUM_TEMPORARIES * width * element + row_cost))
-    batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost)))
+    batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost + own_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
     law = jax.device_put(dataclasses.replace(law, **changed))  # type: ignore[type-var]
@@ -134,16 +134,17 @@ def _outline(law: Law, rows, *, size: int | None) -> tuple[Any, float]:
     return seen[0], of_program(jaxpr.jaxpr)
 
 
-def _row_cost(law: Law, rows, size: int | None, num_rows: int, cost: float) -> float:
-    """The bytes that one row more computes, of ``cost`` for all: what is computed of the parameters alone is shared."""
+def _costs(law: Law, rows, size: int | None, num_rows: int, cost: float) -> tuple[float, float]:
+    """Bytes of one evaluation, ``cost`` in all: what one row more computes, and what is of the parameters alone."""
     few = num_rows // 2
     if size is not None and few > 0 and cost > MEMORY:
         try:
             _, cost_of_few = _outline(law, jax.tree.map(lambda leaf: leaf[:few], rows), size=few)
-            cost, num_rows = cost - cost_of_few, num_rows - few
         except CredoError:  # the rows cannot be cut
-            pass
-    return max(cost / num_rows, 1.0)
+            return max(cost / num_rows, 1.0), 0.0
+        row_cost = max((cost - cost_of_few) / (num_rows - few), 1.0)
+        return row_cost, max(cost - num_rows * row_cost, 0.0)
+    return max(cost / num_rows, 1.0), 0.0
 
 
 def _can_cut(law: Law, rows, chunk: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from credo.algorithm import stream
 from credo.diagnose.verdict import judge
+from credo.memory import bytes_of
 from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
@@ -20,14 +21,19 @@ WORK = 1e8  # rows times coordinates, of rows above the fewest
 NUM_OUTPUTS = 64  # draws of the outputs of many classes
 NUM_WEIGHTS = 32  # draws of the weights
 CERTAIN = 3.0  # standard errors
+LARGEST = 2**29  # bytes of the posterior
 STREAM = 1 << 21  # of the key, away from those of training
 
 
 def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str], key) -> Posterior:
-    """``posterior`` with a verdict on ``figures`` and, where the model is a network, on what surprises it; no pass."""
+    """``posterior`` with a verdict on ``figures`` and, where the model is a network, on what surprises it; no pass.
+
+    Of one that takes more than ``LARGEST`` bytes, copies of it for predictions would be dearer than the fit.
+    """
     target = posterior.target
     is_done = posterior.info.get("is_complete", True)  # else that is the reason
-    if is_done and target.model is not None and target.model.weights_name is not None and target.y is not None:
+    is_network = target.model is not None and target.model.weights_name is not None
+    if is_done and is_network and target.y is not None and bytes_of(posterior.kind) <= LARGEST:
         found = surprise(posterior, stream(key, STREAM), is_linearised=False)
         figures = figures if found is None else {**figures, "surprise": found}
     posterior.verdict = judge(figures, sentences, at_best="doubtful")
