@@ -26,10 +26,15 @@ def check_count(n) -> None:
 
 
 def unmasked(values):
-    """``values``, but of a NumPy masked array what is masked as NaN: missing, and no datum of its own."""
+    """``values``, but what a NumPy masked array masks as missing: NaN among numbers, None among anything else."""
     if not isinstance(values, np.ma.MaskedArray):
         return values
-    return np.ma.filled(np.ma.asarray(values, np.float64), np.nan) if np.ma.is_masked(values) else values.data
+    if not np.ma.is_masked(values):
+        return values.data
+    dtype, hole = (np.float64, np.nan) if values.dtype.kind in "biuf" else (object, None)
+    found = values.data.astype(dtype)
+    found[np.ma.getmaskarray(values)] = hole
+    return found
 
 
 def as_numbers(value) -> np.ndarray:

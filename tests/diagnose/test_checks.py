@@ -163,11 +163,31 @@ def test_a_likelihood_of_one_row_fills_rows_columns_and_joint_draws():
     assert broadcast(joint, y).batch_shape == (7,)
     assert broadcast(joint, y[:, 0][:3]) is joint
     assert broadcast(joint, 3) is joint
+    assert broadcast(joint, 7).batch_shape == (7,)
     whole = dist.Normal(np.zeros(7), 1.0)
     assert broadcast(whole, 7) is broadcast(whole, y[:, 0]) is whole
     drawn = ONE_ROW.sample_prior_predictive(0, np.zeros(5), 4)
     assert drawn.shape == (4, 5)
     assert np.all(np.std(drawn, axis=1) > 0)
+
+
+THREE = {"b": dist.Normal(0.0, 2.0).expand([3])}
+
+
+def test_prior_predictive_draws_have_the_rows_of_x():
+    columns = Model(THREE, lambda params, x: dist.Normal(params["b"], 1.0).to_event(1))
+    assert columns.sample_prior_predictive(0, np.zeros(7), 4).shape == (4, 7, 3)
+    assert columns.sample_prior_predictive(0, None, 4).shape == (4, 3)
+    entries = Model(THREE, lambda params, x: dist.Normal(params["b"], 1.0))
+    with pytest.raises(credo.CredoError, match=r"shape \(3,\) for 7 rows of x.*to_event"):
+        entries.sample_prior_predictive(0, np.zeros(7), 4)
+
+
+def test_a_likelihood_of_a_batch_of_one_predicts_each_row():
+    model = Model({"b": dist.Normal(0.0, 2.0)}, lambda params, x: dist.Normal(params["b"] * np.ones(1), 1.0))
+    posterior = credo.fit(model.given(np.zeros(50), ROWS), credo.Laplace())
+    assert posterior.predict(np.zeros(4)).mean.shape == (4,)
+    np.testing.assert_array_equal(posterior.check(np.size, num_draws=5).replicated, 50)
 
 
 def test_outcomes_in_two_columns_are_drawn_for_each_row():

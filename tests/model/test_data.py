@@ -277,6 +277,38 @@ def test_masked_outcomes_are_dropped_and_a_mask_of_nothing_is_none():
 
 
 @pytest.mark.parametrize(
+    "values",
+    [np.array(["a", "b", "c"]), np.array(["2026-01-01"] * 3, "M8[D]"), np.array([1.0, "b", 2.0], object)],
+    ids=["text", "dates", "objects"],
+)
+def test_what_is_masked_among_other_things_than_numbers(values):
+    hidden = np.ma.array(values, mask=[False, True, False])
+    for given in (lambda: LEVEL.given({"a": hidden}, np.ones(3)), lambda: LEVEL.given(y=hidden)):
+        with pytest.raises(CredoError, match=r"1 missing value \(the first in row 1\)"):
+            given()
+    grouped = Model(
+        {"b": dist.Normal(0.0, 1.0).expand([2])}, lambda p, x: dist.Normal(p["b"][x["a"]], 1.0), groups={"a": "b"}
+    )
+    with pytest.raises(CredoError, match=r"'a', a group, has 1 missing value \(the first in row 1"):
+        grouped.given({"a": hidden}, np.ones(3))
+
+
+def test_masked_batches_and_data_of_a_log_density():
+    hidden = masked([1.0, -999.0, 2.0], -999.0)
+    for loader in (
+        credo.Loader([credo.Rows(np.ones(3), hidden)], in_memory=False),
+        credo.Loader([(np.ones(3), hidden)]),
+        credo.Loader(credo.Rows(np.ones(3), hidden), in_memory=False),
+    ):
+        with pytest.raises(CredoError, match=r"y has 1 NaN or infinite value \(the first in row 1: nan\)"):
+            LEVEL.given(loader)
+    model = Model.from_log_density(
+        lambda params, data: -jnp.nansum((data - params["b"]) ** 2), {"b": dist.constraints.real}
+    )
+    np.testing.assert_array_equal(model.given(hidden).x, [1.0, np.nan, 2.0])
+
+
+@pytest.mark.parametrize(
     "as_table", [lambda flags: flags, lambda flags: {"on": flags}, lambda f: pd.DataFrame({"on": f})]
 )
 def test_booleans_reach_the_likelihood_as_they_are(as_table):
@@ -296,6 +328,26 @@ def test_booleans_reach_the_likelihood_as_they_are(as_table):
     assert credo.fit(slope.given(flags, np.ones(3)), credo.Laplace()).mean()["b"] == pytest.approx(2 / 2.01)
 
 
+@pytest.mark.parametrize(
+    "method", [credo.Exact(), credo.Laplace(), credo.ADVI(batch_size=10), credo.MAP()], ids=lambda m: type(m).__name__
+)
+def test_a_matrix_of_booleans_counts_as_numbers_do(method):
+    """Its columns' ranges could not be taken, so that every method but Exact() raised."""
+    flags = np.random.default_rng(0).uniform(size=(40, 2)) < 0.5
+    y = flags @ np.array([1.0, -1.0])
+    found, wanted = (credo.fit(Model(PRIOR, line).given(x, y), method) for x in (flags, flags.astype(float)))
+    np.testing.assert_allclose(found.mean()["w"], wanted.mean()["w"], rtol=1e-6)
+    np.testing.assert_allclose(found.predict(flags[:3]).mean, wanted.predict(1.0 * flags[:3]).mean, rtol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", [lambda p, x: dist.Normal(p["w"][x], 1.0), lambda p, x: dist.Normal(-x, 1.0)])
+def test_booleans_that_were_to_be_numbers_are_said(likelihood):
+    with pytest.raises(CredoError, match=r"Booleans reach it as they are.*x.astype\(int\)"):
+        Model(PRIOR, likelihood).given(np.array([True, False, True]), np.ones(3))
+
+
 def test_a_sparse_matrix_is_told_to_be_an_array():
     with pytest.raises(CredoError, match=r"x is a sparse matrix of shape \(3, 3\).*toarray"):
         LEVEL.given(scipy.sparse.eye_array(3), np.ones(3))
+    with pytest.raises(CredoError, match=r"y is a sparse matrix of shape \(3, 3\).*toarray"):
+        LEVEL.given(y=scipy.sparse.eye_array(3), missing="drop")

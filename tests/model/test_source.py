@@ -75,6 +75,20 @@ def test_rows_read_from_disk_give_the_fit_of_arrays(model, method, monkeypatch):
     assert there.info.get("bound") == pytest.approx(here.info.get("bound"))
 
 
+def test_booleans_read_from_disk_are_booleans():
+    """As whole numbers, ~x is true of every row."""
+    model = credo.Model(
+        {"b": dist.Normal(0.0, 3.0)}, lambda p, x: dist.BernoulliLogits(jnp.where(~x["on"], 0.0, p["b"] * x["z"]))
+    )
+    x, y = {"on": X[:, 0] > 0, "z": X[:, 1]}, Y > 0
+    loader = credo.Loader(credo.Rows(x, y), in_memory=False)
+    method = credo.ADVI(batch_size=50, max_steps=40)
+    found, wanted = (
+        credo.fit(target, method, key=1).mean()["b"] for target in (model.given(loader), model.given(x, y))
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 def test_density_of_all_rows_and_of_windows(on_disk):
     from credo.model.windows import shuffled, window
 

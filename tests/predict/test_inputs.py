@@ -1,5 +1,6 @@
 """Inputs that do not fit those of the model: a sentence each, before anything is computed."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -87,3 +88,14 @@ def test_a_parameter_with_one_entry_a_row_is_pointed_out():
     np.testing.assert_allclose(p.predict(X).mean, X[:, 0])
     with pytest.raises(CredoError, match="one entry a row must be indexed by a column of x"):
         p.predict(X[:4])
+
+
+def test_booleans_of_the_fit_stay_booleans():
+    model = Model({"w": dist.Normal(0.0, 1.0)}, lambda q, x: dist.Normal(jnp.where(~x, 0.0, q["w"]), 1.0))
+    posterior = Posterior(Point(np.ones(1)), model.given(np.arange(10) < 5, np.zeros(10)), verdict=Verdict("pass"))
+    for x in (np.array([False, True]), np.array([0, 1]), np.array([0.0, 1.0])):
+        np.testing.assert_array_equal(posterior.predict(x).mean, [0.0, 1.0])
+    with pytest.raises(
+        CredoError, match=r"held booleans in the fit and has other numbers now \(the first in row 1: 2\)"
+    ):
+        posterior.predict(np.array([0, 2]))

@@ -21,8 +21,8 @@ def column_sentence(x) -> str | None:
     for leaf in jax.tree.leaves(x):
         if np.ndim(leaf) != 2 or leaf.shape[1] < 2:
             continue
-        rows = np.asarray(leaf)[:: max(1, len(leaf) // MAX_ROWS)]
-        widths = np.ptp(rows, axis=0).astype(np.float64)  # a rare category has a small sd and the width of any other
+        rows = np.asarray(leaf)[:: max(1, len(leaf) // MAX_ROWS)].astype(np.float64)
+        widths = np.ptp(rows, axis=0)  # a rare category has a small sd and the width of any other
         pair = _extremes(widths)
         if pair is not None:
             low, high = pair

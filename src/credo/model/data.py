@@ -104,7 +104,7 @@ def case_weights(weights) -> np.ndarray | None:
 
 def group_column(name: str, values) -> np.ndarray:
     """The levels of each row, one kind of value, none of them missing."""
-    values = np.asarray(unmasked(values))
+    values = as_array(f"Column {name!r}", values)
     missing = are_missing(values)
     if missing.any():
         first = int(np.argmax(missing))
@@ -169,7 +169,8 @@ def is_list_of_numbers(node) -> bool:
     return isinstance(node, list | tuple) and bool(node) and all(np.isscalar(leaf) for leaf in jax.tree.leaves(node))
 
 
-def column(name: str, leaf) -> np.ndarray:
+def as_array(name: str, leaf) -> np.ndarray:
+    """What was given as a NumPy array of any dtype, masked entries as missing ones."""
     if hasattr(leaf, "toarray"):
         raise CredoError(
             f"{name} is a sparse matrix of shape {leaf.shape}, and models read arrays: give its toarray(), or fewer "
@@ -177,9 +178,13 @@ def column(name: str, leaf) -> np.ndarray:
         )
     leaf = leaf.detach() if hasattr(leaf, "detach") else leaf  # a tensor of torch that has a gradient
     try:
-        values = np.asarray(unmasked(leaf))
+        return np.asarray(unmasked(leaf))
     except ValueError as error:
         raise CredoError(f"{name} is ragged (its rows differ in length): give a rectangular array.") from error
+
+
+def column(name: str, leaf) -> np.ndarray:
+    values = as_array(name, leaf)
     if values.dtype == object:
         values = _from_objects(name, values)
     if values.dtype.kind in "USTMm":

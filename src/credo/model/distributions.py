@@ -202,11 +202,16 @@ def broadcast(d: Distribution, like) -> Distribution:
 
     A joint distribution of all rows stays what it is, and so does any where ``like`` is None.
     """
-    if like is None or (isinstance(like, int) and d.event_shape):
+    if like is None:
         return d
     if isinstance(like, int):
-        wanted = (like, *d.batch_shape[1:])
-        batch = wanted if not d.batch_shape or d.batch_shape[0] == 1 else d.batch_shape
-    else:
-        batch = np.broadcast_shapes(d.batch_shape, like.shape[: like.ndim - len(d.event_shape)])
+        return rowwise(d, like)
+    batch = np.broadcast_shapes(d.batch_shape, like.shape[: like.ndim - len(d.event_shape)])
     return d if batch == d.batch_shape else d.expand(batch)
+
+
+def rowwise(d: Distribution, num_rows: int) -> Distribution:
+    """A distribution of one row stands for every row alike, unless it is joint over the rows."""
+    is_of_one = d.batch_shape[:1] == (1,) or (not d.batch_shape and d.event_shape[:1] != (num_rows,))
+    batch = (num_rows, *d.batch_shape[1:])
+    return d.expand(batch) if is_of_one and batch != d.batch_shape else d

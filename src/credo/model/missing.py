@@ -15,10 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.arguments import unmasked
 from credo.model.check import explained
-from credo.model.data import Inputs, are_missing, column, column_name, is_list_of_numbers
-from credo.model.distributions import unscaled
+from credo.model.data import Inputs, are_missing, as_array, column, column_name, is_list_of_numbers
 from credo.model.target import log_prob_rows
 from credo.precision import double
 from credo.status import CredoError
@@ -101,7 +99,7 @@ def _masks(y) -> list[np.ndarray]:
 
 
 def _with_nan(name: str, leaf) -> np.ndarray:
-    values = np.asarray(unmasked(leaf))
+    values = as_array(name, leaf)
     if not values.ndim:
         raise CredoError(f"{name} is a single number: data have one row a datum; give an array.")
     holes = are_missing(values)
@@ -150,6 +148,6 @@ def impute(target: "Target", u, key):
     """The missing outcomes (K, …) drawn from p(y | x, θ) at a flat position."""
     assert target.missing is not None
     shape = (len(target.missing.rows), *jnp.shape(target.y)[1:])
-    likelihood: Any = target.model.likelihood
-    d = unscaled(likelihood(target.model.prior.constrain(target.structure.unravel(u))[0], target.missing.x))
-    return d.expand(shape[: len(shape) - d.event_dim]).sample(key)
+    params = target.model.prior.constrain(target.structure.unravel(u))[0]
+    like = jax.ShapeDtypeStruct(shape, target.y.dtype)
+    return target.model.draw_outcome(key, params, target.missing.x, like)

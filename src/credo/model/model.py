@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.arguments import as_key, check_count
+from credo.arguments import as_key, check_count, unmasked
 from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
@@ -229,7 +229,7 @@ class Model(eqx.Module):
             )
         assert isinstance(self.log_factor, LogFactor)
         self.log_factor.check(data)
-        data = jax.tree.map(np.asarray, data)
+        data = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), data)
         check_log_density(self, data)
         return Target(self, data, None, None, self.structure, 0, 0, None, Levels())
 
@@ -263,7 +263,14 @@ class Model(eqx.Module):
         x, _ = inputs(x, self.groups)
         size = None if x is None else num_rows(x, None, None)
         with explained("The likelihood", self.structure, x):
-            return _draw_data(self, x, _split(key, n), size)
+            drawn = _draw_data(self, x, _split(key, n), size)
+        for leaf in jax.tree.leaves(drawn):
+            if size is not None and leaf.shape[1:2] != (size,):
+                raise CredoError(
+                    f"The likelihood drew data of shape {leaf.shape[1:]} for {size} rows of x: a parameter with one "
+                    "entry a row must be indexed by a column of x, and columns of one row be .to_event(1)."
+                )
+        return drawn
 
     def draw_outcome(self, key, params, x, like=None):
         """Data drawn from p(y | x, params): in the structure of y, each datum once whatever its weight.

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
+from credo.arguments import unmasked
 from credo.memory import budget, bytes_of, in_words
 from credo.model.data import Rows, column_name, num_rows
 from credo.status import CredoError
@@ -51,7 +52,8 @@ class Loader:
     def rows(self) -> Rows:
         """All rows, as arrays in memory or on disk. CredoError where their number is not ``size``."""
         if self._rows is None:
-            found = self._batches if isinstance(self._batches, Rows) else _gathered(self._batches, self._size)
+            whole = isinstance(self._batches, Rows)
+            found: Rows = jax.tree.map(unmasked, self._batches) if whole else _gathered(self._batches, self._size)
             number = num_rows(found.x, found.y, found.weights)
             if self._size is not None and number != self._size:
                 raise CredoError(f"The data have {number:,} rows, and the loader says {self._size:,}: correct size=.")
@@ -84,16 +86,29 @@ class Files:
         order = np.argsort(index, kind="stable")
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return jax.tree.map(lambda leaf: _typed(np.asarray(leaf[index[order]])[back], self.dtype), self.rows)
+        rows = jax.tree.map(lambda leaf: np.asarray(leaf[index[order]])[back], self.rows)
+        return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype, copy=False), rows, self.dtypes)
+
+    @property
+    def dtypes(self) -> Rows:
+        """Of what is read: inputs that are booleans stay so."""
+
+        def of(leaf):
+            is_float = np.issubdtype(leaf.dtype, np.floating)
+            return self.dtype if is_float else np.dtype(np.int64)
+
+        def of_input(leaf):
+            return leaf.dtype if leaf.dtype == bool else of(leaf)
+
+        return Rows(jax.tree.map(of_input, self.rows.x), *jax.tree.map(of, self.rows[1:]))
 
     def like(self, number: int) -> Rows:
         """Shapes and types of ``number`` rows."""
 
-        def shape(leaf):
-            dtype = self.dtype if np.issubdtype(leaf.dtype, np.floating) else np.int64
+        def shape(leaf, dtype):
             return jax.ShapeDtypeStruct((number, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(dtype))
 
-        return jax.tree.map(shape, self.rows)
+        return jax.tree.map(shape, self.rows, self.dtypes)
 
     def blocks(self) -> Iterator[Rows]:
         """All rows as they lie, some at a time."""
@@ -120,7 +135,7 @@ class Source(eqx.Module):
         # as bits: a thread that calls back knows nothing of the precision of the program, and would round to float32
         bits = jax.tree.map(lambda like: jax.ShapeDtypeStruct(_bits_shape(like), np.uint32), wanted)
         found = jax.pure_callback(read, bits, place, vmap_method="sequential")
-        return jax.tree.map(lambda b, like: jax.lax.bitcast_convert_type(b, like.dtype), found, wanted)
+        return jax.tree.map(_unbits, found, wanted)
 
 
 def is_mapped(tree) -> bool:
@@ -128,19 +143,19 @@ def is_mapped(tree) -> bool:
     return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(tree))
 
 
-def _typed(values: np.ndarray, dtype) -> np.ndarray:
-    if np.issubdtype(values.dtype, np.floating):
-        return values.astype(dtype, copy=False)
-    return values.astype(np.int64, copy=False)
-
-
 def _bits_shape(like) -> tuple[int, ...]:
     words = like.dtype.itemsize // 4
-    return like.shape if words == 1 else (*like.shape, words)
+    return like.shape if words <= 1 else (*like.shape, words)
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
+    if values.dtype == bool:
+        return values.astype(np.uint32)
     return np.ascontiguousarray(values).view(np.uint32).reshape(_bits_shape(values))
+
+
+def _unbits(bits, like):
+    return bits != 0 if like.dtype == bool else jax.lax.bitcast_convert_type(bits, like.dtype)
 
 
 def _gathered(batches: Iterable, size: int | None) -> Rows:
@@ -195,7 +210,7 @@ def _batch(batch, number: int) -> Rows:
         raise CredoError(
             f"Batch {number} of the loader is a {type(batch).__name__}: give (x, y), (x, y, weights) or Rows(x, y)."
         )
-    rows = jax.tree.map(np.asarray, Rows(*batch))
+    rows = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), Rows(*batch))
     if rows.y is None:
         raise CredoError(f"Batch {number} of the loader has no outcomes y.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):

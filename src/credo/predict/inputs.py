@@ -106,6 +106,13 @@ def _match_leaf(name: str, fitted: np.ndarray, new: np.ndarray) -> np.ndarray:
                 f"{name} held whole numbers in the fit and has others now (the first in row {uneven[0]}: "
                 f"{new[uneven[0]]}): give whole numbers."
             )
+    if fitted.dtype == bool and new.dtype != bool:
+        other = np.flatnonzero(np.any(((new != 0) & (new != 1)).reshape(len(new), -1), axis=1))
+        if other.size:
+            raise CredoError(
+                f"{name} held booleans in the fit and has other numbers now (the first in row {other[0]}: "
+                f"{new[other[0]]}): give booleans, or 0 and 1."
+            )
     return new.astype(fitted.dtype, copy=False)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
 from credo.linalg.operator import Stored
+from credo.model.distributions import rowwise
 from credo.model.heads import Head
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
@@ -21,7 +22,7 @@ from credo.posterior.marginals import draw_weights
 from credo.posterior.product import Product
 from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
-from credo.predict.outcome import cdf, log_prob, moments, over, rowwise
+from credo.predict.outcome import cdf, log_prob, moments, over
 from credo.predict.stratified import stratified_positions
 from credo.status import CredoError
 from credo.storage import gather

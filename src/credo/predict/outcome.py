@@ -27,13 +27,6 @@ def over(function: Callable, first, *rest):
     return function(first, *rest)
 
 
-def rowwise(d: Distribution, num_rows: int) -> Distribution:
-    """A distribution of batch shape () stands for every row alike, unless it is joint over the rows."""
-    if d.batch_shape or d.event_shape[:1] == (num_rows,):
-        return d
-    return d.expand((num_rows,))
-
-
 def num_classes(d: Distribution) -> int | None:
     """The number of classes of a categorical outcome; None for any other."""
     inner: Any = unwrapped(d)
