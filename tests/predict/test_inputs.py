@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
+from credo import load
 from credo.model.model import Model
 from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
@@ -99,3 +100,46 @@ def test_booleans_of_the_fit_stay_booleans():
         CredoError, match=r"held booleans in the fit and has other numbers now \(the first in row 1: 2\)"
     ):
         posterior.predict(np.array([0, 2]))
+
+
+def test_masked_entries_are_missing():
+    hidden = np.ma.masked_equal([1.0, -999.0], -999.0)
+    with pytest.raises(CredoError, match=r"x\['a'\] has 1 NaN or infinite value"):
+        table().predict({"a": hidden, "k": np.arange(2)})
+    model = Model(
+        {"w": dist.Normal(0.0, 1.0).expand([3])}, lambda q, x: dist.Normal(q["w"][x["g"]], 1.0), groups={"g": "w"}
+    )
+    posterior = Posterior(Point(np.ones(3)), model.given({"g": np.arange(3)}, np.zeros(3)), verdict=Verdict("pass"))
+    with pytest.raises(CredoError, match=r"x\['g'\] has 1 missing values \(the first in row 1\)"):
+        posterior.predict({"g": np.ma.masked_equal([1, -999], -999)})
+
+
+def indexing(likelihood):
+    model = Model({"a": dist.Normal(0.0, 1.0).expand([3])}, likelihood)
+    k = np.array([0, 1, 2, 1])
+    return Posterior(Point(np.arange(3.0)), model.given({"k": k}, np.zeros(4)), verdict=Verdict("pass"))
+
+
+def test_an_index_past_the_rows_of_a_parameter_is_no_other_level(tmp_path):
+    """JAX reads it as the last row."""
+    posterior = indexing(lambda q, x: dist.Normal(q["a"][x["k"]], 1.0))
+    posterior.save(tmp_path / "a.credo")
+    loaded = load(tmp_path / "a.credo", posterior.target.model)  # without the data
+    for each in (posterior, loaded):
+        np.testing.assert_array_equal(each.predict({"k": np.array([2, 0])}).mean, [2.0, 0.0])
+        with pytest.raises(CredoError, match=r"x\['k'\] indexes 'a', which has 3 rows.*7 \(in row 1\).*groups="):
+            each.predict({"k": np.array([2, 7])})
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "mean"),
+    [
+        (lambda q, x: dist.Normal(q["a"][jnp.minimum(x["k"], 2)], 1.0), 2.0),
+        (lambda q, x: dist.Normal(q["a"][1] * x["k"], 1.0), 7.0),
+        (lambda q, x: dist.Normal(q["a"].sum() * x["k"], 1.0), 21.0),
+        (lambda q, x: dist.Normal(q["a"] @ jnp.ones(3) + x["k"], 1.0), 10.0),
+    ],
+    ids=["clamped by the user", "one row", "all rows", "all three rows"],
+)
+def test_a_number_that_indexes_nothing_may_be_any(likelihood, mean):
+    np.testing.assert_allclose(indexing(likelihood).predict({"k": np.array([7])}).mean, mean)

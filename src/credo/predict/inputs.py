@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from credo.model.data import inputs, num_rows
+from credo.model.data import as_array, inputs, num_rows
 from credo.model.model import Model
 from credo.model.target import Target
-from credo.predict.levels import NewRows, code
+from credo.predict.levels import NewRows, check_indices, code
 from credo.status import CredoError
 
 
@@ -50,6 +50,10 @@ def check_inputs(target: Target, x) -> Table:
     may_differ = type(target.model) is not Model and not is_table_for_array  # an adapter's may take inputs by name
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
+        size = _size(x)
+        if type(target.model) is Model:
+            check_indices(target, x)
+        return Table(widened(x), size, new_rows)
     return Table(widened(x), _size(x), new_rows)
 
 
@@ -79,7 +83,10 @@ def _columns(fitted, x):
         raise CredoError(
             f"x lacks column {missing[0]!r}; the model was fitted with {', '.join(map(str, fitted))}. Give them all."
         )
-    return {name: np.asarray(table[name]) if isinstance(fitted[name], np.ndarray) else table[name] for name in fitted}
+    return {
+        name: as_array(f"x[{name!r}]", table[name]) if isinstance(fitted[name], np.ndarray) else table[name]
+        for name in fitted
+    }
 
 
 def _match(fitted, x):
