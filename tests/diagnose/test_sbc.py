@@ -18,6 +18,7 @@ import credo
 from credo import CredoError, Verdict
 from credo.diagnose import Calibration, posterior_sbc, sbc
 from credo.diagnose.simulation.ranks import rank
+from credo.diagnose.simulation.simulate import from_prior
 from credo.diagnose.simulation.uniformity import band, ecdf_p_values
 from credo.native import jit
 from credo.posterior.kinds import Draws
@@ -203,6 +204,33 @@ def test_a_prior_alone_and_a_joint_likelihood():
     assert is_uniform(sbc(joint, ByGrid(), 50, size=2, progress=False))
 
 
+@pytest.mark.parametrize(
+    ("likelihood", "data", "shapes"),
+    [
+        (lambda p, x: dist.Normal(p["a"] * jnp.ones(1), 1.0), {"x": X}, (len(X),)),
+        (lambda p, x: dist.Normal(p["a"] * jnp.ones(1), 1.0), {"size": 5}, (5,)),
+        (lambda p, x: dist.Normal(p["a"] * jnp.ones(3), 1.0).to_event(1), {"x": X}, (len(X), 3)),
+        (lambda p, x: dist.Normal(p["a"] * jnp.ones(3), 1.0).to_event(1), {"size": 3}, (3, 3)),
+        (
+            lambda p, x: {"here": dist.Normal(p["a"] * x[:, 0], 1.0), "there": dist.Normal(p["a"], 1.0)},
+            {"x": X},
+            {"here": (len(X),), "there": (len(X),)},
+        ),
+    ],
+    ids=["batch of one", "batch of one, by size", "columns", "as many columns as rows", "one outcome of one row"],
+)
+def test_rows_that_the_likelihood_does_not_tell_apart_are_drawn_each(likelihood, data, shapes):
+    truths = from_prior(
+        credo.Model({"a": dist.Normal(0.0, 1.0)}, likelihood), data.get("x"), data.get("size"), 2, jax.random.key(0)
+    )
+    _, drawn = truths.draw(np.arange(2))
+    assert jax.tree.map(lambda leaf: leaf.shape[1:], drawn) == shapes
+    assert all(np.unique(leaf).size == leaf.size for leaf in jax.tree.leaves(drawn))
+    _, target = next(truths.each())
+    assert target is not None
+    assert target.size == (data.get("size") or len(X))
+
+
 @pytest.mark.slow
 def test_a_joint_likelihood_gives_its_rows_itself():
     joint = credo.Model(
@@ -259,7 +287,7 @@ def rows_out_of_order(target, u):
     [
         (without_jacobian, 300, "The draws of rate are too low"),
         (prior_twice, 600, "The draws of rate are too narrow"),
-        (data_twice, 300, "Draws fit the data better than the true parameters do"),
+        (data_twice, 600, "Draws fit the data better than the true parameters do"),
         (data_ignored, 300, "Draws fit the data worse than the true parameters do"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -52,11 +52,11 @@ def model_probabilities(
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise CredoError(f"model_probabilities takes a dict of posteriors by name; got {posteriors!r}.")
-    names = list(posteriors)
+    names = tuple(posteriors)
     evidences = [_evidence(name, posterior) for name, posterior in posteriors.items()]
     first = posteriors[names[0]].target
-    for name in names:
-        if posteriors[name].target.y is None and posteriors[name].target.source is None and len(names) > 1:
+    for name, posterior in posteriors.items() if len(posteriors) > 1 else ():
+        if posterior.target.y is None and posterior.target.source is None:
             raise CredoError(
                 f"{name!r} holds no data, by which posteriors of the same data are known: a loaded one has them where "
                 "credo.load is given the target, load(path, model.given(x, y))."
@@ -69,7 +69,7 @@ def model_probabilities(
     with np.errstate(divide="ignore"):
         log_joint = np.array([evidence.value for evidence in evidences]) + np.log(_prior(names, prior))
     probs = np.exp(log_joint - log_joint.max())
-    return ModelProbabilities(tuple(names), probs / probs.sum(), np.array([evidence.error for evidence in evidences]))
+    return ModelProbabilities(names, probs / probs.sum(), np.array([evidence.error for evidence in evidences]))
 
 
 def decide_model(belief: ModelProbabilities, loss: Callable, actions: Sequence | None) -> tuple[Any, float, float]:

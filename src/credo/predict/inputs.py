@@ -50,11 +50,10 @@ def check_inputs(target: Target, x) -> Table:
     may_differ = type(target.model) is not Model and not is_table_for_array  # an adapter's may take inputs by name
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
-        size = _size(x)
-        if type(target.model) is Model:
-            check_indices(target, x)
-        return Table(widened(x), size, new_rows)
-    return Table(widened(x), _size(x), new_rows)
+    size = _size(x)
+    if type(target.model) is Model:
+        check_indices(target, x)
+    return Table(widened(x), size, new_rows)
 
 
 def _size(x) -> int:

@@ -53,10 +53,8 @@ def from_posterior(posterior: Posterior, num_simulations: int, key) -> Truths:
         return Target(model, target.x, y, None, target.structure, target.size, num_terms, None, target.levels)
 
     def draw(index):
-        u, keys = positions[index % num_simulations], keys_of(key, DATA, index)
-        new = draw_data(target.model, target.x, u, keys, None)
-        if jax.tree.map(lambda leaf: leaf.shape[1:], new) != jax.tree.map(np.shape, target.y):  # a row at a time
-            new = draw_data(target.model, target.x, u, keys, target.size)
+        u = positions[index % num_simulations]
+        new = draw_data(target.model, target.x, u, keys_of(key, DATA, index), target.y)
         seen = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(index), *np.shape(leaf))), target.y)
         return u, together(seen, new)
 

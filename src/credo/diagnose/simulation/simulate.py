@@ -4,7 +4,6 @@ Every data set becomes a target of the same structure, so that all fits share th
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,13 +14,14 @@ import numpy as np
 from credo.algorithm import as_key, stream
 from credo.model.check import explained
 from credo.model.data import inputs, num_rows
-from credo.model.distributions import is_distribution
+from credo.model.distributions import broadcast, is_distribution
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.precision import in_double
 from credo.status import CredoError
 
 TRUTH, DATA, FIT, DRAWS = range(4)  # streams of keys: of parameters, data, fits, and what is ranked
+ONE = (), (1,)  # batch shapes of a likelihood of one row
 AT_ONCE = 50  # simulations drawn together
 NOT_FINITE = "the simulated data or parameters are not finite: give the model a prior that keeps away from them."
 
@@ -68,11 +68,11 @@ def from_prior(model: Model, x, size: int | None, num_simulations: int, key) -> 
             raise CredoError("The model has no likelihood, hence no data: leave x and size out.")
         return Truths(num_simulations, lambda index: (positions_of(index), None), lambda _: model.given())
     encoded, _ = inputs(x, model.groups)
-    size = _rows_to_draw(model, encoded, size)
+    like = _outline(model, encoded, size)
 
     def draw(index):
         positions = positions_of(index)
-        return positions, draw_data(model, encoded, positions, keys_of(key, DATA, index), size)
+        return positions, draw_data(model, encoded, positions, keys_of(key, DATA, index), like)
 
     return Truths(num_simulations, draw, lambda y: model.given(x, y))
 
@@ -88,18 +88,16 @@ def _prior_positions(model: Model, keys):
 
 
 @in_double
-def draw_data(model: Model, x, positions, keys, size: int | None):
-    """A data set at each position; ``size``: of rows, where the likelihood draws one row at a time."""
-    return _data(model, x, positions, keys, size)
+def draw_data(model: Model, x, positions, keys, like):
+    """A data set at each position, in the shape of ``like``."""
+    return _data(model, x, positions, keys, like)
 
 
-@functools.partial(jax.jit, static_argnames="size")
-def _data(model: Model, x, positions, keys, size: int | None):
+@jax.jit
+def _data(model: Model, x, positions, keys, like):
     def one(u, data):
         params = model.prior.constrain(model.structure.unravel(u))[0]
-        if size is None:
-            return model.draw_outcome(as_key(data), params, x)
-        return jax.vmap(lambda key: model.draw_outcome(key, params, x))(jax.random.split(as_key(data), size))
+        return model.draw_outcome(as_key(data), params, x, like)
 
     return jax.vmap(one)(positions, keys)
 
@@ -110,28 +108,29 @@ def keys_of(key, number: int, index: np.ndarray) -> np.ndarray:
 
 
 @in_double
-def _rows_to_draw(model: Model, x, size: int | None) -> int | None:
-    """How many rows are to be drawn one at a time; None where the likelihood gives a whole data set at once."""
-    shapes: list[tuple] = []
+def _outline(model: Model, x, size: int | None):
+    """Zeros in the shape of a data set of ``size`` rows, of those of x, or of as many as the likelihood gives."""
 
     def look():
         likelihood: Any = model.likelihood
         params = model.prior.constrain({leaf.name: jnp.zeros(leaf.free_shape) for leaf in model.structure.leaves})[0]
-        found = jax.tree.leaves(likelihood(params, x), is_leaf=is_distribution)
-        shapes.extend((d.batch_shape, d.event_shape) for d in found)
+        found = likelihood(params, x)
+        own = [d.batch_shape for d in jax.tree.leaves(found, is_leaf=is_distribution) if d.batch_shape[:1] not in ONE]
+        if size is not None and own:
+            raise CredoError(
+                f"size={size}, and the likelihood draws data with batch_shape {own[0]} by itself: leave size out."
+            )
+        number = size if size is not None or x is None else num_rows(x, None, None)
+        return jax.tree.map(lambda d: jnp.zeros(_shape(d, number, size)), found, is_leaf=is_distribution)
 
     with explained("The likelihood", model.structure, x):
-        jax.eval_shape(look)
-    if any(batch for batch, _ in shapes):
-        if size is not None:
-            raise CredoError(
-                f"size={size}, and the likelihood draws data with batch_shape {shapes[0][0]} by itself: leave size out."
-            )
-        return None
-    if size is not None:
-        return size
-    if all(event for _, event in shapes):
-        return None  # one joint draw is the data set
-    if x is None:
+        shapes = jax.eval_shape(look)
+    if not all(leaf.shape for leaf in jax.tree.leaves(shapes)):
         raise CredoError("The likelihood draws a single number: say how many rows a data set has, by size= or x=.")
-    return num_rows(x, None, None)
+    return jax.tree.map(lambda leaf: np.broadcast_to(0.0, leaf.shape), shapes)
+
+
+def _shape(d, number: int | None, size: int | None) -> tuple[int, ...]:
+    if size is not None:  # said in so many words, even of a draw with as many entries
+        return (size, *d.batch_shape[1:], *d.event_shape)
+    return broadcast(d, number).shape()
