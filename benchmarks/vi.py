@@ -47,7 +47,7 @@ def middle(fits: list[dict]) -> dict:
     good = [fit for fit in fits if "error" not in fit]
     if not good:
         return fits[0]
-    numbers = ("wall", "cpu", "compiled_wall", "compiled_cpu", "gradients", "elbo")
+    numbers = ("wall", "to_mark", "cpu", "compiled_wall", "compiled_cpu", "gradients", "elbo")
     return {
         **good[0],
         **{name: median(fit[name] for fit in good) for name in numbers},
@@ -122,8 +122,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the process of a fit ends too
     print(
         f"# Variational fits side by side\n\n{machine()}\n{options.keys} keys; the mark is {NEAR} nats below the "
-        "family's best ELBO. Credo's fits run to their own end, verdict included; peers to the first checkpoint at the "
-        f"mark, at the best of Adam's step sizes {', '.join(map(str, RATES))}, {options.budget:g} s of steps at most.",
+        "family's best ELBO. Credo's fits run to their own end, which is their time to the mark, and then to their "
+        "verdict; peers to the first checkpoint at the mark, at the best of Adam's step sizes "
+        f"{', '.join(map(str, RATES))}, {options.budget:g} s of steps at most.",
         flush=True,
     )
     results: dict[str, dict[str, dict]] = {}

@@ -7,7 +7,10 @@ from tables import table
 
 BARS = {"mean-field": 5.0, "full-rank": 5.0, "low-rank": 1.0, "flow": 1.0}  # times faster than the best peer
 FEWER = 10.0  # gradients of BatchAndMatch, against full-rank ADVI
-COLUMNS = ["fit", "**wall s**", "CPU s", "compiled: wall s", "CPU s", "gradients", "below the best (nats)", "reached"]
+COLUMNS = [
+    *("by", "**to the mark: wall s**", "fit: wall s", "CPU s", "compiled fit: wall s", "CPU s"),
+    *("gradients", "below the best (nats)", "reached"),
+]
 
 
 def family_table(family: str, model: str, result: dict) -> str:
@@ -20,8 +23,9 @@ def family_table(family: str, model: str, result: dict) -> str:
         rate = f" (Adam {fit['rate']:g})" if "rate" in fit else ""
         rows.append(
             [
-                *(name + rate, f"**{fit['wall']:.2f}**", f"{fit['cpu']:.2f}", f"{fit['compiled_wall']:.2f}"),
-                *(f"{fit['compiled_cpu']:.2f}", f"{fit['gradients']:,.0f}", f"{result['best'] - fit['elbo']:.3f}"),
+                *(name + rate, f"**{fit['to_mark']:.2f}**", f"{fit['wall']:.2f}", f"{fit['cpu']:.2f}"),
+                *(f"{fit['compiled_wall']:.2f}", f"{fit['compiled_cpu']:.2f}"),
+                *(f"{fit['gradients']:,.0f}", f"{result['best'] - fit['elbo']:.3f}"),
                 "yes" if fit["reached"] else "no",
             ]
         )
@@ -51,7 +55,7 @@ def chosen(models: dict[str, dict]) -> str:
     names = next(iter(models.values()))["credo"]
 
     def least(name: str) -> float:
-        ratios = [times_faster(result, name, "wall")[0] for result in models.values()]
+        ratios = [times_faster(result, name, "to_mark")[0] for result in models.values()]
         return min((r for r in ratios if not math.isnan(r)), default=0.0)
 
     return max(names, key=least)
@@ -71,17 +75,17 @@ def _family_bar(family: str, models: dict[str, dict]) -> list[str]:
     name, rows, ratios = chosen(models), [], []
     for model, result in models.items():
         cells = []
-        for figure in ("wall", "cpu", "compiled_wall", "gradients"):
+        for figure in ("to_mark", "wall", "cpu", "compiled_wall", "gradients"):
             ratio, against = times_faster(result, name, figure)
             cells.append(f"{ratio:.1f}")
-            if figure == "wall":
+            if figure == "to_mark":
                 ratios.append(ratio)
                 peer = against
         rows.append([model, *cells, peer])
     known = [r for r in ratios if not math.isnan(r)]
     holds = bool(known) and min(known) >= BARS[family]
     mean = statistics.geometric_mean([max(r, 1e-9) for r in known]) if known else math.nan
-    columns = ["model", "**wall**", "CPU", "compiled wall", "gradients", "best peer by wall"]
+    columns = ["model", "**to the mark**", "fit", "CPU", "compiled fit", "gradients", "best peer to the mark"]
     return [
         f"{family}, {name}: {'holds' if holds else 'FAILS'}: at least {BARS[family]:g} times faster than the best peer "
         f"on every model (least {min(known, default=math.nan):.2f}, geometric mean {mean:.2f}). How many times less:\n",

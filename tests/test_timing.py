@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from credo.timing import stopwatch, union_length
+from credo.timing import counted, stopwatch, union_length
 
 
 def test_union_of_intervals():
@@ -29,3 +29,19 @@ def test_threads_do_not_count_twice():
     with stopwatch() as seconds, ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda k: jax.jit(lambda x: jnp.linalg.svd(x + k)[1])(jnp.eye(4 + k)), range(4)))
     assert seconds["compile"] <= seconds["total"] + 1e-3
+
+
+def test_a_part_is_counted_by_name_once_where_parts_lie_in_each_other():
+    @counted("verdict")
+    def judge(depth: int):
+        time.sleep(0.02)
+        if depth:
+            judge(depth - 1)
+
+    with stopwatch() as seconds:
+        time.sleep(0.02)
+        judge(2)
+    assert 0.06 <= seconds["verdict"] <= seconds["total"] - 0.02
+    with stopwatch() as seconds:
+        pass
+    assert "verdict" not in seconds

@@ -1,4 +1,4 @@
-"""Seconds spent compiling, as JAX itself reports them, apart from seconds spent running."""
+"""Where the seconds of a fit went: compiling, as JAX itself reports it, and whatever is ``counted`` by name."""
 
 import functools
 import time
@@ -8,14 +8,18 @@ from contextlib import contextmanager
 import jax
 
 _PREFIX = "/jax/core/compile/"
-_watches: list[list[tuple[float, float]]] = []  # of the stopwatches that run: (start, end) of each compilation
+_watches: list[dict[str, list[tuple[float, float]]]] = []  # of the stopwatches that run: name -> (start, end) of each
 
 
 def _listen(event: str, duration_secs: float, **_: str | int) -> None:
     if event.startswith(_PREFIX):
         end = time.perf_counter()
-        for spans in _watches:
-            spans.append((end - duration_secs, end))
+        _add("compile", end - duration_secs, end)
+
+
+def _add(name: str, start: float, end: float) -> None:
+    for spans in _watches:
+        spans.setdefault(name, []).append((start, end))
 
 
 @functools.cache
@@ -27,11 +31,12 @@ def _register() -> None:
 def stopwatch() -> Iterator[dict[str, float]]:
     """A dict that holds ``total`` and ``compile`` seconds, tracing included, once the block has ended.
 
-    Programs compiled side by side on threads count once.
+    Beside them stand those of each part that was ``counted``, compilation included. What runs side by side on threads
+    counts once.
     """
     _register()
     seconds: dict[str, float] = {}
-    spans: list[tuple[float, float]] = []
+    spans: dict[str, list[tuple[float, float]]] = {"compile": []}
     _watches.append(spans)
     start = time.perf_counter()
     try:
@@ -39,7 +44,17 @@ def stopwatch() -> Iterator[dict[str, float]]:
     finally:
         _watches[:] = [other for other in _watches if other is not spans]
         seconds["total"] = time.perf_counter() - start
-        seconds["compile"] = union_length(spans)
+        seconds |= {name: union_length(each) for name, each in spans.items()}
+
+
+@contextmanager
+def counted(name: str) -> Iterator[None]:
+    """A part of a fit, or as a decorator a function, whose seconds are to be known apart."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _add(name, start, time.perf_counter())
 
 
 def union_length(spans: Sequence[tuple[float, float]]) -> float:

@@ -37,6 +37,7 @@ from credo.methods.particles.copies import left_out
 from credo.methods.particles.reach import Reached
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
+from credo.timing import counted
 
 MOST_ROUNDS = 32
 MOST_NUMBERS = 2**24  # coordinates of draws held at once: 128 MB, and as much again for gradients
@@ -62,6 +63,7 @@ class Corrected(NamedTuple):
     has_far_tail: bool = False  # weights that are worth most of their draws, and are heavy far out
 
 
+@counted("verdict")
 def correct(
     draw: Callable[[int], Draws],
     gradient: Callable[[np.ndarray], np.ndarray],

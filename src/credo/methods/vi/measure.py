@@ -21,6 +21,7 @@ from credo.methods.vi.upper import evidence_upper
 from credo.model.target import Target
 from credo.posterior.kinds import Flow, Kind
 from credo.status import Estimate
+from credo.timing import counted
 
 ELBO_ERROR = 0.05  # nats: half of what the verdict asks
 MAX_ROUNDS = 32  # of ``num_draws`` draws
@@ -57,6 +58,7 @@ def measure(
     return assess(weigh, gradient, q, target, deadline, reaching(q, target, key, num_draws, at_once))
 
 
+@counted("verdict")
 def assess(
     weigh: Callable[[int], Weighed],
     gradient: Callable[[np.ndarray], np.ndarray],
