@@ -30,10 +30,12 @@ def test_options_that_this_xla_does_not_know_are_left_out():
         assert known(BRIEF) == BRIEF
 
 
-def test_small_ones_have_a_program_of_their_own():
-    quick = brief(program, static_argnames="power", is_small=lambda v: v.size < 5)
-    for v in (VECTOR[:3], VECTOR, VECTOR[:3]):
+def test_small_and_large_ones_have_programs_of_their_own():
+    quick = brief(program, static_argnames="power", is_small=lambda v: v.size < 5, is_large=lambda v: v.size > 10)
+    long = np.tile(VECTOR, 2)
+    for v in (VECTOR[:3], VECTOR, long, VECTOR[:3]):
         np.testing.assert_allclose(quick(v, power=2)[1], np.exp(v), rtol=1e-6)
+    assert quick.suited((long,), {}) is quick.large
     assert quick.suited((VECTOR[:3],), {}) is quick.tiny
     assert quick.suited((VECTOR,), {}) is quick.quick
 

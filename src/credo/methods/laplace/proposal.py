@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.compiling import brief
+from credo.compiling import brief, has_many_rows
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.methods.optimise.objective import Objective, generator
 from credo.methods.particles.correction import correct, gradients
@@ -82,7 +82,7 @@ def _weigh_alone(function: Callable, args, kind: Gaussian, z):
     return jax.lax.map(one, z)
 
 
-@functools.partial(brief, static_argnames=("function",))
+@functools.partial(brief, static_argnames=("function",), is_large=lambda _, args, *__: has_many_rows(args))
 def _weigh(function: Callable, args, kind: Gaussian, z):
     """Log weights, up to a constant, and where they were taken."""
 

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp, ndtri
 
 from credo.algorithm import as_key, stream
-from credo.compiling import brief
+from credo.compiling import brief, has_many_rows
 from credo.model.target import Target
 from credo.posterior.kinds import Flow, Gaussian, Kind
 from credo.status import CredoError
@@ -124,7 +124,11 @@ class Sobol(Points):
             yield ndtri(engine.random_base2(int(np.log2(size))) + 2.0 ** -(BITS + 1))
 
 
-@brief
+def _is_large(_, target: Target, *__) -> bool:
+    return has_many_rows(target)
+
+
+@functools.partial(brief, is_large=_is_large)
 def _map_and_weigh(kind: Gaussian, target: Target, z):
     """u = m + S z; log q(u) = log N(z; 0, I) − log |S| needs no solve."""
     log_scale = kind.scale.log_det() + 0.5 * kind.mean.size * jnp.log(2.0 * jnp.pi)
@@ -200,7 +204,7 @@ def log_widening(z: Float[np.ndarray, "S dim"], every: int) -> Float[np.ndarray,
     return np.logaddexp(np.log1p(-1 / every), logsumexp(log_wide, axis=1) - np.log(len(WIDE) * every))
 
 
-@brief
+@functools.partial(brief, is_large=_is_large)
 def _push_and_weigh(kind: Flow, target: Target, z):
     def one(z):
         u, log_q = kind.push(z)
@@ -209,7 +213,7 @@ def _push_and_weigh(kind: Flow, target: Target, z):
     return jax.vmap(one)(z)
 
 
-@functools.partial(brief, static_argnames=("batch",))
+@functools.partial(brief, static_argnames=("batch",), is_large=_is_large)
 def _draw_and_weigh(kind: Kind, target: Target, key, first, batch: int):
     def one(index):
         u = kind.sample_u(jax.random.fold_in(as_key(key), index))
