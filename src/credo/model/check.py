@@ -14,6 +14,7 @@ from numpyro.distributions import Distribution
 from credo.model.dependence import dependencies
 from credo.model.distributions import bounds_of, contains, masks, unwrapped
 from credo.model.heads import Head, head_of
+from credo.model.indices import check_indices
 from credo.model.structure import Structure
 from credo.model.target import log_prob_rows
 from credo.precision import double
@@ -47,9 +48,21 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in structure.leaves}
         jaxpr = _traced(score, structure, u, data, y)
         _check_constants(jaxpr.consts)
+        check_indices(jaxpr, structure, u, x=data, y=y)
         for name, d in seen.items():
             _check_support(name, d, lambda u, data, name=name: _by_name(outcome(u, data), y)[name], u, data, y)
     return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
+
+
+def check_new_inputs(model: "Model", x) -> None:
+    """CredoError where ``model``'s likelihood cannot be had at inputs ``x``, or reads past the rows of a parameter."""
+    prior, likelihood = model.prior, model.likelihood
+    assert likelihood is not None
+    with double():
+        u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
+        with explained("The likelihood", model.structure, x):
+            program = jax.make_jaxpr(lambda u, x: likelihood(prior.constrain(u)[0], x))(u, x)
+        check_indices(program, model.structure, u, x=x)
 
 
 def check_log_density(model: "Model", data) -> None:
@@ -63,13 +76,14 @@ def check_log_density(model: "Model", data) -> None:
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
         with explained("The log density", model.structure, data):
-            found: Any = jax.eval_shape(value, u)
+            program, found = jax.make_jaxpr(value, return_shape=True)(u)
         if getattr(found, "shape", None) != () or not np.issubdtype(found.dtype, np.floating):
             shown = f"{found.dtype} of shape {found.shape}" if hasattr(found, "shape") else f"a {type(found).__name__}"
             raise CredoError(
                 f"The log density returned {shown}: it must be one real number. Sum the terms of all data, as with "
                 "jnp.sum."
             )
+        check_indices(program, model.structure, u)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from credo.model.data import as_array, inputs, num_rows
+from credo.model.check import check_new_inputs
+from credo.model.data import as_array, column_name, inputs, num_rows
 from credo.model.model import Model
 from credo.model.target import Target
-from credo.predict.levels import NewRows, check_indices, code
+from credo.predict.levels import NewRows, code
 from credo.status import CredoError
 
 
@@ -51,9 +52,16 @@ def check_inputs(target: Target, x) -> Table:
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
     size = _size(x)
-    if type(target.model) is Model:
-        check_indices(target, x)
+    if type(target.model) is Model and _goes_further(fitted, x):
+        unseen = {column: np.zeros_like(x[column]) for column in target.model.groups}  # they have rows of their own
+        check_new_inputs(target.model, {**x, **unseen} if unseen else x)
     return Table(widened(x), size, new_rows)
+
+
+def _goes_further(fitted, x) -> bool:
+    """Whether a column that held whole numbers, which may be indices, holds others than the fit has seen."""
+    pairs = zip(jax.tree.leaves(fitted), jax.tree.leaves(x), strict=True)
+    return any(old.dtype.kind in "iu" and (new.max() > old.max(initial=-1) or new.min() < 0) for old, new in pairs)
 
 
 def _size(x) -> int:
@@ -95,7 +103,7 @@ def _match(fitted, x):
             f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of "
             f"inputs{hint}."
         )
-    return jax.tree_util.tree_map_with_path(lambda path, old, new: _match_leaf(_name(path), old, new), fitted, x)
+    return jax.tree_util.tree_map_with_path(lambda path, old, new: _match_leaf(column_name(path), old, new), fitted, x)
 
 
 def _match_leaf(name: str, fitted: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -126,8 +134,3 @@ def _described(x) -> str:
     if isinstance(x, Mapping):
         return f"a table with columns {', '.join(map(str, list(x)[:8]))}"
     return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
-
-
-def _name(path) -> str:
-    parts = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
-    return f"x[{parts[0]!r}]" + "".join(f".{part}" for part in parts[1:]) if parts else "x"

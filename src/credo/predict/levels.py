@@ -14,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from credo.model.data import Levels, are_missing, as_array, column_name
+from credo.model.data import Levels, are_missing, as_array
 from credo.model.distributions import is_improper
 from credo.model.target import Target
 from credo.status import CredoError
@@ -142,7 +142,7 @@ def _probe_rows(x, column: str, length: int, group_items):
 def _is_indexed(target: Target, u, x, name: str, parameter: str) -> bool:
     """Whether the unseen row's distribution, and not the known one's, changes to NaN with a row of NaN appended."""
     try:
-        unseen, known = np.asarray(_poisoned(target, u, x, np.nan, name))
+        unseen, known = np.asarray(_poisoned(target, u, x, name))
     except (TypeError, ValueError):  # the likelihood has no use for a longer parameter: it does not index it
         if name != parameter:
             return False
@@ -156,11 +156,11 @@ def _is_indexed(target: Target, u, x, name: str, parameter: str) -> bool:
 
 
 @jax.jit(static_argnames=("name",))
-def _poisoned(target: Target, u, x, poison, name: str):
-    """Which of two rows has a distribution with NaN in it when ``name`` has one more row, of ``poison``."""
+def _poisoned(target: Target, u, x, name: str):
+    """Which of two rows has a distribution with NaN in it when ``name`` has one more row, of NaN."""
     params = target.constrain(u)
     values = target.model.prior.leaves(params)
-    padded = jnp.concatenate([values[name], jnp.full((1, *values[name].shape[1:]), poison, values[name].dtype)])
+    padded = jnp.concatenate([values[name], jnp.full((1, *values[name].shape[1:]), jnp.nan, values[name].dtype)])
     params = target.structure.assemble({**values, name: padded})
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(target.likelihood_distribution(params, x))]
     real = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -171,40 +171,6 @@ def _poisoned(target: Target, u, x, poison, name: str):
 def _per_row(leaf):
     """(2,) where the leaf has a row for each of two rows, () where it is shared: NaN if any entry is."""
     return jnp.sum(leaf.reshape(2, -1), axis=1) if leaf.ndim and leaf.shape[0] == 2 else jnp.sum(leaf)
-
-
-def check_indices(target: Target, x) -> None:
-    """CredoError where a column of whole numbers past those of the fit reads past the rows of a parameter.
-
-    ``x``: in the structure of the inputs of the fit.
-    """
-    leaves, structure = jax.tree.flatten(x)
-    names = [column_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)]
-    groups = {column_name((jax.tree_util.DictKey(column),)) for column in target.model.groups}
-    for i, (name, old, new) in enumerate(zip(names, jax.tree.leaves(target.x), leaves, strict=True)):
-        if old.ndim != 1 or old.dtype.kind not in "iu" or name in groups or new.max() <= old.max(initial=-1):
-            continue
-        row = int(np.argmax(new))
-        two = [leaf[[row, row]] for leaf in leaves]
-        two[i] = np.array([new[row], 0])
-        probe = jax.tree.unflatten(structure, two)
-        for leaf in target.structure.leaves:
-            if leaf.shape and leaf.shape[0] <= new[row] and _is_past(target, probe, leaf.name):
-                raise CredoError(
-                    f"{name} indexes {leaf.name!r}, which has {leaf.shape[0]} rows from 0, and holds {new[row]} (in "
-                    f"row {row}): give known levels, or name the column in groups= for unseen ones to be drawn from "
-                    "the prior."
-                )
-
-
-def _is_past(target: Target, probe, name: str) -> bool:
-    """Whether the first of two rows alone reads a row appended to ``name``."""
-    u = np.zeros(target.dim)
-    try:
-        (unseen, known), (is_nan, _) = (np.asarray(_poisoned(target, u, probe, p, name)) for p in (np.nan, 0.0))
-    except (TypeError, ValueError):  # the likelihood has no use for a longer parameter, or for two rows
-        return False
-    return bool(unseen and not known and not is_nan)
 
 
 def _check_exchangeable(target: Target, u, new_rows: NewRows) -> None:

@@ -1,0 +1,93 @@
+"""An index past the rows of a parameter ends in a sentence: JAX would read the last row in its place."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+from credo.adapters import from_numpyro
+
+LEVELS = np.array([1, 5, 2, 3, 4])  # of five rows: they count from one
+Y = LEVELS.astype(float)
+PRIOR = {"a": dist.Normal(0.0, 5.0).expand([5]), "scale": dist.HalfNormal(1.0)}
+
+
+def numpyro_program(g, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 5.0).expand([5]))
+    numpyro.sample("y", dist.Normal(a[g], 0.1), obs=y)
+
+
+def by_log_density(g):
+    model = credo.Model.from_log_density(
+        lambda params, data: -jnp.sum((data["y"] - params["a"][data["g"]]) ** 2), {"a": constraints.real}, {"a": (5,)}
+    )
+    return model.given({"y": Y, "g": g})
+
+
+def of_rows(index):
+    return lambda g: credo.Model(PRIOR, lambda p, x: dist.Normal(index(p, x), 0.1)).given({"g": g}, Y)
+
+
+WAYS = {
+    "a parameter": (of_rows(lambda p, x: p["a"][x["g"]]), r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
+    "a product": (of_rows(lambda p, x: (p["scale"] * p["a"])[x["g"]]), r"x\['g'\] indexes 'a' at 5"),
+    "numbers cast": (of_rows(lambda p, x: p["a"][(x["g"] / 1.0).astype(int)]), r"x\['g'\] indexes 'a' at 5"),
+    "a row at a time": (of_rows(lambda p, x: jax.vmap(lambda i: p["a"][i])(x["g"])), r"x\['g'\] indexes 'a' at 5"),
+    "a jitted one": (of_rows(lambda p, x: jax.jit(lambda a, i: a[i])(p["a"], x["g"])), r"x\['g'\] indexes 'a' at 5"),
+    "a log density": (by_log_density, r"The data index 'a' at 5 \(in row 1\)"),
+    "a NumPyro program": (lambda g: from_numpyro(numpyro_program).given(g, Y), "The data index 'a' at 5"),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_levels_that_count_from_one_are_told(name):
+    build, said = WAYS[name]
+    with pytest.raises(credo.CredoError, match=said + r".*5 entries, 0 to 4.*subtract 1, since they count from 0"):
+        build(LEVELS)
+    build(LEVELS - 1)
+
+
+def test_the_axis_that_is_too_short_is_told():
+    def given(h):
+        model = credo.Model(
+            {"table": dist.Normal(0.0, 1.0).expand([5, 3])}, lambda p, x: dist.Normal(p["table"][x["g"], x["h"]], 0.1)
+        )
+        return model.given({"g": LEVELS - 1, "h": np.array(h)}, Y)
+
+    with pytest.raises(credo.CredoError, match=r"'table' at 3 \(in row 1\), and there are 3 entries.*give 0 to 2"):
+        given([0, 3, 1, 1, 2])
+    given([0, 2, 1, 1, 2])
+
+
+def test_from_the_end_python_counts():
+    of_rows(lambda p, x: p["a"][x["g"] - 6])(LEVELS)
+    with pytest.raises(credo.CredoError, match=r"indexes 'a' at -6 \(in row 0\)"):
+        of_rows(lambda p, x: p["a"][x["g"] - 7])(LEVELS)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda p, x: p["a"][x["g"] - 1],
+        lambda p, x: p["a"][jnp.minimum(x["g"], 4)],
+        lambda p, x: jnp.take(p["a"], x["g"], mode="wrap"),
+        lambda p, x: p["a"][1] * x["g"],
+        lambda p, x: p["a"][jnp.argsort(p["a"])],
+    ],
+    ids=["shifted", "clamped by the user", "wrapped by the user", "no index", "by a parameter"],
+)
+def test_what_stays_within_is_let_pass(index):
+    of_rows(index)(LEVELS)
+
+
+def test_every_block_of_a_loader_is_looked_at():
+    g = np.tile(LEVELS - 1, 2_000)
+    g[-1] = 5
+    batches = [(g[first : first + 100], np.zeros(100)) for first in range(0, len(g), 100)]
+    model = credo.Model(PRIOR, lambda p, x: dist.Normal(p["a"][x], 0.1))
+    with pytest.raises(credo.CredoError, match="x indexes 'a' at 5"):
+        model.given(credo.Loader(batches, in_memory=False))
