@@ -1,7 +1,7 @@
 """Indices among the data: where one lies past the rows of a parameter, JAX reads the last row and says nothing.
 
-A traced program is walked through. What no parameter reaches can be computed, and so the indices that come of the data.
-Of ``a[i]`` JAX is promised that it lies within, or under vmap brings it there; ``jnp.take``, which gives NaN, may do so.
+A traced program is walked through. What no parameter reaches can be computed, so the indices that come of the data.
+Of ``a[i]`` JAX is promised that it lies within, or brings it there under vmap; ``jnp.take`` gives NaN, which is heard.
 """
 
 import functools

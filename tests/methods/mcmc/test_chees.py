@@ -11,7 +11,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc import DiagonalMetric
 from credo.methods.mcmc.chees import chees, van_der_corput
 from credo.methods.mcmc.cross_chain import longer, windows
-from credo.methods.mcmc.integrators import LEAPFROG
+from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR
 from credo.methods.mcmc.reference import LONGEST
 from credo.precision import double, to_numpy
 from densities import Density, gumbel
@@ -88,6 +88,26 @@ def test_length_stays_where_nothing_is_known():
         length_gradient = np.full((4, 8), np.nan)
 
     assert longer(np.float64(1.5), Nothing, 1.0) == 1.5
+
+
+@pytest.mark.parametrize(("length", "shorter"), [(1.0, 0.5), (0.3, 0.25)])
+def test_a_gain_that_any_length_has_is_had_for_less_down_to_a_step(length, shorter):
+    class Constant:
+        acceptance = np.ones((4, 8))
+        step_size = np.full((4, 8), 0.25)
+        length_gain = np.ones((4, 8))
+        length_gradient = np.zeros((4, 8))
+
+    assert longer(np.float64(length), Constant, 1.0) == pytest.approx(shorter)
+    assert longer(np.float64(length), Constant, 0.0) == length
+
+
+def test_gradients_are_counted_of_an_integrator_of_two_a_step():
+    with double():
+        algorithm = chees(Density(gumbel), step_size=0.25, length=2.0, integrator=MINIMUM_ERROR)
+        key = jax.random.wrap_key_data(np.array([1, 2], np.uint32))
+        info = algorithm.step(key, algorithm.init(key, jnp.zeros(2)))[1]
+    assert int(info.num_steps) == 2 * 4  # the first trajectory has half the length
 
 
 @pytest.mark.parametrize("num_warmup", [1, 8, 20, 200, 1000])

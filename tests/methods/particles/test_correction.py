@@ -7,6 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from credo.diagnose.pareto import smooth
+from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import correction
@@ -106,6 +108,18 @@ def test_draws_are_rationed_where_data_are_large(monkeypatch):
     rationed = Weighing(np.zeros(DIM), chain(0.18)).correct()
     assert rationed.num_draws <= correction.FEW_ROUNDS * ROUND < free.num_draws
     assert judge(rationed.figures).status == "doubtful"  # what was not seen is not passed
+
+
+def test_a_tail_of_weights_worth_99_percent_is_no_fault_where_nothing_can_reach_far():
+    weighing = Weighing(np.zeros(DIM), np.eye(DIM))
+
+    def heavy(i: int):
+        rng = np.random.default_rng((1, i))
+        return rng.normal(size=(ROUND, DIM)), np.log1p(3e-4 * rng.pareto(1.0, ROUND))
+
+    weighing.draw = heavy
+    assert smooth(heavy(0)[1]).k_hat > RULES["pareto_k"].passes
+    assert weighing.correct().figures["pareto_k"] == 0.0
 
 
 def test_what_is_compared_is_what_the_user_sees():
