@@ -25,7 +25,7 @@ def check_count(n) -> None:
         raise CredoError(f"n is the number of draws, a whole number from 0; got {n!r}.")
 
 
-def unmasked(values):
+def unmasked(values) -> Any:
     """``values``, but what a NumPy masked array masks as missing: NaN among numbers, None among anything else."""
     if not isinstance(values, np.ma.MaskedArray):
         return values

@@ -12,7 +12,7 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.utils.estimator_checks import check_estimator
 
 import credo
-from credo.estimators import BayesianLinearRegression
+from credo.estimators import BayesianLinearRegression, BayesianMLPRegressor
 from credo.precision import double
 from credo.status import CredoError
 
@@ -118,6 +118,23 @@ def test_survives_a_pickle_with_its_posterior():
     np.testing.assert_allclose(again.posterior_.mean()["coefficients"], model.posterior_.mean()["coefficients"])
     assert again.posterior_.verdict == model.posterior_.verdict
     assert clone(model).get_params() == model.get_params()
+
+
+@pytest.mark.parametrize("estimator", [BayesianLinearRegression(), BayesianMLPRegressor()], ids=["linear", "mlp"])
+def test_what_a_mask_hides_is_missing(estimator):
+    """scikit-learn's own checks read the numbers under it."""
+    hidden = np.ma.masked_greater(X, X.max() - 1e-9)
+    with pytest.raises(ValueError, match="X contains NaN"):
+        estimator.fit(hidden, Y)
+    with pytest.raises(ValueError, match="y contains NaN"):
+        estimator.fit(X, np.ma.masked_greater(Y, Y.max() - 1e-9))
+    with pytest.raises(ValueError, match="weight.*NaN"):
+        estimator.fit(X, Y, sample_weight=np.ma.masked_array(np.ones(30), np.arange(30) == 3))
+
+
+def test_what_a_mask_hides_is_not_predicted_for():
+    with pytest.raises(ValueError, match="X contains NaN"):
+        BayesianLinearRegression().fit(X, Y).predict(np.ma.masked_greater(X, X.max() - 1e-9))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
 
+from credo.arguments import unmasked
 from credo.fitting import Method, fit
 from credo.model.model import Model
 from credo.models.design import Scaling
@@ -150,7 +151,7 @@ def new_rows(estimator, X) -> np.ndarray:
     """Rows (M, D) to predict at, checked against those of the fit."""
 
     check_is_fitted(estimator)
-    return np.asarray(validate_data(estimator, X, dtype=np.float64, reset=False))
+    return np.asarray(validate_data(estimator, unmasked(X), dtype=np.float64, reset=False))
 
 
 def scaling_of(x: np.ndarray, weights: np.ndarray) -> Scaling:
@@ -178,7 +179,7 @@ def distinct_rows(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np
 def checked_weights(sample_weight, x: np.ndarray) -> np.ndarray:
     """One non-negative weight a row, not all zero."""
 
-    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(unmasked(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
         raise CredoError("Sample weights must contain at least one non-zero number: every row counts for nothing.")
     return weights
@@ -207,7 +208,7 @@ def seed_of(random_state) -> int:
 
 def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(x, each row's class by number, the classes, weights); CredoError where the rows that count are of one class."""
-    x, y = validate_data(estimator, X, y, dtype=np.float64)
+    x, y = validate_data(estimator, unmasked(X), unmasked(y), dtype=np.float64)
     x = np.asarray(x)
     check_classification_targets(y)
     weights = checked_weights(sample_weight, x)

@@ -17,6 +17,7 @@ from numpyro.distributions import constraints
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import validate_data
 
+from credo.arguments import unmasked
 from credo.estimators.base import (
     Fitted,
     Pickled,
@@ -96,7 +97,7 @@ class BayesianLinearRegression(Pickled, RegressorMixin, BaseEstimator):
 
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,), ``sample_weight`` (N,): the number of times each row counts. N ≥ 2."""
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        x, y = validate_data(self, unmasked(X), unmasked(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         x, y = np.asarray(x), np.asarray(y, np.float64)
         weights = checked_weights(sample_weight, x)
         prior_scale = checked_scale(self.prior_scale)
