@@ -5,8 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
 import pytest
 
+import credo
+from credo.nn import BayesianNetwork, Gaussian, Isotropic
 from credo.timing import counted, stopwatch, union_length
 
 
@@ -45,3 +49,28 @@ def test_a_part_is_counted_by_name_once_where_parts_lie_in_each_other():
     with stopwatch() as seconds:
         pass
     assert "verdict" not in seconds
+
+
+def straight_line():
+    return credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] * x, 1.0))
+
+
+def network():
+    return BayesianNetwork(
+        lambda p, x: x[:, None] @ p["w"] @ np.ones(2), {"w": np.ones((1, 2))}, head=Gaussian(1.0), prior=Isotropic(1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (straight_line, credo.Laplace()),
+        (straight_line, credo.DADVI()),
+        (network, credo.Laplace(num_steps=0)),
+        (network, credo.DeepEnsemble(2, num_steps=5)),
+    ],
+    ids=["Laplace", "DADVI", "Laplace of a network", "DeepEnsemble"],
+)
+def test_what_a_verdict_took_is_told(model, method):
+    seconds = credo.fit(model().given(np.arange(3.0), np.ones(3)), method, progress=False).info["seconds"]
+    assert 0 < seconds["verdict"] < seconds["total"]

@@ -189,8 +189,8 @@ def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str,
 
     ``num_gradients`` evaluated, and ``num_gradients_useful`` of them after warm-up (all, where there is none);
     ``layout``: "single", or "threads" or "vectorized" for chains; ``is_complete``: False where a time limit ended the
-    fit; ``seconds``: total, of it compile, of variational fits and Laplace verdict, and one entry a phase of an
-    iterative method.
+    fit; ``seconds``: total, of it compile, of variational fits, Laplace and networks verdict, and one entry a
+    phase of an iterative method.
     """
     num_gradients = found.get("num_gradients", 0)
     always = {

@@ -17,6 +17,7 @@ from credo.methods.optimise.surprise import surprise
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import Verdict
+from credo.timing import counted
 
 WEIGHED = 100  # coordinates up to which draws are weighed
 
@@ -26,6 +27,7 @@ LINEARISED = (
 )
 
 
+@counted("verdict")
 def verdict_of(
     posterior: Posterior,
     objective: Objective,

@@ -15,6 +15,7 @@ from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.probit import Probit
 from credo.status import CredoError
+from credo.timing import counted
 
 NUM_ROWS, FEWEST_ROWS, NUM_REPLICATES = 1_000, 100, 8
 WORK = 1e8  # rows times coordinates, of rows above the fewest
@@ -40,15 +41,16 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
     return posterior
 
 
+@counted("verdict")
 def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
     """What is certain of it, in nats a row by their weights; None where the outcome has no such predictive.
 
     ``is_linearised``: of the network linearised in its weights; else of draws of them.
     """
     target = posterior.target
-    counted = np.arange(target.size) if target.weights is None else np.flatnonzero(np.asarray(target.weights) > 0)
-    number = min(len(counted), int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
-    rows = counted[np.unique(np.linspace(0, len(counted) - 1, number).astype(int))]
+    every = np.arange(target.size) if target.weights is None else np.flatnonzero(np.asarray(target.weights) > 0)
+    number = min(len(every), int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
+    rows = every[np.unique(np.linspace(0, len(every) - 1, number).astype(int))]
     data = target.rows(rows)
     try:
         seen, expected = _scores(posterior, data.x, data.y, key, is_linearised)
