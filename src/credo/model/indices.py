@@ -15,7 +15,7 @@ from jax.lax import GatherScatterMode
 
 from credo.equations import equations
 from credo.model.data import column_name
-from credo.model.program import bind, called
+from credo.model.program import Path, bind, called, run
 from credo.model.structure import Structure
 from credo.status import CredoError
 
@@ -33,6 +33,7 @@ class _Read(NamedTuple):
 
     array: _Value
     index: _Value
+    path: Path
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     widths: tuple[int, ...]
@@ -48,13 +49,23 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
     columns = [
         _named(path, name) for name, tree in data.items() for path, _ in jax.tree_util.tree_leaves_with_path(tree)
     ]
+    leaves = jax.tree.leaves(list(data.values()))
     arguments = [_Value(parameters=frozenset([name])) for name in sorted(u)]
-    for names, leaf in zip(columns, jax.tree.leaves(list(data.values())), strict=True):
-        arguments.append(_Value(columns=names, value=lambda leaf=leaf: leaf))
+    arguments += [_Value(columns=names, value=_is(leaf)) for names, leaf in zip(columns, leaves, strict=True)]
     reads: list[_Read] = []
-    _walk(program.jaxpr, [_Value(value=lambda c=constant: c) for constant in program.consts], arguments, reads)
+    _walk(program.jaxpr, list(map(_constant, program.consts)), arguments, (), reads)
     for read in reads:
-        _check(read, structure)
+        said = _beyond(read, structure)
+        if said is not None and _matters(read, program, [*jax.tree.leaves(u), *leaves]):
+            raise CredoError(said)
+
+
+def _is(value) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _constant(value) -> _Value:
+    return _Value(value=_is(value))
 
 
 def _named(path, root: str) -> frozenset[str]:
@@ -69,23 +80,23 @@ def _reads_the_last(equation) -> bool:
     return is_read and equation.params["mode"] in (GatherScatterMode.PROMISE_IN_BOUNDS, GatherScatterMode.CLIP)
 
 
-def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], reads: list[_Read]) -> list[_Value]:
+def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, reads: list[_Read]) -> list[_Value]:
     """The outputs; ``reads`` gets what is read at an index that is known, of an array that parameters reach."""
     values: dict[Any, _Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
 
     def value_of(atom) -> _Value:
-        return _Value(value=lambda: atom.val) if isinstance(atom, jex.Literal) else values[atom]
+        return _constant(atom.val) if isinstance(atom, jex.Literal) else values[atom]
 
-    for equation in jaxpr.eqns:
+    for i, equation in enumerate(jaxpr.eqns):
         given = [value_of(atom) for atom in equation.invars]
         inner = called(equation)
         if _reads_the_last(equation) and given[0].value is None and given[1].value is not None:
             axes = equation.params["dimension_numbers"].start_index_map
             widths = tuple(equation.params["slice_sizes"][axis] for axis in axes)
-            reads.append(_Read(given[0], given[1], equation.invars[0].aval.shape, axes, widths))
+            reads.append(_Read(given[0], given[1], (*path, i), equation.invars[0].aval.shape, axes, widths))
         if inner is not None:
-            own = [_Value(value=lambda c=constant: c) for constant in inner.consts]
-            outputs = _walk(inner.jaxpr, own, given[-len(inner.jaxpr.invars) :], reads)
+            own, given = list(map(_constant, inner.consts)), given[-len(inner.jaxpr.invars) :]
+            outputs = _walk(inner.jaxpr, own, given, (*path, i), reads)
         else:
             outputs = _outputs(equation, given)
         values.update(zip(equation.outvars, outputs, strict=True))
@@ -126,7 +137,20 @@ ON_HOST = {  # what an index mostly passes through: to compile each for JAX woul
 }
 
 
-def _check(read: _Read, structure: Structure) -> None:
+def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list) -> bool:
+    """Whether NaN in the place of what is not there comes through; else it was masked, as by ``jnp.where``."""
+
+    def with_holes(equation, operands):
+        names = ("dimension_numbers", "slice_sizes")
+        how = {name: equation.params[name] for name in names}
+        return [jax.lax.gather(*operands, **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=np.nan)]
+
+    found = jax.jit(lambda *arguments: run(program, list(arguments), {read.path: with_holes}))(*arguments)
+    return any(np.isnan(leaf).any() for leaf in found if np.issubdtype(leaf.dtype, np.floating))
+
+
+def _beyond(read: _Read, structure: Structure) -> str | None:
+    """What is to be said of an index past the end; None where there is none."""
     assert read.index.value is not None
     index = np.asarray(read.index.value())
     for k, (axis, width) in enumerate(zip(read.axes, read.widths, strict=True)):
@@ -149,7 +173,8 @@ def _check(read: _Read, structure: Structure) -> None:
             if is_from_one
             else f"give 0 to {size - 1}, make the prior longer, or name a column of levels in groups="
         )
-        raise CredoError(
+        return (
             f"{who} {what} at {value}{where}, and there are {size} entries, 0 to {size - 1}, of which JAX would read "
             f"the last in silence: {remedy}."
         )
+    return None
