@@ -211,13 +211,18 @@ def test_a_prior_alone_and_a_joint_likelihood():
         (lambda p, x: dist.Normal(p["a"] * jnp.ones(1), 1.0), {"size": 5}, (5,)),
         (lambda p, x: dist.Normal(p["a"] * jnp.ones(3), 1.0).to_event(1), {"x": X}, (len(X), 3)),
         (lambda p, x: dist.Normal(p["a"] * jnp.ones(3), 1.0).to_event(1), {"size": 3}, (3, 3)),
+        (lambda p, x: dist.Normal(p["a"] * jnp.ones((1, 2)), 1.0), {"size": 5}, (5, 2)),
+        (lambda p, x: dist.Normal(p["a"] * jnp.ones((1, 2)), 1.0), {"x": X}, (len(X), 2)),
         (
             lambda p, x: {"here": dist.Normal(p["a"] * x[:, 0], 1.0), "there": dist.Normal(p["a"], 1.0)},
             {"x": X},
             {"here": (len(X),), "there": (len(X),)},
         ),
     ],
-    ids=["batch of one", "batch of one, by size", "columns", "as many columns as rows", "one outcome of one row"],
+    ids=[
+        *("batch of one", "batch of one, by size", "columns", "as many columns as rows"),
+        *("batch of one row, by size", "batch of one row", "one outcome of one row"),
+    ],
 )
 def test_rows_that_the_likelihood_does_not_tell_apart_are_drawn_each(likelihood, data, shapes):
     truths = from_prior(

@@ -78,8 +78,9 @@ def test_from_the_end_python_counts():
         lambda p, x: p["a"][1] * x["g"],
         lambda p, x: p["a"][jnp.argsort(p["a"])],
         lambda p, x: jnp.where(x["g"] < 5, p["a"][x["g"]], 0.0),
+        lambda p, x: p["a"][x["g"][None, :] - 1][0],
     ],
-    ids=["shifted", "clamped by the user", "wrapped by the user", "no index", "by a parameter", "masked by the user"],
+    ids=["shifted", "clamped", "wrapped", "no index", "by a parameter", "masked", "with an axis more"],
 )
 def test_what_stays_within_is_let_pass(index):
     of_rows(index)(LEVELS)

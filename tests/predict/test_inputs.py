@@ -129,6 +129,8 @@ def test_an_index_past_the_rows_of_a_parameter_is_no_other_level(tmp_path):
         np.testing.assert_array_equal(each.predict({"k": np.array([2, 0])}).mean, [2.0, 0.0])
         with pytest.raises(CredoError, match=r"x\['k'\] indexes 'a' at 7 \(in row 1\).*0 to 2.*groups="):
             each.predict({"k": np.array([2, 7])})
+        with pytest.raises(CredoError, match=r"x\['k'\] indexes 'a' at -4 \(in row 0\)"):
+            each.predict({"k": np.array([-4, 1])})
 
 
 @pytest.mark.parametrize(
