@@ -28,7 +28,7 @@ def test_one_thread_until_the_last_leaves():
         assert num_threads() == {2}
 
 
-@pytest.mark.parametrize(("dim", "expected"), [(3, {1}), (blas.SMALL + 1, {2})])
+@pytest.mark.parametrize(("dim", "expected"), [(3, {1}), (blas.SMALL, {1}), (blas.SMALL + 1, {2})])
 def test_a_fit_keeps_to_one_thread_where_matrices_are_small(dim, expected):
     seen = []
 
@@ -67,3 +67,17 @@ def test_libraries_are_looked_for_again_where_modules_came(monkeypatch):
     with ONE_THREAD:
         pass
     assert len(searches) == 2
+
+
+def test_a_limit_that_fails_leaves_nothing_behind(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("no such library")
+
+    with monkeypatch.context() as context:
+        context.setattr(blas, "_libraries", refuse)
+        with pytest.raises(RuntimeError), ONE_THREAD:
+            pass
+    with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
+        with ONE_THREAD:
+            assert num_threads() == {1}
+        assert num_threads() == {2}

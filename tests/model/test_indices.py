@@ -51,6 +51,32 @@ def test_levels_that_count_from_one_are_told(name):
     build(LEVELS - 1)
 
 
+def test_a_discrete_parameter_is_indexed_within_its_rows_too():
+    prior = {"z": dist.Bernoulli(0.3).expand([5]), "scale": dist.HalfNormal(1.0)}
+    model = credo.Model(prior, lambda p, x: dist.Normal(p["z"][x], p["scale"]))
+    with pytest.raises(credo.CredoError, match="x indexes 'z' at 5"):
+        model.given(LEVELS, Y)
+    model.given(LEVELS - 1, Y)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda value, x: jnp.where(value > 0, 0.9, 0.1),
+        lambda value, x: jnp.nan_to_num(value),
+        lambda value, x: value**2 + jnp.sqrt(x["g"] - 2.0),
+    ],
+    ids=["compared", "NaN made a number", "NaN elsewhere"],
+)
+def test_what_a_wrong_row_changes_counts_however_it_comes_through(of):
+    with pytest.raises(credo.CredoError, match=r"x\['g'\] indexes 'a' at 5"):
+        of_rows(lambda p, x: of(p["a"][x["g"]], x))(LEVELS)
+
+
+def test_a_masked_index_counts_for_nothing_beside_a_row_that_is_no_number():
+    of_rows(lambda p, x: jnp.where(x["g"] < 5, p["a"][x["g"]], 0.0) + jnp.sqrt(x["g"] - 2.0))(LEVELS)
+
+
 def test_the_axis_that_is_too_short_is_told():
     def given(h):
         model = credo.Model(

@@ -134,6 +134,20 @@ def test_an_index_past_the_rows_of_a_parameter_is_no_other_level(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "x", [np.array([0.0, 1.0, 2.0]), np.array([[0.3, 0.0], [-1.2, 2.0], [2.1, 1.0]])], ids=["column", "one of two"]
+)
+def test_numbers_that_are_cast_to_indices_are_looked_at_too(x):
+    model = Model(
+        {"a": dist.Normal(0.0, 1.0).expand([3])},
+        lambda q, x: dist.Normal(q["a"][x.reshape(len(x), -1)[:, -1].astype(int)], 1.0),
+    )
+    posterior = Posterior(Point(np.arange(3.0)), model.given(x, np.zeros(3)), verdict=Verdict("pass"))
+    posterior.predict(x[::-1])
+    with pytest.raises(CredoError, match="x indexes 'a' at 7"):
+        posterior.predict(np.where(x == 2.0, 7.0, x))
+
+
+@pytest.mark.parametrize(
     ("likelihood", "mean"),
     [
         (lambda q, x: dist.Normal(q["a"][jnp.minimum(x["k"], 2)], 1.0), 2.0),

@@ -31,9 +31,9 @@ class OneThread:
 
     def __enter__(self) -> None:
         with self._lock:
-            self._num_inside += 1
-            if self._num_inside == 1:
+            if self._num_inside == 0:
                 self._limits = _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
+            self._num_inside += 1
 
     def __exit__(self, *error) -> None:
         with self._lock:

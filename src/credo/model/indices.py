@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 from jax.lax import GatherScatterMode
@@ -18,6 +19,8 @@ from credo.model.data import column_name
 from credo.model.program import Path, bind, called, run
 from credo.model.structure import Structure
 from credo.status import CredoError
+
+FILLINGS = -1.9, 0.4, 1_000.0  # of any sign and size, also as whole numbers
 
 
 class _Value(NamedTuple):
@@ -138,15 +141,20 @@ ON_HOST = {  # what an index mostly passes through: to compile each for JAX woul
 
 
 def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list) -> bool:
-    """Whether NaN in the place of what is not there comes through; else it was masked, as by ``jnp.where``."""
+    """Whether the outputs change with what stands in the place of what is not there; else it is masked, as by where."""
 
-    def with_holes(equation, operands):
-        names = ("dimension_numbers", "slice_sizes")
-        how = {name: equation.params[name] for name in names}
-        return [jax.lax.gather(*operands, **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=np.nan)]
+    def outputs(filling, *arguments):
+        def filled(equation, operands):
+            how = {name: equation.params[name] for name in ("dimension_numbers", "slice_sizes")}
+            there = jax.lax.gather(*operands, **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=0)
+            ones = jnp.ones_like(operands[0])
+            is_there = jax.lax.gather(ones, operands[1], **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=0)
+            return [jnp.where(is_there != 0, there, filling.astype(there.dtype))]
 
-    found = jax.jit(lambda *arguments: run(program, list(arguments), {read.path: with_holes}))(*arguments)
-    return any(np.isnan(leaf).any() for leaf in found if np.issubdtype(leaf.dtype, np.floating))
+        return run(program, list(arguments), {read.path: filled})
+
+    one, *others = (jax.jit(outputs)(np.asarray(filling), *arguments) for filling in FILLINGS)
+    return any(not np.array_equal(a, b, equal_nan=True) for other in others for a, b in zip(one, other, strict=True))
 
 
 def _beyond(read: _Read, structure: Structure) -> str | None:

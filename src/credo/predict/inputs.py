@@ -1,5 +1,6 @@
 """New inputs, held against those of the fit before anything is computed."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from credo.model.model import Model
 from credo.model.target import Target
 from credo.predict.levels import NewRows, code
 from credo.status import CredoError
+
+FEW = 16  # rows that tell most columns of measurements from columns of whole numbers
 
 
 class Table(NamedTuple):
@@ -60,8 +63,15 @@ def check_inputs(target: Target, x) -> Table:
 
 def _goes_further(fitted, x) -> bool:
     """Whether a column that held whole numbers, which may be indices, holds others than the fit has seen."""
-    pairs = zip(jax.tree.leaves(fitted), jax.tree.leaves(x), strict=True)
-    return any(old.dtype.kind in "iu" and (new.max() > old.max(initial=-1) or new.min() < 0) for old, new in pairs)
+    return any(map(_has_further_whole_numbers, jax.tree.leaves(fitted), jax.tree.leaves(x)))
+
+
+def _has_further_whole_numbers(fitted: np.ndarray, new: np.ndarray) -> bool:
+    old, new = (array.reshape(len(array), math.prod(array.shape[1:])) for array in (fitted, new))
+    further = np.flatnonzero((new.max(axis=0) > old.max(axis=0, initial=-1)) | (new.min(axis=0) < 0))
+    for few in (slice(FEW), slice(None)):
+        further = further[np.all(old[few, further] % 1 == 0, axis=0)]
+    return further.size > 0
 
 
 def _size(x) -> int:

@@ -18,7 +18,7 @@ from credo.methods.mcmc.metric import (
     LowRankMetric,
     geometric_mean_with_inverse,
 )
-from credo.methods.mcmc.warmup import depth_limit, is_behind, restart, update, warmup_phases, windows
+from credo.methods.mcmc.warmup import depth_limit, is_behind, restart, short_trees_first, update, warmup_phases, windows
 from credo.precision import double, to_numpy
 
 RNG = np.random.default_rng(3)
@@ -48,6 +48,11 @@ def test_many_chains_wait_for_each_other_less_often(num_warmup):
     assert sum(many) == num_warmup
     assert many[-1] == few[-1]
     assert len(many) < len(few) or num_warmup < 100
+    for phases in (
+        warmup_phases(num_warmup, DiagonalMetric(), ("position",), num_chains=16),
+        short_trees_first(num_warmup, DiagonalMetric(), ("position",), num_chains=16, max_depth=10),
+    ):
+        assert [phase.num_steps for phase in phases] == many
 
 
 def test_no_warmup_has_no_phases():

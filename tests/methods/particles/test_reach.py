@@ -112,7 +112,7 @@ def test_shifts_between_do_not_depend_on_blocks_of_scalars(monkeypatch):
     blocks = shifts_between(x, log_target, log_approximation)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), blocks, whole)
     assert whole.mean.value[0] == pytest.approx(alone.mean.value[0], rel=1e-10)
-    assert 0 < whole.mean.least[0] < alone.mean.least[0]  # the worst of several is larger by chance
+    assert 0 < whole.mean.least[0] < 0.99 * alone.mean.least[0]  # the worst of several is larger by chance
 
 
 def outliers(params):
@@ -138,6 +138,17 @@ def test_a_flow_of_one_dimension_has_no_heavy_tails(law):
     fit = credo.fit(target, credo.ADVI(family=credo.vi.Flow()), key=1, progress=False)
     assert fit.verdict.status != "pass"
     assert fit.info["evidence_upper"] is None
+    figures = fit.verdict.figures
+    assert figures.get("log_sd_limit", np.inf) >= figures.get("log_sd_shift", 0.0)
+
+
+def test_of_a_flow_in_few_dimensions_no_less_is_left_open_than_is_sure():
+    """Sds 8 % too small, in tails of which its own draws know nothing."""
+    law = dist.StudentT(5.0, 0.0, 1.0)
+    target = bare(lambda p: jnp.sum(law.log_prob(p["x"])))
+    for key in range(3):
+        fit = credo.fit(target, credo.ADVI(family=credo.vi.Flow()), key=key, progress=False)
+        assert fit.verdict.figures["log_sd_limit"] > fit.verdict.figures["log_sd_shift"] > 0
 
 
 @pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.BatchAndMatch()], ids=repr)
