@@ -190,9 +190,8 @@ def _also_by_reach(
     """
     seen = _by_reach(reach, target, deadline, most_rounds, found.num_draws)
     names = LEAST if most_rounds == 1 else LEAST + MOST
-    worse = {name: float(np.fmax(found.figures[name], seen.figures.get(name, np.nan))) for name in names}
-    limits = {most: max(found.figures[most], worse[least]) for least, most in zip(LEAST, MOST, strict=True)}
-    figures = found.figures | limits | worse
+    figures = found.figures | {n: float(np.fmax(found.figures[n], seen.figures.get(n, np.nan))) for n in names}
+    figures |= {most: max(figures[most], figures[least]) for least, most in zip(LEAST, MOST, strict=True)}
     is_outgrown = any(figures[name] > RULES[name].passes for name in LEAST)
     return Corrected(figures, seen.num_draws, found.num_gradients, is_outgrown)
 
