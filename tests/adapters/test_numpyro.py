@@ -1,5 +1,7 @@
 """NumPyro models as they are: the same log density as NumPyro's own, site by site, over a table of programs."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -514,3 +516,27 @@ def test_after_numpyro_has_sampled_from_the_same_arrays():
         found = float(target.log_density(target.structure.unravel(jnp.array([0.5]))))
     expected = stats.norm.logpdf(0.5) + stats.norm.logpdf(y, 0.5 * x).sum()
     assert abs(found - expected) < 1e-9
+
+
+@pytest.mark.parametrize("has_plate", [False, True])
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_rows_that_would_meet_every_other_row_are_refused(which, has_plate):
+    """(N, 1) against (N,) is N × N, in which each observation counts N times."""
+
+    def program(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 6) if has_plate else contextlib.nullcontext():
+            numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    x, y = np.arange(6.0), np.ones(6)
+    from_numpyro(program).given(x, y)
+    with pytest.raises(CredoError, match=r"have shape \(6,( 1)?\) .* together \(6, 6\)"):
+        from_numpyro(program).given(*((x[:, None], y) if which == "x" else (x, y[:, None])))
+
+
+def test_one_observation_may_be_that_of_every_row():
+    def program(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        numpyro.sample("zero", dist.Normal(slope * x, 1.0), obs=0.0)
+
+    assert from_numpyro(program).given(np.arange(6.0)).y.shape == (6,)

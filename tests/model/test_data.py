@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -12,6 +13,7 @@ import scipy.sparse
 import credo
 from credo.model.data import inputs
 from credo.model.model import Model
+from credo.precision import double
 from credo.status import CredoError
 
 X = np.arange(8.0).reshape(4, 2)
@@ -351,3 +353,55 @@ def test_a_sparse_matrix_is_told_to_be_an_array():
         LEVEL.given(scipy.sparse.eye_array(3), np.ones(3))
     with pytest.raises(CredoError, match=r"y is a sparse matrix of shape \(3, 3\).*toarray"):
         LEVEL.given(y=scipy.sparse.eye_array(3), missing="drop")
+
+
+def test_one_index_in_two_orders_is_no_pair():
+    x = pd.DataFrame({"x": [1.0, 2.0, 3.0]}, index=["a", "b", "c"])
+    y = pd.Series([1.0, 2.0, 3.0], index=["b", "a", "c"])
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["b"] * x["x"], 1.0))
+    with pytest.raises(CredoError, match=r"x and y have the same index in different orders \(row 0 is a and b\)"):
+        model.given(x, y)
+    with pytest.raises(CredoError, match="x and weights have the same index"):
+        model.given(x, y.to_numpy(), weights=y)
+    model.given(x, y.loc[x.index])
+    model.given(x, y.reset_index(drop=True))
+    model.given(x, y.to_numpy())
+
+
+def test_whole_numbers_beyond_64_bits_are_told():
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["b"] * x, 1.0))
+    with pytest.raises(CredoError, match="x holds 9223372036854775813"):
+        model.given(np.full(2, 2**63 + 5, np.uint64), np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "codes"),
+    [
+        ([0, 2, 1], 4, [0, 2, 1]),
+        ([1, 2, 3], 3, [0, 1, 2]),
+        ([0, 3, 1], 3, [0, 2, 1]),
+        ([5_000_000_000, 7, 1001], 3, [2, 0, 1]),
+    ],
+    ids=["codes", "from one", "with a gap", "identifiers"],
+)
+def test_whole_numbers_are_codes_where_the_parameter_has_a_row_for_each(ids, rows, codes):
+    model = Model(
+        {"u": dist.Normal(0.0, 1.0).expand([rows])}, lambda p, x: dist.Normal(p["u"][x["g"]], 1.0), groups={"g": "u"}
+    )
+    target = model.given({"g": np.array(ids)}, np.zeros(3))
+    np.testing.assert_array_equal(target.x["g"], codes)
+    with pytest.raises(CredoError, match="has 5 levels but parameter 'u' has"):
+        model.given({"g": np.array([*ids, 11, 12])}, np.zeros(5))
+
+
+def test_a_row_of_no_weight_is_no_row_though_it_could_not_be():
+    model = Model({"top": dist.HalfNormal(2.0)}, lambda p, x: dist.Uniform(jnp.zeros(len(x)), 2.0 + p["top"]))
+    x, y = np.zeros(4), np.array([0.5, 1.5, 2.2, 50.0])
+    whole = model.given(x, y, weights=[1, 1, 1, 0])
+    three = model.given(x[:3], y[:3])
+    density = jax.jit(jax.value_and_grad(lambda u, target: target.log_density(u)))
+    for u in (-1.0, 0.5):
+        with double():
+            found = [density(jnp.array([u]), each.flat()) for each in (whole, three)]
+        np.testing.assert_allclose(found[0][0], found[1][0])
+        np.testing.assert_allclose(found[0][1], found[1][1])

@@ -323,7 +323,25 @@ def test_rows_that_lean_on_each_other():
     def reversed_rows(params, x):
         return jnp.tanh(x[::-1] @ params["in"]["w"]) @ params["out"]["w"]
 
-    for leaning in (normalised, by_product, normalised_places, differences, reversed_rows):
+    def summed(params, x):
+        return jnp.cumsum(jnp.tanh(x @ params["in"]["w"]), axis=0) @ params["out"]["w"]
+
+    def numbered(params, x):
+        return jnp.tanh(x @ params["in"]["w"] + jnp.arange(len(x))[:, None] / 10) @ params["out"]["w"]
+
+    def dropped(params, x):
+        h = jnp.tanh(x @ params["in"]["w"])
+        return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, h.shape), h, 0) @ params["out"]["w"]
+
+    def recurrent(params, x):
+        def step(h, row):
+            h = jnp.tanh(row @ params["in"]["w"] + 0.5 * h)
+            return h, h
+
+        return jax.lax.scan(step, jnp.zeros(params["out"]["w"].shape[0]), x)[1] @ params["out"]["w"]
+
+    moved = (normalised, by_product, normalised_places, differences, reversed_rows)
+    for leaning in (*moved, summed, numbered, dropped, recurrent):
         with pytest.raises(credo.CredoError, match="a row changes with the rows beside it"):
             BayesianNetwork(leaning, weights(), head=Gaussian()).given(X, Y)
 

@@ -1,5 +1,6 @@
 """A NumPyro program as a prior: its latent sites are parameters, its observed ones the outcome met on the way."""
 
+import math
 import warnings
 import zlib
 from collections.abc import Callable
@@ -95,6 +96,13 @@ class NumPyroPrior(AbstractPrior):
                     f"The observations at site {name!r} have shape {np.shape(value)} and its distribution has shape "
                     f"{shape}: give one row of data for each row of the distribution."
                 ) from error
+            given = np.shape(sites[name]["value"])
+            if math.prod(given) > 1 and np.shape(value) != given:
+                raise CredoError(
+                    f"The observations at site {name!r} have shape {given} and its distribution has shape {shape}: "
+                    f"together {np.shape(value)}, in which each observation counts several times. Give one row of data "
+                    "for each row of the distribution (squeeze or index away an extra axis)."
+                )
             return value.astype(int) if value.dtype == bool else value
 
         return {name: full(name) for name in self.outcomes}

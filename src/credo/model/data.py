@@ -45,8 +45,13 @@ class Levels:
         return order[np.searchsorted(table, values, sorter=order)].astype(np.int64)
 
 
-def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> tuple[Inputs, Levels]:
-    """Check and convert inputs. With ``levels`` (prediction) the group columns are coded by the known levels."""
+def inputs(
+    x, groups: Mapping[str, str] = {}, levels: Levels | None = None, rows: Mapping[str, int] = {}
+) -> tuple[Inputs, Levels]:
+    """Check and convert inputs. With ``levels`` (prediction) the group columns are coded by the known levels.
+
+    ``rows``: how many each parameter of ``groups`` has.
+    """
     if x is None:
         return None, levels or Levels()
     table = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else x
@@ -58,7 +63,7 @@ def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> t
         )
     if groups:
         columns = {name: group_column(name, table[name]) for name in groups}
-        levels = levels or _levels(columns, groups)
+        levels = levels or _levels(columns, groups, rows)
         table = {**table, **{name: levels.encode(name, values) for name, values in columns.items()}}
     return _columns(table, "x"), levels or Levels()
 
@@ -66,6 +71,22 @@ def inputs(x, groups: Mapping[str, str] = {}, levels: Levels | None = None) -> t
 def outcomes(y):
     """Check and convert outcomes: an array, or a dict of arrays."""
     return _columns(y, "y")
+
+
+def check_indexes(**tables) -> None:
+    """CredoError where tables or columns of pandas have one index in two orders: rows are paired by position."""
+    found: list[tuple[str, Any]] = [
+        (name, table.index) for name, table in tables.items() if hasattr(getattr(table, "index", None), "equals")
+    ]
+    for name, other in found[1:]:
+        first, index = found[0]
+        if index.equals(other) or len(index) != len(other) or not index.is_unique or set(index) != set(other):
+            continue
+        row = int(np.argmax(np.asarray(index != other)))
+        raise CredoError(
+            f"{first} and {name} have the same index in different orders (row {row} is {index[row]} and {other[row]}), "
+            f"and rows are paired by position: give {name}.loc[{first}.index], or both as arrays."
+        )
 
 
 def num_rows(x: Inputs, y, weights) -> int:
@@ -138,10 +159,11 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _levels(columns: Mapping[str, np.ndarray], groups: Mapping[str, str]) -> Levels:
+def _levels(columns: Mapping[str, np.ndarray], groups: Mapping[str, str], rows: Mapping[str, int]) -> Levels:
     """Columns that index one parameter share their levels.
 
-    Whole numbers from 0 are codes already; anything else is coded by its sorted distinct values.
+    Whole numbers from 0 are codes already, if the parameter has a row for each; anything else is coded by its sorted
+    distinct values.
     """
     found: dict[str, np.ndarray] = {}
     for parameter in dict.fromkeys(groups.values()):
@@ -153,7 +175,8 @@ def _levels(columns: Mapping[str, np.ndarray], groups: Mapping[str, str]) -> Lev
                 "one numbers: write their levels alike."
             )
         together = np.concatenate([columns[name].ravel() for name in names])
-        are_codes = all(columns[name].dtype.kind in "iu" for name in names) and together.size and together.min() >= 0
+        are_whole = all(columns[name].dtype.kind in "iu" for name in names) and together.size > 0
+        are_codes = are_whole and together.min() >= 0 and together.max() < rows[parameter]
         found |= dict.fromkeys(names, np.arange(together.max() + 1) if are_codes else np.unique(together))
     return Levels(found)
 
@@ -194,6 +217,11 @@ def column(name: str, leaf) -> np.ndarray:
         )
     if values.dtype.kind == "b" and not _is_outcome(name):
         return values  # ~x is not what it is of numbers
+    if values.dtype.kind == "u" and values.size and values.max() > np.iinfo(np.int64).max:
+        raise CredoError(
+            f"{name} holds {values.max()}, and whole numbers go up to {np.iinfo(np.int64).max:,}: an identifier is a "
+            "group of the model (groups=), as text; a measurement is a float."
+        )
     if values.dtype.kind in "biu":
         return values.astype(np.int64)
     if values.dtype.kind != "f":

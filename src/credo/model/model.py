@@ -12,7 +12,7 @@ import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
 from credo.model.check import check_likelihood, check_log_density, explained
-from credo.model.data import Levels, Rows, case_weights, inputs, num_rows, outcomes
+from credo.model.data import Levels, Rows, case_weights, check_indexes, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
@@ -119,6 +119,12 @@ class Model(eqx.Module):
     def groups(self) -> dict[str, str]:
         return dict(self.group_items)
 
+    @property
+    def group_rows(self) -> dict[str, int]:
+        """How many rows each parameter has that a group column indexes."""
+        indexed = self.groups.values()
+        return {leaf.name: leaf.shape[0] for leaf in self.structure.leaves if leaf.name in indexed}
+
     def given(self, x=None, y=None, *, weights=None, missing: Literal["drop", "impute"] | None = None) -> Target:
         """The posterior of this model given data: a ``Target``.
 
@@ -150,7 +156,8 @@ class Model(eqx.Module):
                 )
         elif weights is not None:
             raise CredoError("The weights say how often each datum counts, and there are no data: give y too.")
-        x, levels = inputs(x, self.groups)
+        check_indexes(x=x, y=y, weights=weights)
+        x, levels = inputs(x, self.groups, rows=self.group_rows)
         observed = None
         if y is not None and missing is not None:
             y, observed = observed_rows(y, missing)
@@ -260,7 +267,7 @@ class Model(eqx.Module):
         if self.likelihood is None:
             raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
         self._check_groups(x)
-        x, _ = inputs(x, self.groups)
+        x, _ = inputs(x, self.groups, rows=self.group_rows)
         size = None if x is None else num_rows(x, None, None)
         with explained("The likelihood", self.structure, x):
             drawn = _draw_data(self, x, _split(key, n), size)

@@ -98,8 +98,7 @@ class Target(eqx.Module):
         x, y, weights = self.rows(batch)
         if outcome is None or batch is not None:
             outcome = self.model.likelihood(params, x)
-        terms = log_prob_rows(outcome, y)
-        return terms if weights is None else weights * terms
+        return weighed(log_prob_rows(outcome, y), weights)
 
     @property
     def _is_in_blocks(self) -> bool:
@@ -278,6 +277,11 @@ def _are_alike(one, other) -> bool:
     if np.float32 in (one.dtype, other.dtype):
         one, other = one.astype(np.float32), other.astype(np.float32)
     return np.array_equal(one, other, equal_nan=True)
+
+
+def weighed(terms: Float[Array, " M"], weights) -> Float[Array, " M"]:
+    """Each term as often as its weight says; of weight 0 not at all, even where it is −inf."""
+    return terms if weights is None else jnp.where(weights > 0, weights * terms, 0.0)
 
 
 def log_prob_rows(distribution, y) -> Float[Array, " M"]:

@@ -74,7 +74,9 @@ class BayesianNetwork(Model):
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
         if y is not None:
-            self._check_outputs(inputs(x, self.groups)[0], outcomes(y) if missing is None else np.asarray(y))
+            self._check_outputs(
+                inputs(x, self.groups, rows=self.group_rows)[0], outcomes(y) if missing is None else np.asarray(y)
+            )
         return super().given(x, y, weights=weights, missing=missing)
 
     def _check_outputs(self, x, y) -> None:

@@ -47,6 +47,12 @@ def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
     assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
 
 
+def test_flat_directions_away_from_zero_count_for_nothing():
+    """The data cannot have moved them there."""
+    share = prior_gain.Share(r=np.full(5, 1 - 1e-9), v=np.full(5, 0.2))
+    assert prior_gain.better_precision(share)[1] < 0.1
+
+
 @pytest.mark.parametrize("prior", [LaplacePrior(1.0), PerLayer({"a": 1.0, "b": 2.0}), Isotropic(dist.Gamma(2.0, 1.0))])
 def test_priors_without_one_known_precision_have_no_other_to_name(prior):
     model = BayesianNetwork(

@@ -67,7 +67,7 @@ def from_prior(model: Model, x, size: int | None, num_simulations: int, key) -> 
         if size is not None or x is not None:
             raise CredoError("The model has no likelihood, hence no data: leave x and size out.")
         return Truths(num_simulations, lambda index: (positions_of(index), None), lambda _: model.given())
-    encoded, _ = inputs(x, model.groups)
+    encoded, _ = inputs(x, model.groups, rows=model.group_rows)
     like = _outline(model, encoded, size)
 
     def draw(index):

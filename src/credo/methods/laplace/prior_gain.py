@@ -6,7 +6,9 @@ With A = H + τ I in a basis in which it is diagonal, r = τ / A the share of a 
     log p(D | sτ) − log p(D | τ) = ½ Σ [log s − log q − (s − 1) τ w̃² / q],    q = 1 + (s − 1) r
 
 exact where the model is linear in the weights and its noise normal: the likelihood is then that of N(ŵ, A⁻¹) over the
-prior, whose product with another normal is known.
+prior, whose product with another normal is known. There τ w̃² is (1 − r) [(1 − r) / s + r] times a χ² of one degree
+under the prior of precision sτ. Flat directions of a network, r near 1, can lie far beyond, where its curvature changes
+or the mode was not quite reached, and would count any number of nats: what exceeds ``MOST_LIKELY`` times it is cut off.
 """
 
 from typing import NamedTuple
@@ -23,6 +25,7 @@ from credo.model.prior import Prior
 from credo.model.target import Target
 
 WIDEST = np.log(1e6)  # factors of the precision that are looked at, either way
+MOST_LIKELY = 10.0  # of a χ² of one degree: exceeded by one direction of 600
 DECISIVE = 5.0  # nats: very strong evidence (Kass & Raftery 1995, section 3.2)
 MANY, MOST = 2**22, 1_500  # weights above which looking takes seconds, by factors and by a matrix
 
@@ -80,7 +83,9 @@ def gain(share: Share, log_factor: float) -> float:
     """Nats of evidence that a precision ``exp(log_factor)`` times as large would add."""
     more = np.expm1(log_factor)
     q = 1 + more * share.r
-    return 0.5 * float(np.sum(log_factor - np.log(q) - more * share.v / q))
+    expected = (1 - share.r) * ((1 - share.r) * np.exp(-log_factor) + share.r)
+    v = np.minimum(share.v, MOST_LIKELY * expected)
+    return 0.5 * float(np.sum(log_factor - np.log(q) - more * v / q))
 
 
 def of_known_precision(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, target: Target) -> Told:

@@ -27,7 +27,7 @@ from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.methods.particles.importance import has_evidence
 from credo.model.data import Rows
 from credo.model.distributions import transform_to
-from credo.model.target import Target, log_prob_rows
+from credo.model.target import Target, log_prob_rows, weighed
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate
@@ -154,7 +154,7 @@ class Bound:
         head = target.model.network.head  # type: ignore[attr-defined]
         values = {name: transform_to(prior)(u[name]) for name, prior in head.priors().items()}
         terms = log_prob_rows(head.outcome(outputs, values), rows.y)
-        terms = terms if rows.weights is None else rows.weights * terms
+        terms = weighed(terms, rows.weights)
         own_divergence = -_own_log_prior(head, u)
         if not self.is_warm:
             own_divergence = own_divergence - sum(jnp.sum(value) for value in own_log_sd.values())

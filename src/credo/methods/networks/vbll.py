@@ -34,7 +34,7 @@ from credo.methods.optimise.training import batch_of, default_num_steps
 from credo.model.data import Rows
 from credo.model.last_layer import last_layers
 from credo.model.layers import Layers, find_layers
-from credo.model.target import Target
+from credo.model.target import Target, weighed
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
@@ -150,7 +150,7 @@ class LastLayerBound:
         u = parameters.position
         mean, variance = moments(parameters, target, last, rows.x)
         terms = expected_log_lik(_head_of(target).name, mean, variance, rows.y)
-        terms = terms if rows.weights is None else rows.weights * terms
+        terms = weighed(terms, rows.weights)
         is_dense = parameters.lower is not None
         variances = jnp.sum(jnp.square(_roots(parameters)), axis=-1) if is_dense else jnp.exp(2 * parameters.log_sd)
         spread = 0.5 * jnp.sum(_prior_precision(target, u, last.index) * variances) - jnp.sum(parameters.log_sd)
