@@ -13,7 +13,7 @@ import numpy as np
 from credo.algorithm import LAYOUTS, Options
 from credo.arguments import as_key
 from credo.collector import collecting_rarely
-from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
+from credo.diagnose.scales import column_sentence, escape_sentence, outcome_sentence, parameter_sentence
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
 from credo.methods.optimise.diagnosis import coordinate_names
@@ -271,6 +271,9 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
         is_found = verdict.status != "failed"  # else the widths of the answer say nothing
         scales = column_sentence(target.x) or (is_found and parameter_sentence(posterior.kind, target.structure))
         remarks += [scales] if scales else []
+    escape = escape_sentence(posterior.kind, target.structure)
+    if escape is not None:
+        return replace(verdict, status="failed", sentences=(escape, *verdict.sentences, *remarks))
     return replace(verdict, sentences=(*verdict.sentences, *remarks))
 
 

@@ -116,3 +116,19 @@ def test_outcomes_that_are_all_the_same_are_said_where_the_fit_fails():
 @pytest.mark.parametrize("y", [None, np.zeros(1), np.zeros(9, int), np.arange(9.0), np.full(9, np.nan)])
 def test_outcomes_that_say_nothing_of_a_noise(y):
     assert outcome_sentence(y) is None
+
+
+@pytest.mark.parametrize("method", [credo.Slice(), credo.RandomWalkMetropolis()], ids=repr)
+def test_draws_that_went_where_numbers_end_are_no_posterior(method):
+    """The chains come to rest at the largest float, where they look stationary."""
+    model = credo.Model.from_log_density(lambda params: 0.0 * params["s"], {"s": dist.constraints.positive})
+    verdict = credo.fit(model.given(), method, key=0, progress=False).verdict
+    assert verdict.status == "failed"
+    assert "Draws of 's' went on to where numbers end" in verdict.sentences[0]
+
+
+def test_a_prior_with_mass_next_to_zero_is_proper():
+    """Logarithms of a gamma variable of shape 0.01 go down to −700."""
+    model = credo.Model({"s": dist.Gamma(0.01, 1.0)}, None)
+    verdict = credo.fit(model.given(), credo.Slice(), key=0, progress=False).verdict
+    assert not any("where numbers end" in sentence for sentence in verdict.sentences)

@@ -405,3 +405,13 @@ def test_a_row_of_no_weight_is_no_row_though_it_could_not_be():
             found = [density(jnp.array([u]), each.flat()) for each in (whole, three)]
         np.testing.assert_allclose(found[0][0], found[1][0])
         np.testing.assert_allclose(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [({0: 1.0, 1: 2.0}, "weights is a dict, as of classes"), (np.zeros(3), "All weights are 0")],
+)
+def test_weights_that_are_none_of_rows(weights, sentence):
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["b"] * x, 1.0))
+    with pytest.raises(CredoError, match=sentence):
+        model.given(np.ones(3), np.zeros(3), weights=weights)

@@ -14,6 +14,8 @@ from credo.storage import gather
 
 LIMIT = 1e4  # between the largest and the smallest scale
 MAX_ROWS, MAX_DRAWS = 100_000, 400  # that are looked at
+LOG_ENDLESS, ENDLESS = 300.0, 1e130  # of the logarithm of a positive parameter, and of a real one
+SHARE_AWAY = 0.1  # of the draws
 
 
 def column_sentence(x) -> str | None:
@@ -60,16 +62,38 @@ def parameter_sentence(kind: Kind, structure: Structure) -> str | None:
     )
 
 
+def escape_sentence(kind: Kind, structure: Structure) -> str | None:
+    """Of draws that have left for where numbers end: there is nothing for them to be stationary about."""
+    few = _few(kind)
+    if few is None:
+        return None
+    far = np.mean(np.abs(few) > ENDLESS, axis=0)
+    positive = np.concatenate([np.full(leaf.size, leaf.support == "positive") for leaf in structure.leaves])
+    far = np.maximum(far, np.where(positive, np.mean(few > LOG_ENDLESS, axis=0), 0.0))
+    if not np.any(far > SHARE_AWAY):
+        return None
+    names = [leaf.name for leaf in structure.leaves for _ in range(leaf.size)]
+    return (
+        f"Draws of {names[int(np.argmax(far))]!r} went on to where numbers end, beyond 1e130: the posterior is "
+        "improper. Give it a proper prior."
+    )
+
+
 def _sd(kind: Kind) -> np.ndarray | None:
     if isinstance(kind, Gaussian):
         with double():
             return np.sqrt(np.asarray(kind.scale.diagonal(), np.float64))
-    if isinstance(kind, Draws) and kind.log_weights is None:
-        chains, draws, dim = kind.positions.shape
-        every = slice(None, None, max(1, chains * draws // MAX_DRAWS))  # the order of magnitude is asked
-        few = gather(np.asarray(kind.positions), (slice(None), every))
-        return np.std(np.asarray(few, np.float64).reshape(-1, dim), axis=0)
-    return None
+    few = _few(kind)
+    return None if few is None else np.std(few, axis=0)
+
+
+def _few(kind: Kind) -> np.ndarray | None:
+    """Some of the draws (n, dim): the order of magnitude is asked."""
+    if not isinstance(kind, Draws) or kind.log_weights is not None:
+        return None
+    chains, draws, dim = kind.positions.shape
+    every = slice(None, None, max(1, chains * draws // MAX_DRAWS))
+    return np.asarray(gather(np.asarray(kind.positions), (slice(None), every)), np.float64).reshape(-1, dim)
 
 
 def _extremes(scales: np.ndarray) -> tuple[int, int] | None:

@@ -111,6 +111,8 @@ def num_rows(x: Inputs, y, weights) -> int:
 def case_weights(weights) -> np.ndarray | None:
     if weights is None:
         return None
+    if isinstance(weights, Mapping):
+        raise CredoError("weights is a dict, as of classes, and there is one weight a row: give an array of them.")
     weights = column("weights", weights)
     if weights.ndim != 1:
         raise CredoError(f"The weights have shape {weights.shape}: give one non-negative number a row.")
@@ -120,6 +122,8 @@ def case_weights(weights) -> np.ndarray | None:
             f"The weights must be non-negative, since each says how often its row counts, and {negative.size} of "
             f"{len(weights)} are not (the first in row {negative[0]}: {weights[negative[0]]:g}): correct or drop them."
         )
+    if weights.size and not weights.any():
+        raise CredoError("All weights are 0, so that no row counts: call given() without data for the prior alone.")
     return weights.astype(np.float64)
 
 

@@ -47,6 +47,12 @@ def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
     assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
 
 
+def test_outputs_that_do_not_change_with_the_weights_are_told():
+    model = BayesianNetwork(lambda p, x: jnp.round(x @ p["w"]), {"w": np.ones(4)}, head=Gaussian(NOISE))
+    sentences = credo.fit(model.given(X, Y), credo.Laplace(num_steps=0), progress=False).verdict.sentences
+    assert any("The data determine no weight" in each for each in sentences)
+
+
 def test_flat_directions_away_from_zero_count_for_nothing():
     """The data cannot have moved them there."""
     share = prior_gain.Share(r=np.full(5, 1 - 1e-9), v=np.full(5, 0.2))

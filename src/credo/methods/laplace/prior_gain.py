@@ -27,6 +27,7 @@ from credo.model.target import Target
 WIDEST = np.log(1e6)  # factors of the precision that are looked at, either way
 MOST_LIKELY = 10.0  # of a χ² of one degree: exceeded by one direction of 600
 DECISIVE = 5.0  # nats: very strong evidence (Kass & Raftery 1995, section 3.2)
+NONE = 1e-6  # weights: less than rounding leaves of one
 MANY, MOST = 2**22, 1_500  # weights above which looking takes seconds, by factors and by a matrix
 
 
@@ -96,6 +97,11 @@ def of_known_precision(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, t
         return {}, ()
     factor, nats = better_precision(share)
     figures = {"num_determined": float(np.sum(1 - share.r)), "prior_gain": nats}
+    if figures["num_determined"] < NONE:
+        return figures, (
+            "The data determine no weight: the outputs do not change with them, as after jnp.round, jnp.argmax or "
+            "stop_gradient, and the posterior is the prior.",
+        )
     if not nats >= DECISIVE:
         return figures, ()
     sentence = (
