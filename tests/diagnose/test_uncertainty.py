@@ -137,6 +137,11 @@ def test_the_error_of_auroc_is_its_spread_over_tables():
     assert abs(np.sqrt(np.mean(errors**2)) / values.std() - 1) < 4 * 0.032
 
 
+def test_labels_of_another_kind_than_0_and_1_are_named():
+    with pytest.raises(CredoError, match="is_positive holds -1 in row 1"):
+        auroc(np.zeros(3), np.array([1, -1, 1]))
+
+
 def test_auroc_at_its_ends():
     assert auroc(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1])) == (1.0, 0.0)
     assert auroc(np.ones(6), np.array([0, 1, 0, 1, 1, 0])) == (0.5, 0.0)

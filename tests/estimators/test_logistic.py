@@ -204,3 +204,8 @@ def test_the_random_state_is_the_key():
     )
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
+
+
+def test_labels_that_are_none_are_counted():
+    with pytest.raises(ValueError, match=r"y has 1 labels that are None \(the first in row 2\)"):
+        BayesianLogisticRegression().fit(np.eye(4), np.array(["a", "b", None, "b"], object))

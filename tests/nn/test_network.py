@@ -291,6 +291,26 @@ def test_errors_of_a_network_s_own_are_told():
         BayesianNetwork(failing, weights(), head=Gaussian()).given(X, Y)
 
 
+@pytest.mark.parametrize(
+    ("apply", "remedy"),
+    [
+        (lambda params, x: np.tanh(x @ params["in"]["w"]) @ params["out"]["w"], "written with jax.numpy"),
+        (lambda x, params: x @ params["in"]["w"], r"called as apply\(params, x\)"),
+    ],
+    ids=["NumPy", "arguments exchanged"],
+)
+def test_what_a_network_is_not_written_with_is_told(apply, remedy):
+    with pytest.raises(credo.CredoError, match=remedy):
+        BayesianNetwork(apply, weights(), head=Gaussian()).given(X, Y)
+
+
+def test_outputs_and_outcomes_of_other_numbers_are_told_which():
+    with pytest.raises(credo.CredoError, match="use a last layer of 3 outputs"):
+        BayesianNetwork(apply, weights(), head=Gaussian()).given(X, np.zeros((len(X), 3)))
+    with pytest.raises(credo.CredoError, match=r"use y of shape \(M,\)"):
+        BayesianNetwork(apply, weights(), head=Gaussian()).given(X, np.zeros((len(X), 1)))
+
+
 def test_a_saved_posterior_knows_the_weights_it_was_fitted_to(tmp_path):
     posterior = credo.fit(network().given(X, Y), credo.Laplace(num_steps=0), progress=False)
     posterior.save(tmp_path / "fit")

@@ -28,10 +28,14 @@ def auroc(scores: Float[np.ndarray, " M"], is_positive: Shaped[np.ndarray, " M"]
     0.875
     """
     scores, positive = np.asarray(scores, np.float64), np.asarray(is_positive)
-    if scores.ndim != 1 or positive.shape != scores.shape or not np.all(np.isin(positive, (0, 1))):
+    if scores.ndim != 1 or positive.shape != scores.shape:
         raise CredoError(
             f"scores has shape {scores.shape} and is_positive {positive.shape}: give one score and one 0 or 1 a row."
         )
+    is_other = ~np.isin(positive, (0, 1))
+    if is_other.any():
+        first = int(np.argmax(is_other))
+        raise CredoError(f"is_positive holds {positive[first]} in row {first}: give 1 or 0, or booleans, as y == that.")
     if np.isnan(scores).any():
         raise CredoError(f"Score {int(np.argmax(np.isnan(scores)))} is NaN: rows without a score have no rank.")
     positive = positive.astype(bool)

@@ -212,6 +212,9 @@ def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndar
     check_indexes(X=X, y=y, sample_weight=sample_weight)
     x, y = validate_data(estimator, unmasked(X), unmasked(y), dtype=np.float64)
     x = np.asarray(x)
+    lacking = np.array([label is None for label in np.asarray(y, object)])
+    if lacking.any():
+        raise CredoError(f"y has {lacking.sum()} labels that are None (the first in row {int(np.argmax(lacking))}).")
     check_classification_targets(y)
     weights = checked_weights(sample_weight, x)
     classes, codes = np.unique(y, return_inverse=True)

@@ -224,7 +224,9 @@ def _check_number(name: str, value: Any) -> None:
 def _same_shape(head: Head, z, y: np.ndarray) -> None:
     shape = z.shape[:-1] if len(z.shape) > 1 and z.shape[-1] == 1 else z.shape
     if shape != y.shape:
-        hint = "y of shape (M,) for a single output" if y.ndim > 1 else "a last layer of one output"
+        hint = "a last layer of one output"
+        if y.ndim > 1:
+            hint = "y of shape (M,)" if y.shape[1:] == (1,) else f"a last layer of {y.shape[-1]} outputs"
         raise CredoError(
             f"The network gives outputs of shape {z.shape} for outcomes of shape {y.shape}, and "
             f"{type(head).__name__}() needs one an outcome: use {hint}."

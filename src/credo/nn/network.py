@@ -93,7 +93,11 @@ class BayesianNetwork(Model):
         except Exception as error:  # the user's code, and the errors of its library
             reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
             remedy = "Give x in the shape that it was made for, rows first."
-            if isinstance(x, dict):
+            if isinstance(error, jax.errors.JAXTypeError):  # something of Python or NumPy saw a value that is traced
+                remedy = "It must be written with jax.numpy: NumPy's functions, float() and `if` take no traced arrays."
+            elif "string indexing" in reason:
+                remedy = "It is called as apply(params, x): are its arguments the other way round?"
+            elif isinstance(x, dict):
                 remedy = "A DataFrame reaches a network as a dict of columns, as a dict does: give x.to_numpy()."
             shapes = [str(np.shape(leaf)) for leaf in jax.tree.leaves(x)]
             shown = ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "")
