@@ -111,3 +111,32 @@ def test_structures_that_do_not_fit_are_refused_before_any_work():
     target = softmax_network(6, 500).given(RNG.normal(size=(4, 500)), np.arange(4))
     with pytest.raises(credo.CredoError, match=r"Dense\(\) needs .* GB for 3,000 parameters; .*Diagonal\(\) needs"):
         credo.fit(target, credo.Laplace(structure=credo.laplace.Dense()), max_memory=20_000_000)
+
+
+def test_an_array_counts_until_its_last_use():
+    def chain(x):
+        for _ in range(10):
+            x = jnp.sin(x)
+        return jnp.sum(x)
+
+    def kept(x):
+        parts = [jnp.sin(x + i) for i in range(10)]
+        return sum(parts)
+
+    x = jnp.zeros(1_000, jnp.float32)
+    assert memory.peak(chain, x) <= 2 * 4_000 + 8
+    assert 10 * 4_000 <= memory.peak(kept, x) <= 13 * 4_000
+    assert memory.footprint(chain, x) >= 10 * 4_000
+
+
+def test_draws_are_weighed_in_the_memory_of_gradients():
+    from credo.methods.particles.importance import MAX_BATCH, evaluations_at_once, values_at_once
+
+    x, y = np.zeros((50_000, 3)), np.zeros(50_000)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda p, x: dist.Normal(jnp.sin(x @ p["w"]), 1.0))
+    with double():
+        target = model.given(x, y).flat()
+        few = evaluations_at_once(target, 2**26)
+        many = values_at_once(target, few)
+        assert few < many <= MAX_BATCH
+        assert many * memory.peak(lambda t, u: t.log_density(u), target, jnp.zeros(3)) <= 2**26

@@ -77,6 +77,36 @@ def of_program(jaxpr) -> int:
     return total
 
 
+def peak(function: Callable, *args: Any) -> int:
+    """Bytes that ``function(*args)`` holds at one time beside its arguments, each array until its last use."""
+    return max(peak_of_program(jax.make_jaxpr(function)(*args).jaxpr), 1)
+
+
+def peak_of_program(jaxpr) -> int:
+    """The same of a traced program, run in its own order."""
+    last = {
+        variable: i for i, equation in enumerate(jaxpr.eqns) for variable in equation.invars if _is_variable(variable)
+    }
+    last |= {variable: len(jaxpr.eqns) for variable in jaxpr.outvars if _is_variable(variable)}
+    ending: dict[int, int] = {}
+    held = most = 0
+    for i, equation in enumerate(jaxpr.eqns):
+        parts = [getattr(value, "jaxpr", value) for value in equation.params.values()]
+        inner = sum(peak_of_program(part) for part in parts if hasattr(part, "eqns"))
+        for variable in equation.outvars:
+            size = size_of(variable.aval)
+            held += size
+            end = last.get(variable, i)
+            ending[end] = ending.get(end, 0) + size
+        most = max(most, held + inner)
+        held -= ending.pop(i, 0)
+    return most
+
+
+def _is_variable(atom) -> bool:
+    return not hasattr(atom, "val")
+
+
 def size_of(array) -> int:
     """Bytes of an array, abstract or not."""
     if not hasattr(array, "shape"):

@@ -22,7 +22,7 @@ from credo.algorithm import Options, stream
 from credo.diagnose.pareto import effective_sample_size
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
-from credo.memory import footprint
+from credo.memory import footprint, peak
 from credo.methods.particles.copies import left_out
 from credo.methods.particles.correction import gradients
 from credo.methods.particles.points import Independent, Points
@@ -35,6 +35,7 @@ from credo.status import CredoError, Estimate
 from credo.traced import by_shapes
 
 MEMORY = 2**29  # bytes that a batch of evaluations may take where the caller sets no limit
+NUMBERS_A_DRAW = 4  # a coordinate: noise, position, and what the proposal's density takes
 MAX_BATCH = 256  # evaluations at once: enough for matrix products at full speed
 
 
@@ -70,11 +71,12 @@ class Importance:
         target = target.flat()
         deadline = options.deadline()
         batch = evaluations_at_once(target, options.max_memory)
+        values = values_at_once(target, batch)
         chains, size = self.points.shape(self.num_draws)
 
         def draw(i: int):
             round_key = key if i == 0 else stream(key, i)
-            return self.points.draw_and_weigh(proposal.kind, target, round_key, self.num_draws, batch, deadline)
+            return self.points.draw_and_weigh(proposal.kind, target, round_key, self.num_draws, values, deadline)
 
         def gradient(u):
             return gradients(log_density, target, u, batch)
@@ -138,6 +140,13 @@ def evaluations_at_once(target: Target, max_memory: int | None = None) -> int:
     """How many log densities fit into memory together."""
     size = footprint(lambda target, u: target.log_density(u), target, jnp.zeros(target.dim))
     return int(np.clip((max_memory or MEMORY) // size, 1, MAX_BATCH))
+
+
+def values_at_once(target: Target, evaluations: int) -> int:
+    """How many draws are weighed in the memory of so many ``evaluations_at_once``: nothing is kept for a gradient."""
+    whole, held = (size(log_density, target, jnp.zeros(target.dim)) for size in (footprint, peak))
+    held += NUMBERS_A_DRAW * 8 * target.dim
+    return int(np.clip(evaluations * whole // held, evaluations, max(evaluations, MAX_BATCH)))
 
 
 def log_density(target: Target, u):

@@ -13,7 +13,7 @@ from credo.algorithm import stream
 from credo.diagnose.pareto import smooth
 from credo.diagnose.rules import RULES
 from credo.methods.particles.correction import correct, gradients
-from credo.methods.particles.importance import draw_and_weigh
+from credo.methods.particles.importance import draw_and_weigh, values_at_once
 from credo.methods.particles.points import Weighed
 from credo.methods.particles.reach import Reached, reaching
 from credo.methods.vi.families.family import Family
@@ -49,13 +49,15 @@ def measure(
     ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
     """
 
+    values = values_at_once(target, at_once)
+
     def weigh(i: int) -> Weighed:
-        return draw_and_weigh(q, target, stream(key, i), num_draws, at_once, deadline)
+        return draw_and_weigh(q, target, stream(key, i), num_draws, values, deadline)
 
     def gradient(u: np.ndarray) -> np.ndarray:
         return gradients(_log_density, target, u, max(at_once // CHEAP, 1))
 
-    return assess(weigh, gradient, q, target, deadline, reaching(q, target, key, num_draws, at_once))
+    return assess(weigh, gradient, q, target, deadline, reaching(q, target, key, num_draws, values))
 
 
 @counted("verdict")
