@@ -21,7 +21,7 @@ from credo.adapters.likelihood import NumPyroLikelihood, leaf_parameters, outcom
 from credo.adapters.program import Program, as_double, is_array
 from credo.adapters.sites import NumPyroPrior, bind
 from credo.model.check import check_outcome
-from credo.model.data import Levels, case_weights, check_indexes, column, column_name
+from credo.model.data import Levels, case_weights, check_order, column, column_name
 from credo.model.model import Model
 from credo.model.structure import Structure
 from credo.model.target import Target
@@ -92,7 +92,7 @@ class NumPyroModel(Model):
                 f"missing={missing!r} is for Credo's own models: in NumPyro, mask the missing outcomes "
                 "(numpyro.handlers.mask) or make them a sample site."
             )
-        check_indexes(x=x, y=y, weights=weights)
+        check_order(x=x, y=y, weights=weights)
         x, y = _converted(x, "x"), _converted(y, "y")
         if isinstance(self.prior, NumPyroPrior) and x is None and y is None:
             return _target(self, self.prior, x, weights)

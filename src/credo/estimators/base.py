@@ -9,7 +9,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 
 from credo.arguments import unmasked
 from credo.fitting import Method, fit
-from credo.model.data import check_indexes
+from credo.model.data import check_order
 from credo.model.model import Model
 from credo.models.design import Scaling
 from credo.models.family import Family
@@ -209,7 +209,7 @@ def seed_of(random_state) -> int:
 
 def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(x, each row's class by number, the classes, weights); CredoError where the rows that count are of one class."""
-    check_indexes(X=X, y=y, sample_weight=sample_weight)
+    check_order(X=X, y=y, sample_weight=sample_weight)
     x, y = validate_data(estimator, unmasked(X), unmasked(y), dtype=np.float64)
     x = np.asarray(x)
     lacking = np.array([label is None for label in np.asarray(y, object)])

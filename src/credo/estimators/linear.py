@@ -35,7 +35,7 @@ from credo.estimators.base import (
 )
 from credo.linalg.dense import Dense
 from credo.methods.exact import EvidenceLinearRegression
-from credo.model.data import check_indexes
+from credo.model.data import check_order
 from credo.model.model import Model
 from credo.models.regression import PRIOR_SD, linear_predictor
 from credo.posterior.kinds import Gaussian
@@ -98,7 +98,7 @@ class BayesianLinearRegression(Pickled, RegressorMixin, BaseEstimator):
 
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,), ``sample_weight`` (N,): the number of times each row counts. N ≥ 2."""
-        check_indexes(X=X, y=y, sample_weight=sample_weight)
+        check_order(X=X, y=y, sample_weight=sample_weight)
         x, y = validate_data(self, unmasked(X), unmasked(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         x, y = np.asarray(x), np.asarray(y, np.float64)
         weights = checked_weights(sample_weight, x)

@@ -27,7 +27,7 @@ from credo.estimators.base import (
 from credo.estimators.networks import ACTIVATIONS, Family, NetworkRecipe, checked_hidden, checked_word
 from credo.methods.ensemble import DeepEnsemble
 from credo.methods.laplace import Laplace
-from credo.model.data import check_indexes
+from credo.model.data import check_order
 from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised
 from credo.predict.monte_carlo import MonteCarlo
@@ -102,7 +102,7 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
 
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,), ``sample_weight`` (N,): the number of times each row counts. N ≥ 2."""
-        check_indexes(X=X, y=y, sample_weight=sample_weight)
+        check_order(X=X, y=y, sample_weight=sample_weight)
         x, y = validate_data(self, unmasked(X), unmasked(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         x, y = np.asarray(x), np.asarray(y, np.float64)
         weights = checked_weights(sample_weight, x)

@@ -73,7 +73,7 @@ def outcomes(y):
     return _columns(y, "y")
 
 
-def check_indexes(**tables) -> None:
+def check_order(**tables) -> None:
     """CredoError where tables or columns of pandas have one index in two orders: rows are paired by position."""
     found: list[tuple[str, Any]] = [
         (name, table.index) for name, table in tables.items() if hasattr(getattr(table, "index", None), "equals")

@@ -12,7 +12,7 @@ import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
 from credo.model.check import check_likelihood, check_log_density, explained
-from credo.model.data import Levels, Rows, case_weights, check_indexes, inputs, num_rows, outcomes
+from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
@@ -156,7 +156,7 @@ class Model(eqx.Module):
                 )
         elif weights is not None:
             raise CredoError("The weights say how often each datum counts, and there are no data: give y too.")
-        check_indexes(x=x, y=y, weights=weights)
+        check_order(x=x, y=y, weights=weights)
         x, levels = inputs(x, self.groups, rows=self.group_rows)
         observed = None
         if y is not None and missing is not None:
