@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 
 import credo
 from credo import Model
-from credo.diagnose.scales import column_sentence, outcome_sentence, parameter_sentence
+from credo.diagnose.scales import column_sentence, escape_sentence, outcome_sentence, parameter_sentence
 from credo.linalg.diagonal import Diagonal
 from credo.posterior.kinds import Draws, Gaussian, Point
 
@@ -127,8 +127,8 @@ def test_draws_that_went_where_numbers_end_are_no_posterior(method):
     assert "Draws of 's' went on to where numbers end" in verdict.sentences[0]
 
 
-def test_a_prior_with_mass_next_to_zero_is_proper():
-    """Logarithms of a gamma variable of shape 0.01 go down to −700."""
-    model = credo.Model({"s": dist.Gamma(0.01, 1.0)}, None)
-    verdict = credo.fit(model.given(), credo.Slice(), key=0, progress=False).verdict
-    assert not any("where numbers end" in sentence for sentence in verdict.sentences)
+@pytest.mark.parametrize(("place", "is_away"), [(500.0, True), (-500.0, False), (200.0, False)])
+def test_a_positive_parameter_ends_where_it_is_large_and_not_next_to_zero(place, is_away):
+    """Logarithms of a gamma variable of shape 0.001 go down to −7,000."""
+    structure = Model({"s": dist.Gamma(0.001, 1.0)}, None).given().structure
+    assert (escape_sentence(Draws(np.full((4, 100, 1), place)), structure) is not None) == is_away

@@ -89,14 +89,14 @@ class NumPyroPrior(AbstractPrior):
 
         def full(name):
             value, shape = sites[name]["value"], sites[name]["fn"].shape()
+            given = np.shape(value)
             try:
-                value = jnp.broadcast_to(value, np.broadcast_shapes(np.shape(value), shape))
+                value = jnp.broadcast_to(value, np.broadcast_shapes(given, shape))
             except ValueError as error:
                 raise CredoError(
-                    f"The observations at site {name!r} have shape {np.shape(value)} and its distribution has shape "
+                    f"The observations at site {name!r} have shape {given} and its distribution has shape "
                     f"{shape}: give one row of data for each row of the distribution."
                 ) from error
-            given = np.shape(sites[name]["value"])
             if math.prod(given) > 1 and np.shape(value) != given:
                 raise CredoError(
                     f"The observations at site {name!r} have shape {given} and its distribution has shape {shape}: "

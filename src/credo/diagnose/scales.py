@@ -2,6 +2,7 @@
 
 Steps that suit the widest coordinate overshoot the narrowest, and a dense matrix between them loses digits. A table of
 named columns is judged by the parameters alone: a column may be an exposure or an offset, which has no coefficient.
+Draws beyond any scale are those of an improper posterior.
 """
 
 import jax

@@ -47,6 +47,15 @@ def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
     assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
 
 
+def test_of_weights_that_a_wider_prior_explains_none_is_cut_off():
+    """A prior a hundred times too narrow: the squares are those expected under the right one, times up to nine."""
+    r, factor = np.array([0.1, 0.5, 0.9]), 1e-4
+    v = np.array([1.0, 9.0, 4.0]) * (1 - r) * ((1 - r) / factor + r)
+    q = 1 + (factor - 1) * r
+    whole = 0.5 * np.sum(np.log(factor) - np.log(q) - (factor - 1) * v / q)
+    assert prior_gain.gain(prior_gain.Share(r, v), np.log(factor)) == pytest.approx(whole, rel=1e-10)
+
+
 def test_outputs_that_do_not_change_with_the_weights_are_told():
     model = BayesianNetwork(lambda p, x: jnp.round(x @ p["w"]), {"w": np.ones(4)}, head=Gaussian(NOISE))
     sentences = credo.fit(model.given(X, Y), credo.Laplace(num_steps=0), progress=False).verdict.sentences
