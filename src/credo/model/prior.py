@@ -122,9 +122,12 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
             "returns one from earlier parameters."
         )
 
-    return tree_map_with_path(
-        prepare, tree, lambda node: is_distribution(node) or (callable(node) and not eqx.is_array(node))
-    )
+    return tree_map_with_path(prepare, tree, lambda node: is_distribution(node) or _is_function(node))
+
+
+def _is_function(node) -> bool:
+    """And no module that can be called, whose weights' priors stand in the place of its arrays."""
+    return callable(node) and not any(map(is_distribution, jax.tree.leaves(node, is_leaf=is_distribution)))
 
 
 def _hyperparameter(leaf):

@@ -23,9 +23,15 @@ LEAST_SCALE = 1e-6  # of an input-dependent noise: below it a single row would o
 
 @dataclass(frozen=True)
 class Head(ABC):
-    """What is observed, given a network's outputs. ``takes_pairs``: outputs may be several arrays."""
+    """What is observed, given a network's outputs. ``takes_pairs``: outputs may be several arrays.
+
+    ``takes``: what the outputs are, the last where they are several; ``applies``: what the head itself does to them,
+    and a network must not have done before.
+    """
 
     takes_pairs: ClassVar[bool] = False
+    takes: ClassVar[str] = "outputs"
+    applies: ClassVar[tuple[str, ...]] = ()
 
     def priors(self) -> dict[str, Distribution]:
         """The head's own parameters: their priors by name."""
@@ -38,6 +44,14 @@ class Head(ABC):
     def check(self, z: Any, y: np.ndarray) -> None:
         """CredoError where outputs of these shapes cannot belong to outcomes ``y``. ``z``: abstract arrays."""
         return
+
+    def check_ending(self, ending: str) -> None:
+        """CredoError where the last output ends in (``endings``) what this head applies to it."""
+        if ending in self.applies:
+            raise CredoError(
+                f"The network's outputs end in {ending}, and {type(self).__name__}() takes {self.takes}, to which it "
+                f"applies {self.applies[0]} itself: let the network return what goes into {ending}."
+            )
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,8 @@ class HeteroscedasticGaussian(Head):
     """
 
     takes_pairs: ClassVar[bool] = True
+    takes: ClassVar[str] = "raw scales"
+    applies: ClassVar[tuple[str, ...]] = ("softplus", "exp")
 
     def outcome(self, z, own):
         mean, raw = self._split(z)
@@ -130,6 +146,9 @@ class HeteroscedasticGaussian(Head):
 class Categorical(Head):
     """One of K classes, labels 0 … K − 1; the K outputs are logits."""
 
+    takes: ClassVar[str] = "logits"
+    applies: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
+
     def outcome(self, z, own):
         return dist.Categorical(logits=z)
 
@@ -158,6 +177,9 @@ class Categorical(Head):
 class Bernoulli(Head):
     """0 or 1; the output is a logit."""
 
+    takes: ClassVar[str] = "logits"
+    applies: ClassVar[tuple[str, ...]] = ("sigmoid", "softmax")
+
     def outcome(self, z, own):
         return dist.Bernoulli(logits=sole(z))
 
@@ -171,6 +193,9 @@ class Bernoulli(Head):
 @dataclass(frozen=True)
 class Poisson(Head):
     """Counts; the output is the log of the rate."""
+
+    takes: ClassVar[str] = "log rates"
+    applies: ClassVar[tuple[str, ...]] = ("exp", "softplus")
 
     def outcome(self, z, own):
         return dist.Poisson(jnp.exp(sole(z)))

@@ -13,6 +13,7 @@ from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.model.visit import leaf_name
+from credo.nn.endings import endings
 from credo.nn.heads import Custom, Head
 from credo.nn.priors import WEIGHTS, Isotropic, WeightPrior
 from credo.nn.rows import check_alone
@@ -136,6 +137,7 @@ class BayesianNetwork(Model):
                 )
         if not isinstance(y, Mapping):
             self.network.head.check(z, y)
+        self.network.head.check_ending(endings(program)[-1])
         check_alone(self.network.apply, self.start[WEIGHTS], x, program, size)
 
     def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:
