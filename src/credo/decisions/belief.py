@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Shaped
 
 from credo.diagnose.convergence import mcse_mean
 from credo.linalg.operator import Stored
+from credo.model.draws import draw
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import draw_weights, report_positions
 from credo.posterior.posterior import Posterior
@@ -244,8 +245,8 @@ def _by_parameters(law: MixtureLaw, rows, key, repeats: int):
         index, k = pair
         d = law.likelihood(rows, index)
         if isinstance(d, dict):
-            return {name: d[name].sample(jax.random.fold_in(k, j), (repeats,)) for j, name in enumerate(d)}
-        return d.sample(k, (repeats,))
+            return {name: draw(d[name], jax.random.fold_in(k, j), (repeats,)) for j, name in enumerate(d)}
+        return draw(d, k, (repeats,))
 
     keys = jax.random.split(key, law.width)
     values = jax.lax.map(one, (jnp.arange(law.width), keys), batch_size=min(law.batch, law.width))

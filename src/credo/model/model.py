@@ -14,6 +14,7 @@ from credo.arguments import as_key, check_count, unmasked
 from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
+from credo.model.draws import draw
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
@@ -288,7 +289,7 @@ class Model(eqx.Module):
         flat, structure = jax.tree.flatten(unscaled(likelihood(params, x)), is_leaf=is_distribution)
         keys = jax.random.split(key, len(flat))
         likes = jax.tree.leaves(like) if isinstance(like, Mapping) else [like] * len(flat)
-        drawn = [broadcast(d, like).sample(k) for d, k, like in zip(flat, keys, likes, strict=True)]
+        drawn = [draw(broadcast(d, like), k) for d, k, like in zip(flat, keys, likes, strict=True)]
         return jax.tree.unflatten(structure, drawn)
 
     def report(self, params) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, UInt32
 from credo.algorithm import as_key, stream, streams
 from credo.linalg.operator import Stored
 from credo.model.distributions import rowwise
+from credo.model.draws import draw
 from credo.model.heads import Head
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
@@ -217,8 +218,8 @@ class MixtureLaw(eqx.Module):
             i, data = pair
             k, d = as_key(data), self.likelihood(rows, i)
             if isinstance(d, dict):
-                return {name: d[name].sample(jax.random.fold_in(k, j)) for j, name in enumerate(d)}
-            return d.sample(k)
+                return {name: draw(d[name], jax.random.fold_in(k, j)) for j, name in enumerate(d)}
+            return draw(d, k)
 
         batch = next(b for b in range(min(self.batch, n), 0, -1) if n % b == 0)  # a remainder would compile twice
         return jax.lax.map(one, (shared, keys), batch_size=batch)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from credo.arguments import as_key
+from credo.model.draws import draw
 from credo.model.prior import Prior
 from credo.precision import in_double
 from credo.status import Estimate
@@ -96,7 +97,7 @@ class Predictive:
     @in_double
     def sample(self, key: int | jax.Array, n: int) -> np.ndarray:
         """``n`` draws (n, …)."""
-        return self.distribution.sample(as_key(key), (n,))  # type: ignore[return-value]
+        return draw(self.distribution, as_key(key), (n,))  # type: ignore[return-value]
 
 
 @in_double

@@ -1,0 +1,62 @@
+"""Draws of outcomes, of what numpyro draws and of counts over categories whose totals differ from row to row.
+
+numpyro draws a multinomial as so many labels, and must know the largest total before a program is compiled. One
+category after the other needs none, nor memory for labels:
+
+    c_k | c_1 … c_{k−1} ~ Binomial(n − c_1 − … − c_{k−1},  π_k / (π_k + … + π_K))
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro.distributions import (
+    Dirichlet,
+    DirichletMultinomial,
+    Distribution,
+    MultinomialLogits,
+    MultinomialProbs,
+)
+
+
+class Counts(Distribution):
+    """What is drawn in place of a multinomial of numpyro's, or of one whose probabilities are Dirichlet."""
+
+    arg_constraints = {}
+    pytree_data_fields = ("base_dist",)
+
+    def __init__(self, base_dist: Any):
+        self.base_dist = base_dist
+        super().__init__(base_dist.batch_shape, base_dist.event_shape)
+
+    def sample(self, key: Any, sample_shape=()):
+        shape = (*sample_shape, *self.batch_shape)
+        if isinstance(self.base_dist, DirichletMultinomial):
+            own, key = jax.random.split(key)
+            probs = Dirichlet(self.base_dist.concentration).expand(self.batch_shape).sample(own, sample_shape)
+        else:
+            probs = jnp.broadcast_to(self.base_dist.probs, (*shape, *self.event_shape))
+        beyond = jnp.cumsum(probs[..., ::-1], axis=-1)[..., ::-1]  # of this category and those after it
+        share = jnp.clip(probs / jnp.where(beyond > 0, beyond, 1.0), 0.0, 1.0).at[..., -1].set(1.0)
+
+        def next_category(left, given):
+            own, share = given
+            count = jax.random.binomial(own, left, share).astype(left.dtype)
+            return left - count, count
+
+        totals = jnp.broadcast_to(jnp.asarray(self.base_dist.total_count), shape)
+        keys = jax.random.split(key, probs.shape[-1])
+        _, counts = jax.lax.scan(next_category, totals, (keys, jnp.moveaxis(share, -1, 0)))
+        return jnp.moveaxis(counts, 0, -1)
+
+
+MULTINOMIAL = MultinomialProbs, MultinomialLogits, DirichletMultinomial
+
+
+def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
+    """``shape`` draws of it, (*shape, *batch, *event)."""
+    return jax.tree.map(
+        lambda node: Counts(node) if isinstance(node, MULTINOMIAL) else node,
+        distribution,
+        is_leaf=lambda node: isinstance(node, MULTINOMIAL),
+    ).sample(key, shape)
