@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro import handlers
 from numpyro.contrib.control_flow import cond, scan
@@ -484,6 +485,8 @@ def predict(fn, *arguments):
         (lambda: predict(only_with_y, Y, Y), "Without y the NumPyro model has no site 'obs'"),
         (lambda: predict(two_inputs, Y, Y, Y), "no single input: give new ones as a dict"),
         (lambda: predict(factors, Y), "no likelihood to predict with"),
+        (lambda: from_numpyro(regression, X).given(), "observes nothing, and its argument 'y' was left None"),
+        (lambda: from_numpyro(regression, pd.DataFrame({0: Y, "0": Y}), Y).given(), "Two columns.*'0'"),
         (lambda: from_numpyro(asks_for_a_latent, Y), r"value of a latent site.*test_numpyro.py.*jnp.where"),
         (lambda: from_numpyro(name_twice, Y), "site's name twice.*`a`.*a name of its own"),
         (lambda: credo.fit(from_numpyro(nothing_latent, Y).given(), credo.NUTS(), key=0), "there is nothing to infer"),

@@ -60,6 +60,7 @@ def test_the_column_is_named():
         ({"x": np.array([["a", "b"]] * 4)}, "x holds text or dates"),
         ({"x": pd.DataFrame({"day": pd.to_datetime(["2024-01-01"] * 4)})}, r"x\['day'\] holds text or dates"),
         ({"x": pd.DataFrame({"a": [1, None, "b", 3]})}, r"x\['a'\] has 1 missing value"),
+        ({"x": pd.DataFrame({1: Y, "b": Y, "1": Y})}, "Two columns of the table are called '1'"),
         ({"x": X + 1j}, "not a real number"),
         ({"weights": np.array([1.0, -1.5, 1.0, 1.0])}, "1 of 4 are not .the first in row 1: -1.5"),
         ({"y": None, "weights": np.ones(4)}, "there are no data: give y too"),

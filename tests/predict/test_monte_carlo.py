@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions.transforms import SigmoidTransform
 from scipy import optimize, special, stats
 
 import credo
@@ -237,6 +238,13 @@ def test_no_moments_is_said_and_quantiles_remain():
     with pytest.raises(CredoError, match="numpyro knows no mean"):
         _ = predictive.mean
     np.testing.assert_allclose(predictive.quantile(0.5), 2.0, rtol=1e-9)
+    squashed = Model(
+        {"w": W}, lambda q, x: dist.TransformedDistribution(dist.Normal(x @ q["w"], 1.0), SigmoidTransform())
+    )
+    predictive = Posterior(Point(np.zeros(2)), squashed.given(X, np.full(20, 0.5)), verdict=Verdict("pass")).predict(X)
+    with pytest.raises(CredoError, match="no mean and variance of TransformedDistribution"):
+        _ = predictive.mean
+    np.testing.assert_allclose(predictive.quantile(0.5), 0.5, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["VonMises", "to_event"])

@@ -21,7 +21,7 @@ from credo.adapters.likelihood import NumPyroLikelihood, leaf_parameters, outcom
 from credo.adapters.program import Program, as_double, is_array
 from credo.adapters.sites import NumPyroPrior, bind
 from credo.model.check import check_outcome
-from credo.model.data import Levels, case_weights, check_order, column, column_name
+from credo.model.data import Levels, by_column, case_weights, check_order, column, column_name
 from credo.model.model import Model
 from credo.model.structure import Structure
 from credo.model.target import Target
@@ -166,6 +166,8 @@ class Unbound(AbstractPrior):
 
 def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
     data = _data(prior) if model.likelihood is not None else {}
+    if not prior.outcomes and not prior.factors:
+        _check_observed(prior.program)
     y = None if not data else next(iter(data.values())) if len(data) == 1 else data
     lengths = [len(values) if np.ndim(values) else 1 for values in data.values()]
     size = 0 if not data else lengths[0] if len(set(lengths)) == 1 else sum(lengths)
@@ -178,6 +180,17 @@ def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
         )
     is_arrays = all(is_array(leaf) for leaf in jax.tree.leaves(x))
     return Target(model, x if is_arrays else None, y, weights, model.structure, size, num_terms, head, Levels())
+
+
+def _check_observed(program: Program) -> None:
+    """CredoError where a program observes nothing, and has an argument that was left None: all is then unknown."""
+    own = inspect.signature(program.fn).parameters
+    left = [name for name, parameter in own.items() if parameter.default is None and name not in program.arguments]
+    if left:
+        raise CredoError(
+            f"The NumPyro model observes nothing, and its argument {left[-1]!r} was left None: the posterior would be "
+            f"the prior. Give y to given(x, y), or {left[-1]}=… to from_numpyro(fn, …)."
+        )
 
 
 def _joint_outcome(u, prior: NumPyroPrior):
@@ -213,7 +226,7 @@ def _sole_input(prior: NumPyroPrior) -> str | None:
 def _plain(data):
     """Data frames as dicts of columns, series as arrays."""
     if hasattr(data, "columns"):
-        return {str(name): np.asarray(data[name]) for name in data.columns}
+        return by_column(data)
     return data.to_numpy() if hasattr(data, "to_numpy") else data
 
 

@@ -4,6 +4,7 @@ Floats become float64 and text becomes codes where a group asks for it; nothing 
 wrong with a table is said here, before anything is compiled.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def inputs(
     """
     if x is None:
         return None, levels or Levels()
-    table = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else x
+    table = by_column(x) if hasattr(x, "columns") else x
     missing = [name for name in groups if not (isinstance(table, Mapping) and name in table)]
     if missing:
         raise CredoError(
@@ -66,6 +67,15 @@ def inputs(
         levels = levels or _levels(columns, groups, rows)
         table = {**table, **{name: levels.encode(name, values) for name, values in columns.items()}}
     return _columns(table, "x"), levels or Levels()
+
+
+def by_column(frame) -> dict[str, np.ndarray]:
+    """The columns of a data frame by their names, as text; CredoError where two have one."""
+    names = [str(name) for name in frame.columns]
+    doubled = [name for name, number in Counter(names).items() if number > 1]
+    if doubled:
+        raise CredoError(f"Two columns of the table are called {doubled[0]!r}, as text: rename one, or drop it.")
+    return {str(name): np.asarray(frame[name]) for name in frame.columns}
 
 
 def outcomes(y):

@@ -104,9 +104,7 @@ def is_moved(distribution: Distribution) -> bool:
     numpyro takes it for the image of the last transform's nominal domain. That is all numbers for a scaled half-normal,
     and the wrong side for a reflected one whose scale is traced. By types alone, so that traced or not, it is the same.
     """
-    inner: Any = distribution
-    while isinstance(inner, Independent | ExpandedDistribution | MaskedDistribution | Scaled):
-        inner = inner.base_dist
+    inner: Any = bare(distribution)
     if getattr(type(inner), "support", None) is not TransformedDistribution.support:
         return False
     before = inner.base_dist.support
@@ -166,9 +164,17 @@ def unscaled(distributions):
 
 
 def unwrapped(distribution: Distribution) -> Distribution:
-    """The distribution inside expansions, independent axes, masks and scales: the one with the arguments."""
+    """The distribution inside expansions, independent axes, masks, scales and transforms: it has the arguments."""
     inner: Any = distribution
     while hasattr(inner, "base_dist") and not inner.arg_constraints:
+        inner = inner.base_dist
+    return inner
+
+
+def bare(distribution: Distribution) -> Distribution:
+    """The distribution inside expansions, independent axes, masks and scales; a transformed one as it is."""
+    inner: Any = distribution
+    while isinstance(inner, Independent | ExpandedDistribution | MaskedDistribution | Scaled):
         inner = inner.base_dist
     return inner
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from credo.model.check import check_new_inputs
-from credo.model.data import as_array, column_name, inputs, num_rows
+from credo.model.data import as_array, by_column, column_name, inputs, num_rows
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.predict.levels import NewRows, code
@@ -92,7 +92,7 @@ def widened(tree):
 
 def _columns(fitted, x):
     """The columns of a table that the fit knew; others may be there and are left aside."""
-    table = {str(name): x[name] for name in x.columns} if hasattr(x, "columns") else x
+    table = by_column(x) if hasattr(x, "columns") else x
     if not (isinstance(fitted, Mapping) and isinstance(table, Mapping)):
         return table
     missing = [name for name in fitted if name not in table]

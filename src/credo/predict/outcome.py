@@ -15,7 +15,7 @@ from jax.scipy.special import betainc, gammaincc
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
-from credo.model.distributions import unwrapped
+from credo.model.distributions import bare, unwrapped
 
 Outcomes = Distribution | dict[str, Distribution]
 
@@ -131,7 +131,7 @@ class Outcome(NamedTuple):
     def of(cls, d: Distribution) -> "Outcome":
         shape = d.batch_shape + d.event_shape
         return cls(
-            family=type(unwrapped(d)).__name__,
+            family=type(bare(d)).__name__,
             shape=shape,
             event_dim=d.event_dim,
             is_joint=not d.batch_shape,
