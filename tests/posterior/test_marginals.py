@@ -1,5 +1,6 @@
 """Moments and quantiles of Gaussians: what is its own coordinate is read off, the rest is integrated at any size."""
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -11,6 +12,7 @@ from credo.linalg.lowrank import LowRank
 from credo.posterior import marginals
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
+from credo.posterior.product import Product
 from credo.precision import double
 from credo.status import Verdict
 
@@ -58,3 +60,31 @@ def test_draws_of_long_positions_are_few_at_a_time(monkeypatch):
     marginals._sample_positions.clear_cache()  # type: ignore[attr-defined]
     apart = posterior_of(Diagonal(SD)).sample(0, 5)
     np.testing.assert_array_equal(together["w"], apart["w"])
+
+
+LAWS = {
+    "normal": dist.Normal(np.array([0.5, -2.0]), np.array([1.0, 0.3])),
+    "joint": dist.MultivariateNormal(np.array([0.5, -2.0]), np.array([[2.0, 0.5], [0.5, 1.0]])),
+    "gamma": dist.Gamma(3.0, 2.0),
+    "inverse": dist.InverseGamma(3.0, 2.0),
+    "beta": dist.Beta(2.0, 5.0).expand([2, 3]),
+    "simplex": dist.Dirichlet(np.array([1.0, 2.0, 4.0])),
+    "simplices": dist.Dirichlet(np.array([1.0, 2.0, 4.0])).expand([2]),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_quantiles_of_products_are_those_of_their_marginals(name):
+    """Against draws, of which 200,000 know a level of 0.9 to 0.0007."""
+    law = LAWS[name]
+    target = credo.Model({"a": law}, lambda params, x: dist.Normal(0.0, 1.0)).given(y=np.zeros(2)).flat()
+    with double():
+        posterior = Posterior(Product({"a": law}, target.structure), target, verdict=Verdict("pass"))
+        drawn = np.asarray(law.sample(jax.random.key(0), (200_000,)))
+    levels = np.array([0.05, 0.5, 0.9, 0.99])
+    found = posterior.quantile(levels)["a"]
+    assert found.shape == (4, *drawn.shape[1:])
+    np.testing.assert_array_equal(posterior.quantile(0.5)["a"], found[1])
+    below = np.mean(drawn <= found[:, None], axis=1)
+    assert np.max(np.abs(below - levels.reshape(-1, *(1,) * (below.ndim - 1)))) < 0.005
+    assert posterior.quantile(0.0)["a"].min() in (0.0, -np.inf)

@@ -196,6 +196,8 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         }
         centre, sd = (target.structure.unravel(np.asarray(each)) for each in (kind.mean, sds))
         return found | {n: centre[n] + np.multiply.outer(z.reshape(p.shape), sd[n]) for n in _untransformed(target)}
+    if isinstance(kind, Product):
+        return kind.quantiles(p)
     return {}
 
 

@@ -1,10 +1,17 @@
 """Independent named distributions in the user's space: conjugate answers and coordinate ascent."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import Distribution, biject_to
+from scipy import special
 
+from credo.model.distributions import bare
 from credo.model.structure import Structure
 from credo.posterior.kinds import Kind
 
@@ -32,3 +39,28 @@ class Product(Kind):
             log_jacobian = transform.log_abs_det_jacobian(position[name], value)
             total = total + jnp.sum(d.log_prob(value)) + jnp.sum(log_jacobian)
         return total
+
+    def quantiles(self, p: np.ndarray) -> dict[str, np.ndarray]:
+        """Marginal quantiles (*p.shape, *shape) of those whose formula is known."""
+        found = {}
+        for name, d in self.distributions.items():
+            of, shape = MARGINALS.get(type(bare(d))), d.batch_shape + d.event_shape
+            if of is not None:
+                values = of(bare(d), np.reshape(p, (*p.shape, *(1,) * len(shape))))
+                found[name] = np.broadcast_to(values, (*p.shape, *shape)).copy()
+        return found
+
+
+def _dirichlet(d, p):
+    own = np.asarray(d.concentration)
+    return special.betaincinv(own, own.sum(axis=-1, keepdims=True) - own, p)
+
+
+MARGINALS: dict[type, Callable[[Any, np.ndarray], np.ndarray]] = {
+    dist.Normal: lambda d, p: d.loc + d.scale * special.ndtri(p),
+    dist.MultivariateNormal: lambda d, p: d.mean + np.sqrt(d.variance) * special.ndtri(p),
+    dist.Gamma: lambda d, p: special.gammaincinv(d.concentration, p) / d.rate,
+    dist.InverseGamma: lambda d, p: d.rate / special.gammainccinv(d.concentration, p),
+    dist.Beta: lambda d, p: special.betaincinv(d.concentration1, d.concentration0, p),
+    dist.Dirichlet: _dirichlet,
+}
