@@ -371,6 +371,17 @@ class Counting(nn.Module):
         return self.w * x
 
 
+class Last(nn.Module):
+    """A recurrence that was meant to have its rows first, read at its last place."""
+
+    def __init__(self, layer, end=-1):
+        super().__init__()
+        self.layer, self.end = layer, end
+
+    def forward(self, x):
+        return self.layer(x if self.end else x.flip(0))[0][:, self.end]
+
+
 def mixed():
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
 
@@ -384,6 +395,8 @@ WRONG = {
     "wrong inputs": (lambda: (nn.Linear(2, 2), (3, 4)), "fails on inputs of shape"),
     "random": (lambda: (Of(F.dropout), (3, 2)), "draws random numbers"),
     "mean over rows": (lambda: (Of(lambda x: x - x.mean(0)), (3, 2)), "changes with the rows beside it"),
+    "rows on the second axis": (lambda: (Last(nn.GRU(3, 4)), (4, 5, 3)), "another axis than the first.*batch_first"),
+    "backwards": (lambda: (Last(nn.GRU(3, 4), end=0), (4, 5, 3)), "another axis than the first.*batch_first"),
     "statistics of the batch": (
         lambda: (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), (3, 2)),
         "changes with the rows beside it",

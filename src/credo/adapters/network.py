@@ -140,12 +140,18 @@ def check_rows(apply: Callable, params: Any, x: Any, dtype: str, expected: Any =
                 f"The network in JAX differs from the one in {said} by {error:.2g} of the largest output, beyond "
                 f"rounding ({TOLERANCE[dtype]:g}): please report the module; until then, write apply by hand."
             )
-    error = _difference(alone, [leaf[:1] for leaf in z])
+    check_apart(alone, z, slice(1), dtype)
+
+
+def check_apart(alone: list[np.ndarray], together: list[np.ndarray], row: slice, dtype: str) -> None:
+    """CredoError where the outputs of a row by itself are not those that it has among others."""
+    error = _difference(alone, [leaf[row] for leaf in together])
     if not error <= TOLERANCE[dtype]:
         raise CredoError(
             f"The output of a row changes with the rows beside it (by {error:.2g} of the largest output): a batch "
-            "normalisation without statistics of training, or a mean over the batch. Freeze its statistics first: a "
-            "likelihood needs each row's output to be its own."
+            "normalisation without statistics of training, a mean over the batch, or a layer whose rows stand on "
+            "another axis than the first (torch's batch_first=True). A likelihood needs each row's output to be its "
+            "own: freeze the statistics, put rows first."
         )
 
 

@@ -5,6 +5,7 @@ training alone stays as in evaluation: dropout is off, batch normalisation keeps
 """
 
 import copy
+import operator
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from credo.adapters.export import Program, array, exported
 from credo.adapters.network import (
     Network,
     as_rows,
+    check_apart,
     check_dtypes,
     check_rows,
     fitting,
@@ -83,6 +85,9 @@ def to_torch(module, weights: Any) -> Any:
     return result
 
 
+ENDS = slice(1), slice(-1, None)  # a layer along another axis may carry something on from the first row to the last
+
+
 class TorchNetwork:
     """``(params, x) -> outputs`` of a torch module, read once for each shape of a row."""
 
@@ -129,13 +134,30 @@ class TorchNetwork:
                 f"Calling the module changes its buffers {listed(changed)} even in evaluation mode: statistics must be "
                 "frozen, so let it update them in training alone."
             )
+        together = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(expected)]
+        self._check_ends(torch, args, kwargs, together)
         self.programs[_kind(x)] = program
         try:
-            leaves = torch.utils._pytree.tree_leaves(expected)
-            check_rows(self, self.params, rows, self.dtype, [leaf.numpy() for leaf in leaves], "torch")
+            check_rows(self, self.params, rows, self.dtype, together, "torch")
         except CredoError:
             del self.programs[_kind(x)]
             raise
+
+    def _check_ends(self, torch, args, kwargs, together: list[np.ndarray]) -> None:
+        """CredoError where torch's own outputs of the first or the last row are others when it is alone.
+
+        Of a module that takes no single row, or has no output a row, the network in JAX is checked alone.
+        """
+        for end in ENDS:
+            own, by_name = jax.tree.map(operator.itemgetter(end), (args, kwargs))
+            try:
+                with torch.no_grad():
+                    alone = torch.utils._pytree.tree_leaves(self.module(*own, **by_name))
+                pairs = zip(alone, together, strict=True)
+                found = [leaf.numpy().reshape(among[end].shape) for leaf, among in pairs]  # squeezed, perhaps
+            except Exception:  # the user's code
+                return
+            check_apart(found, together, end, self.dtype)
 
 
 def _kind(x: Any):
@@ -145,6 +167,10 @@ def _kind(x: Any):
     return structure, tuple(
         (tuple(jnp.shape(leaf)[1:]), is_float) for leaf, is_float in zip(leaves, types, strict=True)
     )
+
+
+def _arrays(torch, outputs: Any) -> list[np.ndarray]:
+    return [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(outputs)]
 
 
 def _ordered(x: Any) -> Any:
