@@ -1,5 +1,7 @@
 """The one program of a small deterministic fit: what it gives at many positions, on one core or all."""
 
+import functools
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -21,12 +23,12 @@ def target():
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-@pytest.mark.parametrize("chunk", [1, 2])
-def test_values_gradients_and_hessians_of_more_positions_than_a_call_takes(monkeypatch, cores, chunk):
+@pytest.mark.parametrize(("chunk", "block"), [(1, 1), (2, 1), (2, 3)])
+def test_values_gradients_and_hessians_of_more_positions_than_a_call_takes(monkeypatch, cores, chunk, block):
     monkeypatch.setattr(derivatives, "num_cores", lambda: cores)
     monkeypatch.setattr(derivatives, "LARGE", 0)
     monkeypatch.setattr(derivatives, "BUFFER", 16)
-    program, at = AtPositions(length=4, chunk=chunk), RANDOM.normal(size=(37, 3)) / 3
+    program, at = AtPositions(length=4, chunk=chunk, block=block), RANDOM.normal(size=(37, 3)) / 3
     with double():
         given = target()
         objective = density_of(given)
@@ -41,9 +43,19 @@ def test_values_gradients_and_hessians_of_more_positions_than_a_call_takes(monke
             np.testing.assert_allclose(each, expected(at), rtol=1e-10)
         np.testing.assert_allclose(found.hessians, jax.vmap(jax.hessian(density))(at), rtol=1e-9, atol=1e-12)
     assert few.hessians is None
-    np.testing.assert_array_equal(few.values, found.values)
-    np.testing.assert_array_equal(few.gradients, found.gradients)
-    np.testing.assert_array_equal(values, found.values)
+    np.testing.assert_array_equal(values, few.values)
+    same = np.testing.assert_array_equal if block == 1 else functools.partial(np.testing.assert_allclose, rtol=1e-10)
+    same(few.values, found.values)
+    same(few.gradients, found.gradients)
+
+
+def test_positions_read_large_data_together(monkeypatch):
+    """As many at once as memory is there for, and one by one where data are small."""
+    given = target()
+    assert AtPositions.suited(given, 64).block == 1
+    monkeypatch.setattr(derivatives, "TOGETHER", (8, 100))
+    assert AtPositions.suited(given, 64).block == 8
+    assert AtPositions.suited(given, 5).block == 5
 
 
 def test_after_the_deadline_nothing_more_begins(monkeypatch):

@@ -3,7 +3,7 @@
 The mode and every evaluation of the deterministic objective come from it, whatever the number of draws: positions
 fill a buffer of fixed length, and the loop over them ends where they do; the buffer of their Hessians, which most calls
 do without, is shorter. Around one position nothing is vectorised where the model is small, so that the whole becomes
-one native function (native.py).
+one native function (native.py); where data are large, several positions read them together.
 """
 
 import math
@@ -31,6 +31,7 @@ HESSIANS = 32, 256  # of them a call, at least and at most
 BUFFER_BYTES = 2 * 2**20  # of the Hessians
 LARGE = 5e6  # positions times numbers of data, times dimensions for Hessians: about ten milliseconds
 SMALL = 20_000  # rows times dimensions up to which columns of a Hessian come one after the other
+TOGETHER = 8, 100_000  # positions that read the data at once, from so many rows times dimensions on
 
 
 class Derivatives(NamedTuple):
@@ -43,18 +44,21 @@ class Derivatives(NamedTuple):
 
 @dataclass(frozen=True)
 class AtPositions:
-    """How the program is compiled. ``length``: Hessians a call; ``chunk``: columns at once, 1 for a loop over them.
+    """How the program is compiled. ``length``: Hessians a call; ``chunk``: columns at once, 1 for a loop over them;
+    ``block``: positions at once where no Hessians are asked for.
 
     It also is a solver of trust-region problems (newton.py), so that the mode needs no program of its own.
     """
 
     length: int
     chunk: int
+    block: int = 1
 
     @classmethod
     def suited(cls, target: Target, chunk: int) -> "AtPositions":
         length = int(np.clip(BUFFER_BYTES // (8 * max(target.dim, 1) ** 2), *HESSIANS))
-        return cls(length, 1 if target.size * target.dim <= SMALL else chunk)
+        size, (block, large) = target.size * target.dim, TOGETHER
+        return cls(length, 1 if size <= SMALL else chunk, 1 if size <= large else min(block, chunk))
 
     def derivatives(self, objective, args, positions: np.ndarray, *, with_hessians: bool) -> Derivatives:
         """Of ``objective(args, u)``, a module-level function, at ``positions`` (K, dim)."""
@@ -86,9 +90,8 @@ class AtPositions:
             buffer = np.concatenate([rows, np.zeros((BUFFER - len(rows), dim), rows.dtype)])
             count, flag = np.int32(len(rows)), np.bool_(with_hessians)
             with double(is_double):  # a thread has its own
-                found = _derivatives(
-                    args, buffer, count, flag, objective=objective, length=self.length, chunk=self.chunk
-                )
+                shape = {"length": self.length, "chunk": self.chunk, "block": self.block}
+                found = _derivatives(args, buffer, count, flag, objective=objective, **shape)
                 return jax.block_until_ready(found)
 
         parts = [positions[first : first + size] for first in range(0, num, size)]
@@ -107,7 +110,7 @@ class AtPositions:
         return Dense(self.chunk).propose(at, radius, scale)
 
 
-def _at_positions(args, positions, count, with_hessians, *, objective, length: int, chunk: int):
+def _at_positions(args, positions, count, with_hessians, *, objective, length: int, chunk: int, block: int):
     """The first ``count`` of ``positions`` (num, dim), of which at most ``length`` if Hessians are asked for."""
     num, dim = positions.shape
 
@@ -126,8 +129,18 @@ def _at_positions(args, positions, count, with_hessians, *, objective, length: i
         found = at(lax.dynamic_index_in_dim(positions, i, keepdims=False))
         return jax.tree.map(lambda buffer, each: lax.dynamic_update_index_in_dim(buffer, each, i, 0), buffers, found)
 
+    def together(i, buffers):
+        rows = lax.dynamic_slice_in_dim(positions, i * block, block)
+        found = jax.vmap(jax.value_and_grad(lambda u: objective(args, u)))(rows)
+        put = [lax.dynamic_update_slice_in_dim(*pair, i * block, 0) for pair in zip(buffers, found, strict=False)]
+        return (*put, buffers[2])
+
     blank = jnp.zeros(num), jnp.zeros((num, dim)), jnp.zeros((length, dim, dim))
-    return lax.fori_loop(0, count, body, jax.tree.map(lambda leaf: leaf.astype(positions.dtype), blank))
+    blank = jax.tree.map(lambda leaf: leaf.astype(positions.dtype), blank)
+    if block == 1:
+        return lax.fori_loop(0, count, body, blank)
+    done = lax.fori_loop(0, jnp.where(with_hessians, 0, -(-count // block)), together, blank)
+    return lax.fori_loop(0, jnp.where(with_hessians, count, 0), body, done)
 
 
-_derivatives = jit(_at_positions, static_argnames=("objective", "length", "chunk"))
+_derivatives = jit(_at_positions, static_argnames=("objective", "length", "chunk", "block"))
