@@ -46,12 +46,12 @@ class DADVI:
 
     ``family``: ``MeanField()``, ``FullRank()`` or another. ``linear_response``: whether the posterior has the
     covariances by linear response, which are dense and exact on Gaussian targets, in place of the family's own; None
-    for yes with ``MeanField()`` where Hessians in full are cheap (about K dim² N < 10⁹), else no. ``num_draws``: fixed
-    draws K at first, in pairs ±z; None for 30, or four a dimension for a family with correlations, if that is more.
-    ``is_whitened``: draws that average every quadratic exactly, if there are two or more a dimension; fewer get unit
-    mean squares. ``tolerance``: the standard error, in posterior sds, that fixed draws may leave to a mean (or to the
-    log of one of the family's sds, where these are reported); more draws are taken, 32 times as many at most, until it
-    is met and they cost less than 0.05 nats; ``math.inf``: never. ``max_steps``: of Newton's method.
+    for yes with ``MeanField()`` where Hessians in full are cheap (about K dim² N < 3 · 10¹⁰), else no. ``num_draws``:
+    fixed draws K at first, in pairs ±z; None for 30, or four a dimension for a family with correlations, if that is
+    more. ``is_whitened``: draws that average every quadratic exactly, if there are two or more a dimension; fewer get
+    unit mean squares. ``tolerance``: the standard error, in posterior sds, that fixed draws may leave to a mean (or to
+    the log of one of the family's sds, where these are reported); more draws are taken, 32 times as many at most, until
+    it is met and they cost less than 0.05 nats; ``math.inf``: never. ``max_steps``: of Newton's method.
     ``num_final_draws``: fresh draws by which ELBO and k̂ of the answer are known.
 
     ``info``, over coordinates of the unconstrained position: ``family_sd`` and ``linear_response_sd`` (dim,), None

@@ -31,8 +31,7 @@ from credo.posterior.kinds import Gaussian
 from credo.status import CredoError
 
 MAX_POINT = 1_500  # entries of (a, C)
-MAX_WORK = 1e9  # draws · dim² · (N + 10 dim), about the operations of an evaluation
-DEARER = 10  # times as much is worth it for a family with correlations, whose products with F's Hessian are many
+MAX_WORK = 3e10  # draws · dim² · (N + 10 dim), about the operations of an evaluation
 
 
 def has_curvature(family: Family, dim: int) -> bool:
@@ -41,9 +40,10 @@ def has_curvature(family: Family, dim: int) -> bool:
 
 
 def is_small(family: Family, target: Target, num_draws: int) -> bool:
-    """Whether it is also worth its price at every step."""
+    """Whether it is also worth its price at every step: of a family with correlations, without which products with F's
+    Hessian are many, always."""
     work = num_draws * target.dim**2 * (target.size + 10.0 * target.dim)
-    return has_curvature(family, target.dim) and work <= MAX_WORK * (DEARER if family.has_correlations else 1)
+    return has_curvature(family, target.dim) and (family.has_correlations or work <= MAX_WORK)
 
 
 def fit_small(
