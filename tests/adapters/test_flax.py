@@ -123,3 +123,45 @@ def test_unfrozen_statistics_are_found():
 
     with pytest.raises(credo.CredoError, match="changes with the rows beside it"):
         from_flax(Unfrozen(), X)
+
+
+def recurrent_nnx():
+    class Recurrent(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.layer, self.last = nnx.RNN(nnx.LSTMCell(3, 4, rngs=rngs)), nnx.Linear(4, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(self.layer(x)[:, -1])
+
+    return Recurrent(), {}
+
+
+def recurrent_linen():
+    class Recurrent(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(2)(linen.RNN(linen.GRUCell(4))(x)[:, -1])
+
+    module = Recurrent()
+    return module, {"variables": module.init(jax.random.key(0), SEQUENCES)}
+
+
+SEQUENCES = np.random.default_rng(0).normal(size=(6, 5, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("make", [recurrent_nnx, recurrent_linen])
+def test_a_recurrence_that_begins_in_its_own_precision(make):
+    """At weights in double precision too, in which fits compute."""
+    module, variables = make()
+    network = from_flax(module, SEQUENCES, **variables)
+    narrow = network.apply(network.params, SEQUENCES)
+    with double():
+        wide = network.apply(
+            jax.tree.map(lambda leaf: np.asarray(leaf, float), network.params), SEQUENCES.astype(float)
+        )
+    assert wide.dtype == np.float64
+    np.testing.assert_allclose(wide, narrow, rtol=1e-5, atol=1e-6)
+    model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
+    posterior = credo.fit(model.given(SEQUENCES, np.arange(6) % 2), credo.Laplace(num_steps=0), key=0, progress=False)
+    assert np.all(np.isfinite(posterior.predict(SEQUENCES).probs))

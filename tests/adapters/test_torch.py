@@ -382,6 +382,14 @@ class Last(nn.Module):
         return self.layer(x if self.end else x.flip(0))[0][:, self.end]
 
 
+class Keeping(nn.Linear):
+    """As torch.nn.utils.weight_norm leaves a layer: beside its weights lies what was computed from them."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.doubled = 2 * self.weight
+
+
 def mixed():
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
 
@@ -397,6 +405,8 @@ WRONG = {
     "mean over rows": (lambda: (Of(lambda x: x - x.mean(0)), (3, 2)), "changes with the rows beside it"),
     "rows on the second axis": (lambda: (Last(nn.GRU(3, 4)), (4, 5, 3)), "another axis than the first.*batch_first"),
     "backwards": (lambda: (Last(nn.GRU(3, 4), end=0), (4, 5, 3)), "another axis than the first.*batch_first"),
+    "computed weights": (lambda: (Keeping(3, 2), (4, 3)), "parametrizations.weight_norm"),
+    "no number": (lambda: (Of(lambda x: x / (x - x)), (3, 2)), "no finite numbers at the example rows"),
     "statistics of the batch": (
         lambda: (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), (3, 2)),
         "changes with the rows beside it",

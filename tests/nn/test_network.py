@@ -9,6 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 import credo
+from credo.model.data import Rows
 from credo.nn import (
     BayesianNetwork,
     Bernoulli,
@@ -449,3 +450,23 @@ def test_outputs_without_a_derivative_are_refused():
     whole = BayesianNetwork(lambda p, x: apply(p, x).astype(int), weights(), head=Gaussian())
     with pytest.raises(credo.CredoError, match="outputs of type int.*no derivative"):
         whole.given(X, Y)
+
+
+@pytest.mark.parametrize(
+    "centre",
+    [lambda h: h[None].mean(axis=1)[0], lambda h: jnp.swapaxes(h[:, None], 0, 1).mean(axis=1)[0]],
+    ids=["behind an axis", "swapped"],
+)
+def test_rows_that_lean_on_each_other_behind_another_axis(centre):
+    leaning = BayesianNetwork(lambda p, x: apply(p, x - centre(x)), weights(), head=Gaussian(0.5))
+    with pytest.raises(credo.CredoError, match="a row changes with the rows beside it"):
+        leaning.given(X, Y)
+    apart = BayesianNetwork(
+        lambda p, x: apply(p, (x[None] - x[None].mean(axis=-1, keepdims=True))[0]), weights(), head=Gaussian()
+    )
+    assert apart.given(X, Y).size == 12
+
+
+def test_a_loader_brings_its_outcomes():
+    with pytest.raises(credo.CredoError, match="A Loader brings y and weights with it"):
+        network().given(credo.Loader(Rows(X, Y)), Y)

@@ -40,7 +40,7 @@ def from_flax(module, x: Any = None, *, variables: Any = None, call: Callable | 
         raise not_a("from_flax takes a flax module, of nnx or of linen", module)
     dtype = leaves.dtype("with param_dtype=jnp.float32 say")
     params = leaves.params()
-    apply = JaxNetwork(_speaking(run), params, dtype)
+    apply = JaxNetwork(_speaking(run, dtype), params, dtype)
     if x is not None:
         apply.check(as_rows(x))
     return told(apply, params, notes)
@@ -105,13 +105,24 @@ def _of_linen(module, variables, call: Callable | None):
     return run, leaves, [*notes, *_whole(leaves)]
 
 
-def _speaking(run: Callable) -> Callable:
-    """``run``, with a sentence where flax refuses: unfrozen statistics, dropout without a key, missing arguments."""
+def _speaking(run: Callable, dtype: str) -> Callable:
+    """``run``, with a sentence where flax refuses: unfrozen statistics, dropout without a key, missing arguments.
+
+    A recurrence makes its first state in the precision ``dtype`` of the module; at weights of another one the module is
+    run in its own.
+    """
     errors = library("flax.errors", "flax")
 
     def spoken(params, x):
         try:
-            return run(params, x)
+            try:
+                return run(params, x)
+            except TypeError:
+                given = _dtype(params)
+                if given == dtype:
+                    raise
+                own, rows = (jax.tree.map(lambda leaf: _cast(leaf, dtype), tree) for tree in (params, x))
+                return jax.tree.map(lambda leaf: _cast(leaf, given), run(own, rows))
         except (errors.FlaxError, TypeError) as error:
             raise CredoError(
                 f"The module cannot be applied as in evaluation ({first_line(error)}): unfrozen statistics of batch "
@@ -119,6 +130,10 @@ def _speaking(run: Callable) -> Callable:
             ) from error
 
     return spoken
+
+
+def _cast(leaf, dtype):
+    return leaf.astype(dtype) if is_float(leaf) else leaf
 
 
 def _whole(leaves: Leaves) -> list[str]:

@@ -133,6 +133,11 @@ def check_rows(apply: Callable, params: Any, x: Any, dtype: str, expected: Any =
     if any(leaf.shape[:1] != (num_rows,) for leaf in z):
         shapes = [leaf.shape for leaf in z]
         raise CredoError(f"The network gives outputs of shape {shapes} for {num_rows} rows: one a row are needed.")
+    if not all(np.all(np.isfinite(leaf)) for leaf in z):
+        raise CredoError(
+            "The network's outputs are no finite numbers at the example rows (a row that is all padding, or rows made "
+            "up of zeros and normal numbers where none were given?): give rows that it is made for, as x."
+        )
     if expected is not None:
         error = _difference(z, [np.asarray(leaf) for leaf in expected])
         if not error <= TOLERANCE[dtype]:

@@ -73,7 +73,7 @@ def to_torch(module, weights: Any) -> Any:
     torch = library("torch", "torch")
     if not isinstance(module, torch.nn.Module):
         raise CredoError(f"to_torch takes the torch module that the weights belong to; got {type(module).__name__}.")
-    result = copy.deepcopy(module)
+    result = _copied(module)
     trainable = {name: p for name, p in _unwrapped(result).named_parameters() if p.requires_grad}
     arrays = fitting(weights, {name: tuple(p.shape) for name, p in trainable.items()})
     with torch.no_grad():
@@ -146,7 +146,7 @@ class TorchNetwork:
     def _check_ends(self, torch, args, kwargs, together: list[np.ndarray]) -> None:
         """CredoError where torch's own outputs of the first or the last row are others when it is alone.
 
-        Of a module that takes no single row, or has no output a row, the network in JAX is checked alone.
+        Of a module that takes no single row, or has no finite output a row, the network in JAX is checked alone.
         """
         for end in ENDS:
             own, by_name = jax.tree.map(operator.itemgetter(end), (args, kwargs))
@@ -156,6 +156,8 @@ class TorchNetwork:
                 pairs = zip(alone, together, strict=True)
                 found = [leaf.numpy().reshape(among[end].shape) for leaf, among in pairs]  # squeezed, perhaps
             except Exception:  # the user's code
+                return
+            if not all(np.all(np.isfinite(leaf)) for leaf in together):
                 return
             check_apart(found, together, end, self.dtype)
 
@@ -189,7 +191,18 @@ def _frozen(torch, module):
     lazy = [name for name, p in module.named_parameters() if isinstance(p, torch.nn.parameter.UninitializedParameter)]
     if lazy:
         raise CredoError(f"The weights {listed(lazy)} have no shape yet: call the module once, and train it.")
-    return copy.deepcopy(_unwrapped(module)).cpu().eval()
+    return _copied(_unwrapped(module)).cpu().eval()
+
+
+def _copied(module):
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        raise CredoError(
+            "The module holds a tensor that was computed from its weights, and torch cannot copy it: use "
+            "torch.nn.utils.parametrizations.weight_norm in place of torch.nn.utils.weight_norm, and keep no outputs "
+            "(without .detach()) in the module."
+        ) from error
 
 
 def _padding(torch, module) -> dict[str, tuple[int, np.ndarray]]:

@@ -114,7 +114,9 @@ def _joined(eqn, given: list, is_fixed: Callable) -> list[np.ndarray] | None:
 
 
 def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | None:
-    if name in ("convert_element_type", "copy", "copy_p"):
+    if name == "convert_element_type":  # rounded to whole numbers a weight has no derivative
+        return index if jnp.issubdtype(params["new_dtype"], jnp.floating) else None
+    if name in ("copy", "copy_p"):
         return index
     if name == "squeeze" or (name == "reshape" and params["dimensions"] is None):
         return index.reshape(shape)

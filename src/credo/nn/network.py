@@ -11,6 +11,7 @@ from numpyro.distributions import Distribution
 
 from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
+from credo.model.source import Loader
 from credo.model.target import Target
 from credo.model.visit import leaf_name
 from credo.nn.endings import endings
@@ -74,7 +75,7 @@ class BayesianNetwork(Model):
         self.start = self._start(params, own)
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
-        if y is not None:
+        if y is not None and not isinstance(x, Loader):
             self._check_outputs(
                 inputs(x, self.groups, rows=self.group_rows)[0], outcomes(y) if missing is None else np.asarray(y)
             )

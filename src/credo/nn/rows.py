@@ -73,7 +73,9 @@ def _runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
         return getattr(equation.outvars[0].aval, "shape", ())[:1] != (num_rows,)
     if name in ("gather", "scatter", "scatter-add", "pad", "scan"):
         return True
-    if name in ("broadcast_in_dim", "squeeze", "expand_dims"):
+    if name == "broadcast_in_dim":  # else the rows stand behind another axis, as those of x[None]
+        return params["broadcast_dimensions"][:1] != (0,)
+    if name in ("squeeze", "expand_dims"):
         return False
     axes = [params[each] for each in ALONG if each in params]
     return any(0 in (each if isinstance(each, tuple | list) else (each,)) for each in axes)

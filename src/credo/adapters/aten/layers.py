@@ -55,7 +55,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
 
 
 def embedding(weight, index, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    return weight[index]
+    return jnp.asarray(weight)[index]
 
 
 # normalisations -----------------------------------------------------------------------------------------------------
