@@ -8,8 +8,9 @@ the weights around ŵ has
 
 Exact where the network is linear and the noise normal: then one maximum over θ is all. Elsewhere weights and θ take
 turns; where they agree g = 0, and the maximum is MacKay's. H is found once a turn: a step in θ costs one gradient and
-what log |A| costs, which for Kronecker factors is a sum over products of eigenvalues. The posterior of θ is Laplace's
-too, a normal at the maximum, independent of the weights. p(θ) is the model's own prior of its hyperparameters.
+what log |A| costs, which for Kronecker factors is a sum over products of eigenvalues, and for few data over as many
+as there are outputs. The posterior of θ is Laplace's too, a normal at the maximum, independent of the weights. p(θ) is
+the model's own prior of its hyperparameters.
 """
 
 import functools
@@ -24,10 +25,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.compiling import brief
+from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.kronecker import Block
 from credo.linalg.kronecker import Kronecker as KroneckerScale
+from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
 from credo.methods.optimise.spectrum import Spectrum
@@ -41,6 +44,7 @@ EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
+NOTHING = 1e-10  # of the largest eigenvalue: rounding
 STEP = 1e-5  # of θ, between gradients whose difference is a second derivative
 
 
@@ -107,6 +111,60 @@ class DensePieces(Pieces):
         return DenseScale(whole)
 
 
+class LowRankPieces(Pieces):
+    """H = U diag(s) Uᵀ, ``values`` s (r,) and ``vectors`` U (weight, r) orthonormal; with B = U s^½
+
+        |c H + P| = |P| |I + c Bᵀ P⁻¹ B|,   (c H + P)⁻¹ = P⁻¹ − c P⁻¹ B (I + c Bᵀ P⁻¹ B)⁻¹ Bᵀ P⁻¹
+
+    ``grams`` (G, r, r): Bᵀ B over each group of weights that have one precision, of which ``firsts`` (G,) are some;
+    None where groups are many.
+    """
+
+    values: Array
+    vectors: Array
+    grams: Array | None
+    firsts: Array
+
+    @classmethod
+    def of(cls, s: np.ndarray, U: np.ndarray, groups: np.ndarray) -> "LowRankPieces":
+        """``groups`` (weight,): 0 … G − 1."""
+        _, firsts = np.unique(groups, return_index=True)
+        B, grams = U * np.sqrt(s), None
+        if len(firsts) * len(s) <= len(U):  # no more numbers than U has
+            grams = jnp.asarray(np.stack([B[groups == g].T @ B[groups == g] for g in range(len(firsts))]))
+        return cls(jnp.asarray(s), jnp.asarray(U), grams, jnp.asarray(firsts))
+
+    def log_det(self, c, P):
+        return jnp.sum(jnp.log(P)) + 2 * jnp.sum(jnp.log(jnp.diagonal(self._middle(c, P))))
+
+    def solve(self, c, P, g):
+        root = jnp.sqrt(self.values)
+        along = root * (self.vectors.T @ (g / P))
+        along = root * jax.scipy.linalg.cho_solve((self._middle(c, P), True), along)
+        return (g - c * (self.vectors @ along)) / P
+
+    def bend(self, c, v):
+        return c * jnp.dot(self.values, jnp.square(self.vectors.T @ v))
+
+    def scale(self, c, P, covariance):
+        B = np.asarray(self.vectors) * np.sqrt(c * np.asarray(self.values)) / np.sqrt(P)[:, None]
+        s, V = (each[..., ::-1] for each in np.linalg.eigh(B.T @ B))  # of P^−½ c H P^−½, the largest first
+        vectors, _ = np.linalg.qr(B @ V)
+        own = LowRank.from_eigen(P**-0.5, vectors, 1 / (1 + np.where(s > NOTHING * s[0], s, 0.0)))
+        k = len(covariance)
+        blocks = DenseScale(np.linalg.cholesky(covariance)), own
+        return BlockDiagonal(blocks, (((0, k),), ((k, k + len(P)),)))
+
+    def _middle(self, c, P):
+        """The Cholesky factor of I + c Bᵀ P⁻¹ B."""
+        if self.grams is None:
+            B = self.vectors * jnp.sqrt(self.values)
+            weighed = B.T @ (B / P[:, None])
+        else:
+            weighed = jnp.tensordot(1 / P[self.firsts], self.grams, axes=1)
+        return jnp.linalg.cholesky(jnp.eye(len(self.values)) + c * weighed)
+
+
 class BlockPieces(Pieces):
     """Blocks of Kronecker form or diagonal: ``values`` (in, out), the eigenvalues of H in a block's own basis.
 
@@ -157,12 +215,18 @@ class BlockPieces(Pieces):
         return DiagonalScale(out)
 
 
-def pieces_of(scale: ScaleOperator, num_fixed: int, is_isotropic: bool) -> Pieces:
-    """From S, dense, diagonal or of Kronecker form, with S Sᵀ = (H + I)⁻¹: the unit is taken off again."""
+def pieces_of(scale: ScaleOperator, num_fixed: int, groups: np.ndarray) -> Pieces:
+    """From S, dense, diagonal, of low rank or of Kronecker form, with S Sᵀ = (H + I)⁻¹: the unit is taken off again.
+
+    ``groups`` (weight,): 0 … G − 1, by which weights share a precision.
+    """
+    if isinstance(scale, LowRank):
+        values = (1 + np.diagonal(np.asarray(scale.root))) ** -2.0 - 1
+        return LowRankPieces.of(values, np.asarray(scale.factor)[num_fixed:], groups)
     if isinstance(scale, DenseScale):
         inverse = np.linalg.inv(np.asarray(scale.lower))
         H = (inverse.T @ inverse)[num_fixed:, num_fixed:] - np.eye(scale.dim - num_fixed)
-        if not is_isotropic:
+        if groups.any():
             return DensePieces(jnp.asarray(H), None, None)
         values, vectors = np.linalg.eigh(H)
         return DensePieces(jnp.asarray(H), jnp.asarray(np.maximum(values, 0.0)), jnp.asarray(vectors))
@@ -215,19 +279,20 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
     probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
     found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
     bend, P = map(np.asarray, _read(found, theta))
-    is_even = _is_even(P)
+    precisions = [P]
     for i in range(num_fixed):
         further = theta.copy()
         further[i] += 0.5
         bends, P = map(np.asarray, _read(found, further))
-        ratio, is_even = bends / bend, is_even and _is_even(P)
+        ratio = bends / bend
+        precisions.append(P)
         if not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
             name = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)][i]
             raise CredoError(
                 f"{name} changes the curvature of the likelihood by more than one factor, and the evidence tunes one "
                 "noise for all outputs: say tune=False, or give the head one noise."
             )
-    return found._replace(pieces=pieces_of(scale, num_fixed, is_even), bend=bend)
+    return found._replace(pieces=pieces_of(scale, num_fixed, _groups(np.stack(precisions))), bend=bend)
 
 
 def num_outputs(target: Target, u: np.ndarray) -> int:
@@ -236,9 +301,11 @@ def num_outputs(target: Target, u: np.ndarray) -> int:
     return jax.eval_shape(lambda u: _outputs(target, u, row)[0], jax.ShapeDtypeStruct(u.shape, u.dtype)).shape[1]
 
 
-def _is_even(P: np.ndarray) -> bool:
-    """Whether the prior has one curvature for all weights."""
-    return bool(np.all(np.abs(P - P[0]) <= 1e-12 * np.abs(P[0])))
+def _groups(precisions: np.ndarray) -> np.ndarray:
+    """Which weights have one precision wherever (positions, weight) it was looked at: (weight,), 0 … G − 1."""
+    with np.errstate(divide="ignore"):
+        digits = np.round(np.log(np.abs(precisions)), 10)  # but for rounding
+    return np.unique(digits, axis=1, return_inverse=True)[1].ravel()
 
 
 def maximum(args: Linearised, theta: np.ndarray) -> Found:

@@ -70,8 +70,8 @@ class Laplace:
     Kronecker above, as ``info`` says; where a row has more than 64 outputs and a backward pass for each would be dear,
     by 32 random columns a row, ``SampledFisher(32)``. ``tune``: noise and prior precisions that are unknown to the
     model are found by the evidence, in turns with the weights (``Evidence(…)`` has the settings; False leaves them
-    parameters like the others; without any it does nothing): that of this structure where it is dense or Kronecker,
-    else of the matrix, or of Kronecker factors, which stand in for it. ``predict(x)`` is then ``Linearised()``, since
+    parameters like the others; without any it does nothing): that of the whole matrix, up to 1,000 weights or 2,000
+    outputs of all rows, else of Kronecker factors, which stand in for it. ``predict(x)`` is then ``Linearised()``, since
     draws of the weights underfit.
 
     Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for

@@ -19,6 +19,7 @@ from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_outputs
+from credo.methods.laplace.gram import Gram, serves
 from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
@@ -131,11 +132,13 @@ def fit_network(
         shape = Shape(scale, float(np.min(found.P)), num_fixed)
         evidence = found.value + 0.5 * num_fixed * float(np.log(2 * np.pi))
         evidence += 0.5 * float(np.linalg.slogdet(found.covariance)[1])
+        tuned_by = look.tunable().structure
         if not look.is_tunable:
-            tuned_by = type(look.tunable().structure).__name__
-            sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {tuned_by}().")
+            name = Dense.__name__ if isinstance(tuned_by, Gram) else type(tuned_by).__name__
+            sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {name}().")
         if not look.is_tunable and isinstance(look.subset, All):
-            shape, evidence = _beside(found.covariance, look, objective, u), None
+            shape = _beside(found.covariance, look, objective, u)
+            evidence = evidence if isinstance(tuned_by, Gram) and isinstance(look.structure, Kronecker) else None
         elif not look.is_tunable:
             shape, evidence = look(objective, u), None
         is_of_prior = prior_precision(target) is None  # else the noise alone was tuned
@@ -198,17 +201,23 @@ class Look(NamedTuple):
         return self._replace(structure=Dense() if self.target.dim <= UP_TO_DENSE else Diagonal())
 
     def tunable(self) -> "Look":
-        """One by which hyperparameters can be tuned.
+        """One by which hyperparameters can be tuned: the whole matrix where data are few (gram.py) or weights are.
 
         A diagonal is the last resort: its log |A| counts what data say of a sum of weights once for each of them, and
         its evidence may be highest where a network of classes is constant.
         """
         is_whole = isinstance(self.subset, All)
-        if is_whole and isinstance(self.structure, Dense | Kronecker):
+        if is_whole and isinstance(self.structure, Dense):
+            return self
+        origin = np.zeros(self.target.dim)
+        has_factors = _why_not_kronecker(self, jnp.asarray(origin), None) is None
+        if has_factors and serves(self.target, self.curvature, num_outputs(self.target, origin)):
+            return self._replace(structure=Gram(), subset=All())
+        if is_whole and isinstance(self.structure, Kronecker):
             return self
         if self.target.dim <= UP_TO_DENSE:
             return self._replace(structure=Dense(), subset=All())
-        if _why_not_kronecker(self, jnp.zeros(self.target.dim), None) is None:
+        if has_factors:
             return self._replace(structure=Kronecker(), subset=All())
         if is_whole and isinstance(self.structure, Diagonal):
             return self

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from numpyro.distributions import Normal
 
+from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.kronecker import Kronecker
 from credo.linalg.operator import ScaleOperator
@@ -61,6 +62,8 @@ def share_of(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, tau: float)
     None where the Gaussian's directions are not known, depend on others, or leave out correlations that decide.
     """
     mean = np.asarray(mean, float)
+    if isinstance(scale, BlockDiagonal) and scale.spans == (((0, num_fixed),), ((num_fixed, len(mean)),)):
+        return share_of(scale.blocks[1], mean[num_fixed:], 0, tau)  # hyperparameters beside the weights
     if isinstance(scale, Dense):
         lower = np.asarray(scale.lower, float)
         if len(lower) > MOST or np.any(lower[num_fixed:, :num_fixed]):

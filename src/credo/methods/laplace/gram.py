@@ -1,0 +1,73 @@
+"""The whole Gauss-Newton matrix of a network with more weights than the data have outputs, from its few directions.
+
+With J̃ the R rows Lᵢᵀ Jᵢ of the weighted Jacobian, H = J̃ᵀ J̃ has R eigenvalues at most, those of J̃ J̃ᵀ = V s Vᵀ, along
+U = J̃ᵀ V s^−½: with these the evidence of noise and precisions is exact (evidence.py). Factors of layers count more
+directions than the data have outputs, and their evidence takes for noise what the weights explain.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Normal
+
+from credo.compiling import brief
+from credo.linalg.lowrank import LowRank
+from credo.methods.laplace import layered
+from credo.methods.laplace.curvature import Curvature, OuterProducts
+from credo.methods.laplace.structure import Shape
+from credo.methods.optimise.hyperparameters import num_hyperparameters
+from credo.model.data import Rows
+from credo.model.distributions import unwrapped
+from credo.model.target import Target
+from credo.traced import by_shapes
+
+MOST_ROWS, MOST_NUMBERS = 2_000, 2 * 10**7  # of J̃: its products take seconds, and 160 MB
+LEAST = 1e-10  # of the largest eigenvalue: smaller ones have no eigenvectors, for rounding
+
+
+def serves(target: Target, curvature: Curvature, num_outputs: int) -> bool:
+    """Whether J̃ has fewer rows than columns, and is small enough, and the prior's curvature is that of normal laws."""
+    if not (isinstance(curvature, OuterProducts) and _has_normal_weights(target)):
+        return False
+    num_rows = target.size * curvature.width(num_outputs)
+    return num_rows < target.dim and num_rows <= MOST_ROWS and num_rows * target.dim <= MOST_NUMBERS
+
+
+@by_shapes
+def _has_normal_weights(target: Target) -> bool:
+    """Given the hyperparameters."""
+    laws: dict[str, bool] = {}
+    target.model.prior.survey(lambda name, law, _: laws.update({name: isinstance(unwrapped(law), Normal)}))
+    return all(is_normal for name, is_normal in laws.items() if name.split(".")[0] == target.model.weights_name)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """H of the weights beside a unit prior, by which hyperparameters are tuned: S Sᵀ = (H + I)⁻¹."""
+
+    def shape(self, curvature, objective, target: Target, optimum, chunk, is_mode=True, free=None) -> Shape:
+        J = np.asarray(_rows(curvature, target, jnp.asarray(optimum.position)))
+        least, J = max(LEAST, 10 * float(np.finfo(J.dtype).eps)), J.astype(np.float64)
+        J[:, : num_hyperparameters(target)] = 0.0
+        has_word = np.any(J != 0, axis=1)  # not of outputs that are the hyperparameters' alone, such as a scale
+        J = J[has_word] if has_word.any() else J[:1]
+        s, V = (each[..., ::-1] for each in np.linalg.eigh(J @ J.T))  # the largest first
+        s = np.where(s > least * max(float(s[0]), np.finfo(float).tiny), s, 0.0)
+        vectors, _ = np.linalg.qr((J.T @ V) / np.sqrt(np.where(s > 0, s, 1.0)))  # those of zeros serve for the shape
+        return Shape(LowRank.from_eigen(np.ones(target.dim), vectors, 1 / (1 + s)), 1.0, 0)
+
+
+@functools.partial(brief, static_argnames=("curvature",))
+def _rows(curvature: OuterProducts, target: Target, u):
+    """J̃ (rows · columns, dim)."""
+    weights = jnp.ones(target.size, u.dtype) if target.weights is None else jnp.asarray(target.weights, u.dtype)
+    roots = curvature.roots(target, u, Rows(target.x, target.y, weights))
+
+    def of_row(pair):
+        row, root = pair
+        return root.T @ jax.jacrev(lambda u: layered.outputs_of_row(target, u, row))(u)
+
+    return jax.lax.map(of_row, (target.x, roots), batch_size=32).reshape(-1, u.size)

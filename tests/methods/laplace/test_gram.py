@@ -1,0 +1,173 @@
+"""The evidence of hyperparameters from the few directions of few data: that of the whole matrix, at any size."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.linalg.blocks import BlockDiagonal
+from credo.linalg.lowrank import LowRank
+from credo.methods.laplace import gram, network
+from credo.methods.laplace.curvature import ExactHessian, GaussNewton
+from credo.methods.laplace.evidence import DensePieces, LowRankPieces, pieces_of
+from credo.methods.laplace.gram import Gram, serves
+from credo.methods.laplace.network import Look, at_rest, unit_density
+from credo.methods.laplace.prior_gain import share_of
+from credo.methods.optimise.objective import Objective
+from credo.nn import BayesianNetwork, Categorical, Gaussian, PerLayer, ScaleMixture
+from credo.precision import double
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(30, 3))
+Y = np.sin(2 * X[:, 0]) + 0.3 * RANDOM.normal(size=30)
+WEIGHTS = [
+    {"w": RANDOM.normal(size=shape) / np.sqrt(shape[0]), "b": np.zeros(shape[1])}
+    for shape in ((3, 12), (12, 8), (8, 1))
+]
+
+
+def apply(params, x):
+    for layer in params[:-1]:
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+    return (x @ params[-1]["w"] + params[-1]["b"])[:, 0]
+
+
+def regression(prior=None, **data):
+    model = BayesianNetwork(apply, WEIGHTS, head=Gaussian(dist.HalfNormal(1.0)), prior=prior)
+    return model.given(X, Y, **data)
+
+
+def classes():
+    def outputs(params, x):
+        z = apply(params, x)
+        return jnp.stack([z, jnp.zeros_like(z), -z], axis=1)
+
+    model = BayesianNetwork(outputs, WEIGHTS, head=Categorical(), prior=PerLayer(dist.LogNormal(0.0, 1.0)))
+    return model.given(X, np.digitize(Y, [-0.5, 0.5]))
+
+
+TARGETS = {
+    "noise": regression,
+    "layers": lambda: regression(PerLayer(dist.LogNormal(0.0, 1.0))),
+    "weights of rows": lambda: regression(weights=1 + np.arange(30) % 3),
+    "classes": classes,
+}
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """As if 161 weights were many."""
+    monkeypatch.setattr(network, "UP_TO_DENSE", 50)
+
+
+# algebra ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [np.zeros(9, int), np.arange(9) // 5, np.arange(9)], ids=["one", "two", "all"])
+def test_pieces_are_those_of_the_whole_matrix(groups):
+    random = np.random.default_rng(1)
+    U, s = np.linalg.qr(random.normal(size=(9, 4)))[0], np.array([3.0, 1.0, 0.2, 0.0])
+    P, g, c = np.exp(random.normal(size=9))[groups], random.normal(size=9), 1.7
+    with double():
+        ours = LowRankPieces.of(s, U, groups)
+        assert (ours.grams is None) == (groups.max() == 8)
+        whole = DensePieces(jnp.asarray(U @ np.diag(s) @ U.T), None, None)
+        for name, given in (("log_det", ()), ("solve", (g,))):
+            one, other = (getattr(each, name)(c, jnp.asarray(P), *given) for each in (ours, whole))
+            np.testing.assert_allclose(one, other, rtol=1e-10)
+        np.testing.assert_allclose(ours.bend(c, g), whole.bend(c, g), rtol=1e-10)
+        covariance = np.array([[2.0, 0.5], [0.5, 1.0]])
+        scales = [each.scale(c, P, covariance).dense() for each in (ours, whole)]
+        one, other = (S @ S.T for S in scales)
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_scale_is_that_of_the_whole_matrix(name):
+    with double():
+        target = TARGETS[name]().flat()
+        u = 0.3 * RANDOM.normal(size=target.dim)
+        unit = Objective(unit_density, unit_density, None, "")
+        shapes = [
+            Look(structure, credo.laplace.All(), GaussNewton(), target, 32)(unit, u)
+            for structure in (Gram(), credo.laplace.Dense())
+        ]
+        k = target.dim - 161
+        one, other = (np.asarray(S @ S.T)[k:, k:] for S in (shape.scale.dense() for shape in shapes))
+    assert isinstance(shapes[0].scale, LowRank)
+    np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+
+
+# fits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hyperparameters_are_those_that_the_whole_matrix_gives(name, large):
+    target = TARGETS[name]()
+    found = {}
+    for structure in (None, credo.laplace.Diagonal(), credo.laplace.Dense()):
+        posterior = credo.fit(target, credo.Laplace(structure=structure, num_steps=0), key=0, progress=False)
+        found[posterior.info["structure"]] = {n: v for n, v in posterior.mean().items() if n != "weights"}
+        is_own = structure == credo.laplace.Dense()
+        assert any("tuned by the evidence of Dense()" in each for each in posterior.verdict.sentences) != is_own
+    assert set(found) == {"Kronecker", "Diagonal", "Dense"}
+    for each in ("Kronecker", "Diagonal"):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found[each], found["Dense"])
+
+
+def test_noise_is_not_taken_for_what_weights_explain(large, monkeypatch):
+    """Factors count more directions than there are rows: by their evidence the noise was that of constant outputs."""
+    method = credo.Laplace()
+    noise = float(credo.fit(regression(), method, key=0, progress=False).mean()["noise"])
+    monkeypatch.setattr(gram, "MOST_ROWS", 0)
+    by_factors = float(credo.fit(regression(), method, key=0, progress=False).mean()["noise"])
+    assert noise < 0.45 < by_factors
+
+
+def test_other_priors_are_still_looked_at(large):
+    """Of weights beside hyperparameters of their own: what the data determine is the same by either form."""
+    target = regression()
+    posterior = credo.fit(target, credo.Laplace(), key=0, progress=False)
+    assert {"prior_gain", "num_determined"} <= set(posterior.verdict.figures)
+    beside, mean = posterior.kind.scale, np.asarray(posterior.kind.mean)
+    assert isinstance(beside, BlockDiagonal)
+    one, other = share_of(beside, mean, 1, 1.0), share_of(beside.blocks[1], mean[1:], 0, 1.0)
+    np.testing.assert_array_equal(one.r, other.r)
+    assert 0 < np.sum(1 - one.r) < 161
+
+
+def test_float32(large):
+    wide, narrow = (
+        credo.fit(regression(), credo.Laplace(num_steps=0), key=0, precision=precision, progress=False).mean()["noise"]
+        for precision in ("float64", "float32")
+    )
+    assert float(narrow) == pytest.approx(float(wide), rel=1e-2)
+
+
+# where it serves ----------------------------------------------------------------------------------------------------
+
+
+def test_where_it_serves(monkeypatch):
+    target = regression()
+    assert serves(target, GaussNewton(), 2)
+    assert not serves(target, ExactHessian(), 2)
+    assert not serves(dataclasses.replace(target, size=90), GaussNewton(), 2)  # more rows than weights
+    assert not serves(regression(ScaleMixture()), GaussNewton(), 2)
+    for name in ("MOST_ROWS", "MOST_NUMBERS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(gram, name, 59)
+            assert not serves(target, GaussNewton(), 2)
+
+
+def test_data_that_say_nothing():
+    """Outputs without slopes: no direction, and no error."""
+    with double():
+        target = regression().flat()
+        blank = dataclasses.replace(target, x=np.zeros((30, 3)))
+        scale = Gram().shape(GaussNewton(), None, blank, at_rest(np.zeros(target.dim)), 32).scale
+        pieces = pieces_of(scale, target.dim - 161, np.zeros(161, int))
+        assert np.isfinite(float(pieces.log_det(1.0, jnp.ones(161))))
