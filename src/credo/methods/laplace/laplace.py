@@ -71,8 +71,8 @@ class Laplace:
     by 32 random columns a row, ``SampledFisher(32)``. ``tune``: noise and prior precisions that are unknown to the
     model are found by the evidence, in turns with the weights (``Evidence(…)`` has the settings; False leaves them
     parameters like the others; without any it does nothing): that of the whole matrix, up to 1,000 weights or 2,000
-    outputs of all rows, else of Kronecker factors, which stand in for it. ``predict(x)`` is then ``Linearised()``, since
-    draws of the weights underfit.
+    outputs of all rows, else of Kronecker factors, which stand in for it. ``predict(x)`` is then ``Linearised()``,
+    since draws of the weights underfit.
 
     Verdict: ``gradient_norm``, ``min_curvature`` (a saddle or a flat direction fails, and the Gaussian then has |A| for
     A, sds of 5 at most on logs and logits, so that its draws are numbers, and no evidence), and ``pareto_k``
