@@ -497,6 +497,14 @@ def test_refused(request_, sentence):
         request_()
 
 
+def test_a_factor_observes_too():
+    def program(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        numpyro.factor("rows", -jnp.sum((slope * x) ** 2))
+
+    assert from_numpyro(program, Y).given().dim == 1
+
+
 def test_several_inputs_by_name():
     with double():
         target = from_numpyro(two_inputs, Y, Y, Y).given()

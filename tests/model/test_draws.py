@@ -82,3 +82,11 @@ def test_counts_of_rows_with_totals_of_their_own_are_predicted():
     low, high = predictive.interval(0.9)
     assert np.all((low <= predictive.mean) & (predictive.mean <= high))
     assert model.sample_prior_predictive(0, x, 3).shape == (3, 80, 3)
+    decision = credo.decide(predictive, lambda action, y: jnp.abs(action - y[..., 0]), [2.0, 200.0])
+    np.testing.assert_array_equal(decision.action, [200.0, 2.0])
+
+
+def test_conjugate_predictions_have_totals_of_their_own():
+    predictive = credo.exact.DirichletCategorical(ALPHA).predictive(trials=TOTALS)
+    drawn = predictive.sample(0, 50)
+    np.testing.assert_array_equal(drawn.sum(axis=-1), np.broadcast_to(TOTALS, (50, 3)))

@@ -24,6 +24,8 @@ LOGISTIC = "takes logits, to which it applies sigmoid itself: let the network re
         (jax.vmap(jax.nn.softmax), "softmax"),
         (jax.jit(lambda z: jax.nn.softmax(z).astype(jnp.float32)), "softmax"),
         (jax.jit(lambda z: jax.jit(lambda z: z)(jax.nn.softmax(z))), "softmax"),
+        (lambda z: jax.jit(lambda z: (z, jax.nn.softmax(z)))(z)[1], "softmax"),
+        (lambda z: jax.jit(lambda z: (jax.nn.softmax(z), z))(z)[1], ""),
         (jax.nn.sigmoid, "sigmoid"),
         (lambda z: jax.nn.sigmoid(z)[:, :1].ravel(), "sigmoid"),
         (lambda z: 1 / (1 + jnp.exp(-z)), "sigmoid"),

@@ -37,7 +37,7 @@ class Counts(Distribution):
         else:
             probs = jnp.broadcast_to(self.base_dist.probs, (*shape, *self.event_shape))
         beyond = jnp.cumsum(probs[..., ::-1], axis=-1)[..., ::-1]  # of this category and those after it
-        share = jnp.clip(probs / jnp.where(beyond > 0, beyond, 1.0), 0.0, 1.0).at[..., -1].set(1.0)
+        share = jnp.clip(probs / jnp.where(beyond > 0, beyond, 1.0), 0.0, 1.0)  # the last's is one
 
         def next_category(left, given):
             own, share = given
