@@ -419,3 +419,21 @@ def test_draws_of_many_weights_are_taken_few_at_a_time():
     assert posterior.predict(np.zeros((40, 3_000)), credo.MonteCarlo(32))._stream.law.batch == 1
     few = Model({"w": W}, lambda params, x: dist.Normal(x @ params["w"], 1.0)).given(X, np.zeros(20))
     assert credo.fit(few, credo.Laplace()).predict(X, credo.MonteCarlo(32))._stream.law.batch == 32
+
+
+@pytest.mark.parametrize("size", [400, 1_000], ids=["decisions alone", "predictions"])
+def test_rows_that_lean_on_those_before_them_are_not_cut_apart(size):
+    """A carry along x would begin anew with every chunk of rows."""
+
+    def carried(x):
+        return jax.lax.scan(lambda carry, row: (0.97 * carry + row,) * 2, 0.0, x)[1]
+
+    x = np.random.default_rng(0).exponential(size=size)
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["b"] * carried(x), 1.0))
+    at = np.random.default_rng(1).normal(0.5, 0.01, size=(1, 4_000, 1))
+    posterior = Posterior(Draws(at, None), model.given(x, np.zeros(size)).flat(), verdict=Verdict("pass"))
+    predictive = posterior.predict(x, MonteCarlo(4_000))
+    expected = at.mean() * np.asarray(carried(x))
+    np.testing.assert_allclose(predictive.mean, expected, rtol=1e-3)
+    decision = credo.decide(predictive, lambda action, y: (action - y) ** 2, np.array([0.0, 1_000.0]))
+    np.testing.assert_allclose(decision.expected_loss, 1.0 + expected**2, rtol=0.2)

@@ -14,6 +14,7 @@ from credo.predict.outcome import Outcome, Outcomes, over
 from credo.status import CredoError
 from credo.traced import by_shapes
 
+FEW = 8  # rows that are looked at together
 MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
 STREAMED = 2**28  # and where each draw of the parameters is made again for each chunk
 WIDE = 2**21  # bytes of all distributions behind a row: chunks would be of fewer than 32 rows
@@ -65,6 +66,9 @@ class Stream(NamedTuple):
         chunk = min(chunk or most or 1, most or 1)
         if self.size is None or most is None or chunk >= self.size:
             return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
+        is_known = self.chunk is not None and self.chunk < self.size  # that the rows can be cut
+        if not (is_known or _stand_alone(self.law, self.rows, self.size)):
+            return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
         pieces = []
         for start in range(0, self.size, chunk):
             # the last chunk is filled up with the last row, so that one program serves all
@@ -88,7 +92,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
         chunk = even(size, (STREAMED if is_streamed else MEMORY) // together)
-        if chunk < size and not _can_cut(law, rows, chunk):
+        if chunk < size and not (_can_cut(law, rows, chunk) and _stand_alone(law, rows, size)):
             chunk = None
         elif not is_streamed:
             width = getattr(law, "width_of_mean", law.width)
@@ -153,6 +157,32 @@ def _can_cut(law: Law, rows, chunk: int) -> bool:
     except CredoError:
         return False
     return True
+
+
+def _stand_alone(law: Law, rows, size: int) -> bool:
+    """Whether the likelihood of a row is the same without the rows beside it: not after a scan or a lag along x.
+
+    By values, at one draw, of the first and the last of a few rows. Networks were looked at when they met their data.
+    """
+    target, few = getattr(law, "target", None), min(size, FEW)
+    if target is None or target.model is None or target.model.weights_name is not None:
+        return True
+    together = _leaves_of_likelihood(law, jax.tree.map(lambda leaf: leaf[:few], rows))
+    for place in (0, few - 1):
+        alone = _leaves_of_likelihood(law, jax.tree.map(lambda leaf, i=place: leaf[i : i + 1], rows))
+        pairs = [(all_[place], one[0]) for all_, one in zip(together, alone, strict=True) if all_.shape[:1] == (few,)]
+        if not all(np.allclose(among, one, rtol=1e-3, atol=1e-6, equal_nan=True) for among, one in pairs):
+            return False
+    return True
+
+
+def _leaves_of_likelihood(law: Law, rows) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in _likelihood(law, rows)]
+
+
+@jax.jit
+def _likelihood(law: Law, rows):
+    return jax.tree.leaves(law.likelihood(rows, 0))
 
 
 def _to_numpy(tree):
