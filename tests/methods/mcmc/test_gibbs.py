@@ -1,5 +1,6 @@
 """Gibbs: every kind of block leaves the target invariant, and fits agree with exact answers."""
 
+import itertools
 from types import SimpleNamespace
 
 import jax
@@ -474,3 +475,35 @@ def test_a_kink_far_from_the_start_ends_the_run():
 def test_no_closed_form(prior, kind, sentence):
     with pytest.raises(CredoError, match=sentence):
         credo.fit(Model({"k": prior}, None).given(), credo.Gibbs({"k": kind}), progress=False)
+
+
+def test_elements_that_meet_through_what_is_zero_at_the_start_are_drawn_in_turn():
+    """Spike and slab from zero, where no element has a say: against all eight models."""
+    x = np.random.default_rng(2).normal(size=(40, 3))
+    y = x @ [1.5, 0.0, 0.4] + np.random.default_rng(3).normal(size=40)
+    model = credo.Model(
+        {"on": dist.Bernoulli(0.5).expand([3]), "slab": dist.Normal(0.0, 2.0).expand([3])},
+        lambda params, x: dist.Normal(x @ (params["on"] * params["slab"]), 1.0),
+    )
+    method = credo.Gibbs({"on": credo.Enumerated(), "slab": credo.NUTS()})
+    start = {"on": np.zeros(3), "slab": np.zeros(3)}
+    posterior = credo.fit(model.given(x, y), method, key=0, start=start, progress=False)
+    every = np.array(list(itertools.product((0, 1), repeat=3)))
+    log_evidences = [
+        stats.multivariate_normal(np.zeros(40), np.eye(40) + 4 * (x * on) @ (x * on).T).logpdf(y) for on in every
+    ]
+    shares = np.exp(log_evidences - np.max(log_evidences))
+    assert not posterior.info["blocks"]["on"]["elements_at_once"]
+    np.testing.assert_allclose(posterior.mean()["on"], shares @ every / shares.sum(), atol=0.05)
+
+
+def test_elements_that_meet_when_a_rare_switch_is_on_are_drawn_in_turn():
+    i = np.arange(8)
+    model = credo.Model(
+        {"on": dist.Bernoulli(0.01), "z": dist.Bernoulli(0.5).expand([8])},
+        lambda params, x: dist.Normal(params["z"][x["i"]] + params["on"] * params["z"][x["j"]], 1.0),
+    )
+    target = model.given({"i": i, "j": (i + 1) % 8}, np.ones(8)).flat()
+    start = np.zeros((4, target.dim))
+    update, _ = enumerating(target, Block.of(target.structure, ("z",)), start)
+    assert not update.is_apart
