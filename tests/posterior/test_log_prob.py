@@ -30,6 +30,13 @@ def test_outside_of_the_support_it_is_minus_infinity(beta):
     assert np.isnan(beta.log_prob({"p": np.nan}))
 
 
+def test_a_simplex_that_does_not_sum_to_one_is_outside(several):
+    """Coordinates are found for it all the same, which are another simplex's."""
+    assert several.log_prob({"a": 0.5, "c": np.array([0.2, 0.3, 0.6])}) == -np.inf
+    draws = several.sample(0, 50)
+    assert np.all(np.isfinite(several.log_prob(draws)))
+
+
 def test_parameters_of_other_names_or_shapes(several):
     inside = {"a": 0.5, "c": np.array([0.2, 0.3, 0.5])}
     assert np.isfinite(several.log_prob(inside))

@@ -27,6 +27,8 @@ from credo.precision import double, in_double, to_numpy
 from credo.status import CredoError, Estimate, Verdict
 from credo.storage import is_stored
 
+SAME = 1e-5  # of a parameter's size, or of one: what its coordinates say of it again, but for rounding
+
 
 class Posterior:
     """An approximation of p(u | D), its verdict, and what can be asked of it.
@@ -257,7 +259,10 @@ def _as_double(tree):
 def _log_prob_one(kind: Kind, target: Target, params):
     u = target.unconstrain(params)
     is_known = jnp.all(jnp.array([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(params)]))
-    is_outside = is_known & jnp.any(jnp.isnan(u))  # where no coordinate belongs to it
+    pairs = zip(jax.tree.leaves(target.constrain(u)), jax.tree.leaves(params), strict=True)
+    is_apart = [jnp.any(jnp.abs(again - given) > SAME * (1 + jnp.abs(given))) for again, given in pairs]
+    # where no coordinate belongs to it, or one that belongs to another value: a simplex that does not sum to one
+    is_outside = is_known & (jnp.any(jnp.isnan(u)) | jnp.any(jnp.array(is_apart)))
     return jnp.where(is_outside, -jnp.inf, kind.log_prob_u(u) - target.log_jacobian(u))
 
 
