@@ -64,10 +64,7 @@ class Stream(NamedTuple):
         trees = (self.rows, *more)
         most = (self.light if is_light else None) or self.chunk
         chunk = min(chunk or most or 1, most or 1)
-        if self.size is None or most is None or chunk >= self.size:
-            return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
-        is_known = self.chunk is not None and self.chunk < self.size  # that the rows can be cut
-        if not (is_known or _stand_alone(self.law, self.rows, self.size)):
+        if self.size is None or most is None or chunk >= self.size or not self._can_cut(self.size, chunk):
             return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
         pieces = []
         for start in range(0, self.size, chunk):
@@ -77,6 +74,10 @@ class Stream(NamedTuple):
             kept = min(chunk, self.size - start)
             pieces.append(jax.tree.map(lambda leaf, k=kept: np.take(leaf, np.arange(k), axis=axis), _to_numpy(piece)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
+
+    def _can_cut(self, size: int, chunk: int) -> bool:
+        """Known of rows that are cut in any case."""
+        return (self.chunk or size) < size or _can_cut(self.law, self.rows, size, chunk)
 
 
 def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
@@ -92,7 +93,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
         chunk = even(size, (STREAMED if is_streamed else MEMORY) // together)
-        if chunk < size and not (_can_cut(law, rows, chunk) and _stand_alone(law, rows, size)):
+        if chunk < size and not _can_cut(law, rows, size, chunk):
             chunk = None
         elif not is_streamed:
             width = getattr(law, "width_of_mean", law.width)
@@ -151,12 +152,13 @@ def _costs(law: Law, rows, size: int | None, num_rows: int, cost: float) -> tupl
     return max(cost / num_rows, 1.0), 0.0
 
 
-def _can_cut(law: Law, rows, chunk: int) -> bool:
+def _can_cut(law: Law, rows, size: int, chunk: int) -> bool:
+    """Whether the likelihood takes ``chunk`` of the rows, and says the same of them."""
     try:
         _outline(law, jax.tree.map(lambda leaf: leaf[:chunk], rows), size=chunk)
     except CredoError:
         return False
-    return True
+    return _stand_alone(law, rows, size)
 
 
 def _stand_alone(law: Law, rows, size: int) -> bool:

@@ -1,7 +1,7 @@
 """The whole Gauss-Newton matrix of a network with more weights than the data have outputs, from its few directions.
 
 With J̃ the R rows Lᵢᵀ Jᵢ of the weighted Jacobian, H = J̃ᵀ J̃ has R eigenvalues at most, those of J̃ J̃ᵀ = V s Vᵀ, along
-U = J̃ᵀ V s^−½: with these the evidence of noise and precisions is exact (evidence.py). Factors of layers count more
+U = J̃ᵀ V s^−½: with these the evidence of noise and precisions is exact (pieces.py). Factors of layers count more
 directions than the data have outputs, and their evidence takes for noise what the weights explain.
 """
 

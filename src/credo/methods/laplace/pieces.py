@@ -1,0 +1,210 @@
+"""The curvature of a network's posterior as a function of its hyperparameters: c H + diag(P) over the weights.
+
+H, that of the likelihood, is found once; noise scales it by c and precisions move P. Each form of H has the work on it
+done beforehand, so that log |c H + P| is a sum over eigenvalues for Kronecker factors and diagonals, and a factor of a
+small matrix where data are few.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from credo.linalg.blocks import BlockDiagonal
+from credo.linalg.dense import Dense as DenseScale
+from credo.linalg.diagonal import Diagonal as DiagonalScale
+from credo.linalg.kronecker import Block
+from credo.linalg.kronecker import Kronecker as KroneckerScale
+from credo.linalg.lowrank import LowRank
+from credo.linalg.operator import ScaleOperator
+
+NOTHING = 1e-10  # of the largest eigenvalue: rounding
+
+
+class Pieces(eqx.Module):
+    """c H + diag(P) over the weights, for any c and P, with the work on H done once."""
+
+    @abstractmethod
+    def log_det(self, c, P: Float[Array, " weight"]) -> Float[Array, ""]:
+        """log |c H + diag(P)|."""
+
+    @abstractmethod
+    def solve(self, c, P: Float[Array, " weight"], g: Float[Array, " weight"]) -> Float[Array, " weight"]:
+        """(c H + diag(P))⁻¹ g."""
+
+    @abstractmethod
+    def bend(self, c, v: Float[Array, " weight"]) -> Float[Array, ""]:
+        """vᵀ c H v."""
+
+    @abstractmethod
+    def scale(self, c: float, P: np.ndarray, covariance: np.ndarray) -> ScaleOperator:
+        """That of all coordinates: the hyperparameters with ``covariance`` first, then the weights."""
+
+
+class DensePieces(Pieces):
+    """H (weight, weight). Where the prior has one precision, its eigenvalues and vectors serve for any."""
+
+    matrix: Array
+    values: Array | None
+    vectors: Array | None
+
+    def log_det(self, c, P):
+        if self.values is not None:
+            return jnp.sum(jnp.log(c * self.values + P[0]))
+        return 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(c * self.matrix + jnp.diag(P)))))
+
+    def solve(self, c, P, g):
+        if self.values is not None and self.vectors is not None:
+            return self.vectors @ ((self.vectors.T @ g) / (c * self.values + P[0]))
+        return jnp.linalg.solve(c * self.matrix + jnp.diag(P), g)
+
+    def bend(self, c, v):
+        return c * jnp.dot(v, self.matrix @ v)
+
+    def scale(self, c, P, covariance):
+        lower = np.asarray(DenseScale.from_precision(c * np.asarray(self.matrix) + np.diag(P)).lower)
+        k = len(covariance)
+        whole = np.zeros((k + len(lower),) * 2)
+        whole[k:, k:] = lower
+        whole[:k, :k] = np.linalg.cholesky(covariance) if k else 0.0
+        return DenseScale(whole)
+
+
+class LowRankPieces(Pieces):
+    """H = U diag(s) Uᵀ, ``values`` s (r,) and ``vectors`` U (weight, r) orthonormal; with B = U s^½
+
+        |c H + P| = |P| |I + c Bᵀ P⁻¹ B|,   (c H + P)⁻¹ = P⁻¹ − c P⁻¹ B (I + c Bᵀ P⁻¹ B)⁻¹ Bᵀ P⁻¹
+
+    ``grams`` (G, r, r): Bᵀ B over each group of weights that have one precision, of which ``firsts`` (G,) are some;
+    None where groups are many.
+    """
+
+    values: Array
+    vectors: Array
+    grams: Array | None
+    firsts: Array
+
+    @classmethod
+    def of(cls, s: np.ndarray, U: np.ndarray, groups: np.ndarray) -> "LowRankPieces":
+        """``groups`` (weight,): 0 … G − 1."""
+        _, firsts = np.unique(groups, return_index=True)
+        B, grams = U * np.sqrt(s), None
+        if len(firsts) * len(s) <= len(U):  # no more numbers than U has
+            grams = jnp.asarray(np.stack([B[groups == g].T @ B[groups == g] for g in range(len(firsts))]))
+        return cls(jnp.asarray(s), jnp.asarray(U), grams, jnp.asarray(firsts))
+
+    def log_det(self, c, P):
+        return jnp.sum(jnp.log(P)) + 2 * jnp.sum(jnp.log(jnp.diagonal(self._middle(c, P))))
+
+    def solve(self, c, P, g):
+        root = jnp.sqrt(self.values)
+        along = root * (self.vectors.T @ (g / P))
+        along = root * jax.scipy.linalg.cho_solve((self._middle(c, P), True), along)
+        return (g - c * (self.vectors @ along)) / P
+
+    def bend(self, c, v):
+        return c * jnp.dot(self.values, jnp.square(self.vectors.T @ v))
+
+    def scale(self, c, P, covariance):
+        B = np.asarray(self.vectors) * np.sqrt(c * np.asarray(self.values)) / np.sqrt(P)[:, None]
+        s, V = (each[..., ::-1] for each in np.linalg.eigh(B.T @ B))  # of P^−½ c H P^−½, the largest first
+        vectors, _ = np.linalg.qr(B @ V)
+        own = LowRank.from_eigen(P**-0.5, vectors, 1 / (1 + np.where(s > NOTHING * s[0], s, 0.0)))
+        k = len(covariance)
+        blocks = DenseScale(np.linalg.cholesky(covariance)), own
+        return BlockDiagonal(blocks, (((0, k),), ((k, k + len(P)),)))
+
+    def _middle(self, c, P):
+        """The Cholesky factor of I + c Bᵀ P⁻¹ B."""
+        if self.grams is None:
+            B = self.vectors * jnp.sqrt(self.values)
+            weighed = B.T @ (B / P[:, None])
+        else:
+            weighed = jnp.tensordot(1 / P[self.firsts], self.grams, axes=1)
+        return jnp.linalg.cholesky(jnp.eye(len(self.values)) + c * weighed)
+
+
+class BlockPieces(Pieces):
+    """Blocks of Kronecker form or diagonal: ``values`` (in, out), the eigenvalues of H in a block's own basis.
+
+    The prior's curvature of a block with factors is its mean over it. ``num_fixed``: how many coordinates come before
+    the weights.
+    """
+
+    blocks: tuple[Block, ...]
+    values: tuple[Array, ...]
+    num_fixed: int = eqx.field(static=True)
+    is_diagonal: bool = eqx.field(static=True)
+
+    def _each(self, c, P):
+        """(block, precisions, whether an entry is a weight's) for each block."""
+        whole = jnp.concatenate([jnp.ones(self.num_fixed, P.dtype), P])
+        for block, values in zip(self.blocks, self.values, strict=True):
+            τ = whole[block.index] if block.is_diagonal else jnp.mean(whole[block.index])
+            yield block, c * values + τ, jnp.asarray(block.index) >= self.num_fixed
+
+    def log_det(self, c, P):
+        terms = [jnp.sum(jnp.where(is_weight, jnp.log(A), 0.0)) for _, A, is_weight in self._each(c, P)]
+        return sum(terms, start=jnp.zeros(()))
+
+    def solve(self, c, P, g):
+        g = jnp.concatenate([jnp.zeros(self.num_fixed, g.dtype), g])
+        out = jnp.zeros_like(g)
+        for block, A, _ in self._each(c, P):
+            out = out.at[block.index].set(block.rotate(block.rotate_back(g[block.index]) / A))
+        return out[self.num_fixed :]
+
+    def bend(self, c, v):
+        v = jnp.concatenate([jnp.zeros(self.num_fixed, v.dtype), v])
+        pairs = zip(self.blocks, self.values, strict=True)
+        return c * sum(jnp.sum(values * jnp.square(block.rotate_back(v[block.index]))) for block, values in pairs)
+
+    def scale(self, c, P, covariance):
+        own = np.concatenate([np.diagonal(covariance) ** -1.0, P])
+        blocks = []
+        for block, values in zip(self.blocks, self.values, strict=True):
+            index = np.asarray(block.index)
+            H = np.where(index >= self.num_fixed, c * np.asarray(values), 0.0)
+            A = H + (own[index] if block.is_diagonal else np.mean(own[index]))
+            blocks.append(Block(index, A**-0.5, block.left, block.right))
+        if not self.is_diagonal:
+            return KroneckerScale(tuple(blocks))
+        out = np.zeros(blocks[0].index.size)
+        out[np.asarray(blocks[0].index)[0]] = np.asarray(blocks[0].sd)[0]
+        return DiagonalScale(out)
+
+
+def pieces_of(scale: ScaleOperator, num_fixed: int, precisions: np.ndarray) -> Pieces:
+    """From S, dense, diagonal, of low rank or of Kronecker form, with S Sᵀ = (H + I)⁻¹: the unit is taken off again.
+
+    ``precisions`` (positions, weight): the prior's, at some hyperparameters.
+    """
+    if isinstance(scale, LowRank):
+        values = (1 + np.diagonal(np.asarray(scale.root))) ** -2.0 - 1
+        return LowRankPieces.of(values, np.asarray(scale.factor)[num_fixed:], groups_of(precisions))
+    if isinstance(scale, DenseScale):
+        inverse = np.linalg.inv(np.asarray(scale.lower))
+        H = (inverse.T @ inverse)[num_fixed:, num_fixed:] - np.eye(scale.dim - num_fixed)
+        if groups_of(precisions).any():
+            return DensePieces(jnp.asarray(H), None, None)
+        values, vectors = np.linalg.eigh(H)
+        return DensePieces(jnp.asarray(H), jnp.asarray(np.maximum(values, 0.0)), jnp.asarray(vectors))
+    if isinstance(scale, DiagonalScale):
+        sd = np.asarray(scale.scale)
+        blocks: tuple[Block, ...] = (Block(np.arange(len(sd))[None], sd[None]),)
+    else:
+        assert isinstance(scale, KroneckerScale)
+        blocks = scale.blocks
+    values: Any = tuple(np.maximum(np.asarray(block.sd) ** -2.0 - 1.0, 0.0) for block in blocks)
+    return BlockPieces(blocks, values, num_fixed, isinstance(scale, DiagonalScale))
+
+
+def groups_of(precisions: np.ndarray) -> np.ndarray:
+    """Which weights have one precision wherever (positions, weight) it was looked at: (weight,), 0 … G − 1."""
+    with np.errstate(divide="ignore"):
+        digits = np.round(np.log(np.abs(precisions)), 10)  # but for rounding
+    return np.unique(digits, axis=1, return_inverse=True)[1].ravel()
