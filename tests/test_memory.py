@@ -68,6 +68,18 @@ def test_a_fit_takes_blocks_where_the_budget_asks_for_them():
         assert 3 * blocks.row_bytes(target) * cut <= 10_000_000 / 4  # derivatives of a block
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_rows_that_lean_on_each_other_are_not_cut_into_blocks(lag):
+    def likelihood(p, x):
+        before = jnp.concatenate([jnp.zeros(lag), x["value"][: 2_000 - lag]]) if lag else x["value"]
+        return dist.Normal(0.8 * before[: len(x["value"])] + p["effect"][x["season"]], 1.0)
+
+    prior = {"effect": dist.Normal(0.0, 1.0).expand((1_200,))}
+    x = {"value": RNG.normal(size=2_000), "season": np.arange(2_000) % 1_200}
+    target = credo.Model(prior, likelihood).given(x, RNG.normal(size=2_000))
+    assert (blocks.in_blocks(target, 1_000_000).rows_at_once is None) == bool(lag)
+
+
 def test_wide_rows_are_summed_draw_by_draw(posterior, monkeypatch):
     together = posterior.predict(X, credo.MonteCarlo(64))
     monkeypatch.setattr(stream, "WIDE", 0)

@@ -29,6 +29,8 @@ def in_blocks(target: Target, max_memory: int | None = None) -> Target:
     needed = DERIVATIVES * row_bytes(target)
     if needed * target.size <= budget(max_memory) // 4:
         return target
+    if not target.rows_stand_apart():  # a scan or a lag along the rows: blocks would cut it
+        return target
     rows = max(LEAST_ROWS, int(chunk_bytes(max_memory) // max(needed, 1)))
     return target if rows >= target.size else dataclasses.replace(target, rows_at_once=rows)
 

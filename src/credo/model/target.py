@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from credo.model.missing import Missing
     from credo.model.model import Model
 
+FEW = 64  # rows that are looked at
 Position = Any  # dict name -> unconstrained array, or a vector of length dim for a flat target
 
 
@@ -154,14 +155,11 @@ class Target(eqx.Module):
                 f"The inputs have arrays of other lengths than the {self.size} rows of y, so no minibatch of them "
                 "exists: bind those that do not vary by row to the model itself."
             )
-        rows = np.arange(max(2, min(num_rows, 64)) if self.size > 1 else 1)
-        # an arbitrary position: at 0 the effect of the inputs may vanish
-        u = 0.5 * np.cos(np.arange(self.dim))
         try:
             with double():
-                batch = np.arange(num_rows)
+                u, batch = np.zeros(self.dim), np.arange(num_rows)
                 (num_terms,) = jax.eval_shape(lambda target: target.log_likelihood(u, batch), self.flat()).shape
-                together, apart = _row_terms(self.flat(), u, rows)
+            is_apart = self.rows_stand_apart(min(num_rows, FEW))
         except CredoError:
             raise
         except (ValueError, TypeError) as error:
@@ -172,11 +170,19 @@ class Target(eqx.Module):
             ) from error
         if num_terms != num_rows:
             raise CredoError(f"The likelihood of {num_rows} rows has {num_terms} factors: it must have one a row.")
-        if not np.allclose(np.asarray(together)[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True):
+        if not is_apart:
             raise CredoError(
                 "The likelihood of a row changes with the rows beside it (a mean over x or a lag inside the model?), "
                 "so minibatches would be biased: compute that beforehand and give it as a column of x."
             )
+
+    def rows_stand_apart(self, num_rows: int = FEW) -> bool:
+        """Whether the likelihood of a row is the same without the rows beside it, by the values of so many rows."""
+        rows = np.arange(min(max(2, num_rows), self.size))
+        u = 0.5 * np.cos(np.arange(self.dim))  # an arbitrary position: at 0 the effect of the inputs may vanish
+        with double():
+            together, apart = _row_terms(self.flat(), u, rows)
+        return np.allclose(np.asarray(together)[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True)
 
     @property
     def prior(self) -> AbstractPrior:
