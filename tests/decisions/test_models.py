@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from scipy.special import betaln, expit
 
 import credo
+from credo.adapters import from_numpyro
 from credo.decisions import CostMatrix, Reject, Squared, ZeroOne, model_probabilities
 from credo.posterior.posterior import Posterior
 
@@ -70,6 +73,61 @@ def test_an_error_of_unknown_size_stays_unknown():
     belief = model_probabilities({"fair": FITS["fair"], "any": laplace})
     assert np.isnan(belief.error).all()
     assert np.isnan(credo.decide(belief, ZeroOne()).error)
+
+
+HOLES = np.array([[1, np.nan, 1, 1, 0], [1, 1, np.nan, 1, 0]])  # without its hole the same outcomes twice
+
+
+def program(seen, times=1.0, x=None, y=TOSSES):
+    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+    with numpyro.plate("N", len(TOSSES)), handlers.scale(scale=times), handlers.mask(mask=seen):
+        numpyro.sample("y", dist.Bernoulli(p), obs=y)
+
+
+def counted(mask, weights=None) -> Posterior:
+    """``mask``: (N,) in the likelihood."""
+    model = credo.Model({"p": dist.Beta(1.0, 1.0)}, lambda params, x: dist.Bernoulli(params["p"]).mask(mask))
+    return credo.fit(model.given(y=TOSSES, weights=weights), credo.Grid(), progress=False)
+
+
+def lacking(y) -> Posterior:
+    model = credo.Model({"p": dist.Beta(1.0, 1.0)}, lambda params, x: dist.Bernoulli(params["p"] + 0 * x))
+    return credo.fit(model.given(np.arange(5.0), y, missing="drop"), credo.Grid(), progress=False)
+
+
+def of_program(*arguments) -> Posterior:
+    return credo.fit(from_numpyro(program, *arguments).given(), credo.Grid(), progress=False)
+
+
+ALL, SOME, NONE_TWICE = np.ones(8, bool), np.arange(8) > 2, np.arange(8.0) % 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "sentence"),
+    [
+        (lambda: counted(ALL), lambda: counted(SOME), "different weights, masks or scales of y"),
+        (lambda: counted(ALL), lambda: counted(ALL, NONE_TWICE), "different weights, masks or scales of y"),
+        (lambda: of_program(ALL), lambda: of_program(SOME), "different weights, masks or scales of y"),
+        (lambda: of_program(ALL), lambda: of_program(ALL, 2.0), "different weights, masks or scales of y"),
+        (lambda: lacking(HOLES[0]), lambda: lacking(HOLES[1]), "different missing rows of y"),
+    ],
+)
+def test_models_that_count_other_rows_are_not_compared(one, other, sentence):
+    posteriors = {"one": one(), "other": other()}
+    with pytest.raises(credo.CredoError, match=f"'one' and 'other' are posteriors of {sentence}"):
+        model_probabilities(posteriors)
+    with pytest.raises(credo.CredoError, match=f"'one' and 'other' were fitted to {sentence}"):
+        credo.compare(posteriors, show=False)
+
+
+def test_the_same_rows_counted_alike_are_compared_however_that_is_said():
+    for one, other in (
+        (counted(ALL), counted(True, np.ones(8))),
+        (counted(SOME), counted(True, SOME.astype(float))),
+        (counted(SOME), of_program(SOME)),
+        (lacking(HOLES[0]), lacking(HOLES[0])),
+    ):
+        np.testing.assert_allclose(model_probabilities({"one": one, "other": other}).probs, 0.5, atol=1e-3)
 
 
 def without_evidence() -> Posterior:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from credo.arguments import as_numbers
 from credo.decisions.losses import CostMatrix, Loss, ZeroOne
+from credo.model.same_data import outcomes_differ
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
@@ -62,9 +63,10 @@ def model_probabilities(
                 "credo.load is given the target, load(path, model.given(x, y))."
             )
     for name in names[1:]:
-        if not first.shares_outcomes(posteriors[name].target):
+        if differ := outcomes_differ(first, posteriors[name].target):
             raise CredoError(
-                f"{names[0]!r} and {name!r} are posteriors of different y: evidences compare models of the same data."
+                f"{names[0]!r} and {name!r} are posteriors of different {differ}: evidences compare models of the same "
+                "data, so fit both to the same rows, each counted as often."
             )
     with np.errstate(divide="ignore"):
         log_joint = np.array([evidence.value for evidence in evidences]) + np.log(_prior(names, prior))

@@ -258,31 +258,11 @@ class Target(eqx.Module):
             converted, source=dataclasses.replace(converted.source, files=self.source.files.cast(dtype))
         )
 
-    def shares_outcomes(self, other: "Target") -> bool:
-        """Whether both hold the same y, weight for weight, up to single precision; so do two targets without any."""
-        if self.y is None or other.y is None:
-            return self.y is None and other.y is None
-        own, others = jax.tree.leaves((self.y, self.weights)), jax.tree.leaves((other.y, other.weights))
-        return len(own) == len(others) and all(map(_are_alike, own, others))
-
-    def shares_inputs(self, other: "Target") -> bool:
-        """Whether both hold the same x, up to single precision; different forms are not held against each other."""
-        if jax.tree.structure(self.x) != jax.tree.structure(other.x):
-            return True
-        return all(map(_are_alike, jax.tree.leaves(self.x), jax.tree.leaves(other.x)))
-
     def released(self) -> "Target":
         """The target without data outside of memory: what a posterior keeps for predictions."""
         if self.source is None:
             return self
         return dataclasses.replace(self, y=None, weights=None, source=None, size=0, num_terms=0, rows_at_once=None)
-
-
-def _are_alike(one, other) -> bool:
-    one, other = np.asarray(one), np.asarray(other)
-    if np.float32 in (one.dtype, other.dtype):
-        one, other = one.astype(np.float32), other.astype(np.float32)
-    return np.array_equal(one, other, equal_nan=True)
 
 
 def weighed(terms: Float[Array, " M"], weights) -> Float[Array, " M"]:

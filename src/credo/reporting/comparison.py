@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from credo.model.same_data import inputs_differ, outcomes_differ
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
@@ -75,7 +76,7 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
     here = {name: p.target for name, p in posteriors.items() if p.target.y is not None}  # not out of memory
     for name, target in here.items():
         known = here[next(iter(here))]
-        differ = "y or weights" if not target.shares_outcomes(known) else "" if target.shares_inputs(known) else "x"
+        differ = outcomes_differ(known, target) or ("x" if inputs_differ(known, target) else "")
         if differ:
             raise CredoError(
                 f"A comparison sets approximations of one posterior side by side: {next(iter(here))!r} and {name!r} "
