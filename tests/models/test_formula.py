@@ -1,5 +1,6 @@
 """Formulas: their parts, the same reading of new rows, and a sentence for what cannot be read."""
 
+import formulaic
 import numpy as np
 import pandas as pd
 import pytest
@@ -83,6 +84,17 @@ def test_without_intercept_every_level_has_a_column():
     table = read("y ~ 0 + colour")
     assert len(table.columns) == 3
     assert not table.design.has_intercept
+
+
+@pytest.mark.parametrize("contrast", ["poly", "diff", "helmert", "sum", "treatment"])
+def test_contrasts_follow_the_order_of_the_categories(contrast):
+    """Against formulaic itself, and where new rows come as text."""
+    dose = pd.Categorical(RNG.choice(["low", "mid", "high"], 40), ["low", "mid", "high", "never"], ordered=True)
+    data, term = DATA.assign(dose=dose), f"C(dose, contr.{contrast})"
+    known = formulaic.model_matrix(term, data.assign(dose=dose.remove_unused_categories())).iloc[:, 1:].to_numpy()
+    table = read_table(data, formula=f"y ~ {term}")
+    np.testing.assert_allclose(table.x, known, atol=1e-12)
+    np.testing.assert_allclose(table.inputs(data.astype({"dose": str}).iloc[::-1]).x, known[::-1], atol=1e-12)
 
 
 def test_an_outcome_may_be_computed():

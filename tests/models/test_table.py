@@ -132,6 +132,41 @@ def test_new_rows_are_read_as_the_old_ones():
         table.inputs(frame(a=["one"], b=["u"]))
 
 
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_categories_keep_their_own_order(is_ordered):
+    """As pandas, formulaic and R have it: the first is the reference; one that no row has is no level."""
+    dose = pd.Categorical(["mid", "high", "low", "mid"], ["low", "never", "mid", "high"], ordered=is_ordered)
+    data = frame(dose=dose, y=[1.5, 2.0, 3.0, 4.0])
+    table = read_table(data, "y")
+    assert table.columns == ("dose=mid", "dose=high")
+    np.testing.assert_array_equal(table.x, [[1, 0], [0, 1], [0, 0], [1, 0]])
+    np.testing.assert_array_equal(table.inputs({"dose": ["high", "low"]}).x, [[0, 1], [0, 0]])
+    shuffled = pd.Categorical(["high", "low"], ["high", "low"])
+    np.testing.assert_array_equal(table.inputs(frame(dose=shuffled)).x, [[0, 1], [0, 0]])
+    with pytest.raises(CredoError, match=r"'dose' holds 'never'.*did not know \(it knew low, mid, high\)"):
+        table.inputs({"dose": ["never"]})
+
+
+def test_categories_may_be_numbers_ranges_or_mostly_numerals():
+    data = frame(
+        k=pd.Categorical([10, 2, 1, 2]),
+        age=pd.cut([5, 25, 105, 25], [0, 10, 100, 110]),
+        rooms=pd.Categorical(["2", "3", "4+", "1"]),
+        y=[1.5, 2.0, 3.0, 4.0],
+    )
+    assert read_table(data, formula="y ~ k").columns == ("k=2", "k=10")
+    assert read_table(data, formula="y ~ age").columns == ("age=(10, 100]", "age=(100, 110]")
+    assert read_table(data, formula="y ~ rooms").columns == ("rooms=2", "rooms=3", "rooms=4+")
+
+
+def test_classes_that_are_categories_keep_their_order():
+    """Of two the first is the failure, as R has it."""
+    state = pd.Categorical(["well", "ill", "ill"], ["well", "ill", "dead"])
+    table = read_table(frame(x=[1.0, 2.0, 4.0], y=state), "y")
+    assert (table.family, table.classes) == ("bernoulli", ("well", "ill"))
+    np.testing.assert_array_equal(table.y, [0, 1, 1])
+
+
 # what is guessed ------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(5)

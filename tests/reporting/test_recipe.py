@@ -55,6 +55,23 @@ def test_comes_back_to_the_bit(target, formula, exposure, tmp_path):
     assert again.table.family == prepared.table.family
 
 
+def test_types_of_pandas_come_back(tmp_path):
+    """Nullable numbers are no text, and categories keep their order."""
+    rng = np.random.default_rng(1)
+    count = pd.array(rng.integers(0, 5, 60), dtype="Int64")
+    count[3] = pd.NA
+    dose = pd.Categorical(rng.choice(["low", "mid", "high"], 60), ["low", "mid", "high", "never"])
+    data = frame().assign(count=count, dose=dose, k=pd.array(rng.integers(0, 9, 60), dtype="Int64"))
+    data["whole"] = pd.array(rng.integers(0, 9, 60).tolist(), dtype=object)
+    data["sure"] = pd.array(rng.uniform(size=60) < 0.5, dtype="boolean")
+    formula = "y ~ C(dose, contr.poly) + k + whole + sure"
+    prepared = prepare(read_table(data.assign(y=frame()["x 1"]), formula=formula), np.arange(60))
+    save_recipe(tmp_path / "table.credo", prepared, formula=formula, exposure=None)
+    again = load_prepared(tmp_path / "table.credo")
+    assert again.table.columns == prepared.table.columns
+    np.testing.assert_array_equal(again.inputs(data.iloc[5:9]), prepared.inputs(data.iloc[5:9]))
+
+
 def test_refuses_with_a_sentence(tmp_path):
     with pytest.raises(CredoError, match="There is no table.credo"):
         load_prepared(tmp_path / "table.credo")

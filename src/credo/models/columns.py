@@ -40,6 +40,18 @@ def as_text(values) -> np.ndarray:
     return np.array([text(value) for value in np.asarray(values, object)], dtype=str)
 
 
+def declared_levels(column) -> Levels | None:
+    """Of a categorical column the categories that occur, in its own order; None of any other column.
+
+    A category that no row has would have a coefficient of which the data say nothing.
+    """
+    categories = getattr(column.dtype, "categories", None)
+    if categories is None:
+        return None
+    present = set(as_text(column.dropna().unique()).tolist())
+    return tuple(level for level in dict.fromkeys(as_text(categories).tolist()) if level in present)
+
+
 def kinds_of(frame, names: Collection[str]) -> dict[str, Levels | None]:
     """Numbers or levels, column by column; CredoError for dates and for numbers spoilt by a few words."""
     return {name: _kind(name, frame[name]) for name in names}
@@ -50,6 +62,8 @@ def _kind(name: str, column) -> Levels | None:
 
     if is_numeric(column):
         return None
+    if (declared := declared_levels(column)) is not None:
+        return declared
     present = column.dropna()
     texts = pd.Series(as_text(present))
     if column.dtype.kind == "M" or (len(texts) and texts.str.fullmatch(DATE).mean() > 0.9):

@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from credo.models.columns import as_text, is_numeric
+from credo.models.columns import as_text, declared_levels, is_numeric
 from credo.status import CredoError
 
 Family = Literal["gaussian", "bernoulli", "categorical", "poisson"]
@@ -102,6 +102,9 @@ def _encode_classes(outcome, family: Family, target: str) -> tuple[np.ndarray, t
     if is_numeric(outcome):  # in the order of the numbers, not of their digits
         numbers, y = np.unique(np.asarray(outcome), return_inverse=True)
         classes = as_text(numbers)
+    elif declared := declared_levels(outcome):
+        classes = np.array(declared)
+        y = np.array([declared.index(value) for value in values])
     else:
         classes, y = np.unique(values, return_inverse=True)
     if len(classes) < 2:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from credo.checkpoint import read_arrays, write_arrays
+from credo.models.columns import as_text, declared_levels, is_numeric
 from credo.models.regression import Prepared, prepare
 from credo.models.table import read_table
 from credo.status import CredoError
@@ -26,7 +27,8 @@ def save_recipe(path: Path, prepared: Prepared, *, formula: str | None, exposure
     columns = []
     for i, name in enumerate(table.frame.columns):
         arrays[f"column {i}"], levels = _as_array(table.frame[name])
-        columns.append({"name": str(name), "levels": levels})
+        is_categorical = declared_levels(table.frame[name]) is not None
+        columns.append({"name": str(name), "levels": levels, "is_categorical": is_categorical})
     header = {
         "columns": columns,
         "name": table.name,
@@ -57,23 +59,33 @@ def load_prepared(path: str | Path) -> Prepared:
             "credo compare writes it."
         )
     arrays, header = read_arrays(path, kind=KIND)
-    columns = {c["name"]: _as_column(arrays[f"column {i}"], c["levels"]) for i, c in enumerate(header["columns"])}
+    columns = {
+        c["name"]: _as_column(arrays[f"column {i}"], c["levels"], is_categorical=c.get("is_categorical", False))
+        for i, c in enumerate(header["columns"])
+    }
     chosen = {key: header[key] for key in ("formula", "exposure")}
     table = read_table(pd.DataFrame(columns), header["target"], header["family"], **chosen)
     return prepare(table, arrays["rows of the fit"])
 
 
-def _as_array(column) -> tuple[np.ndarray, list[Any] | None]:
+def _as_array(column) -> tuple[np.ndarray, list[str] | None]:
     """(numbers, None), or (codes, the levels behind them) with −1 for what is missing."""
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iufb":
-        return column.to_numpy(), None
     missing = column.isna().to_numpy()
-    texts = column.astype(str).to_numpy(dtype=str)
-    levels, codes = np.unique(texts, return_inverse=True)
-    return np.where(missing, -1, codes).astype(np.int64), levels.tolist()
+    if is_numeric(column):  # nullable types and objects too, which as text would be read as levels
+        is_plain = isinstance(column.dtype, np.dtype) and column.dtype != object
+        is_boolean = column.dtype.kind == "b" and not missing.any()
+        return column.to_numpy() if is_plain else column.to_numpy(bool if is_boolean else np.float64), None
+    levels = declared_levels(column) or tuple(np.unique(as_text(column[~missing])).tolist())
+    codes = {level: code for code, level in enumerate(levels)}
+    texts = zip(missing, as_text(column), strict=True)
+    return np.array([-1 if gone else codes[text] for gone, text in texts], np.int64), list(levels)
 
 
-def _as_column(values: np.ndarray, levels: list[Any] | None) -> np.ndarray:
+def _as_column(values: np.ndarray, levels: list[str] | None, *, is_categorical: bool) -> Any:
+    import pandas as pd
+
     if levels is None:
         return values
+    if is_categorical:
+        return pd.Categorical.from_codes(values, levels)  # type: ignore[arg-type]
     return np.array([None if code < 0 else levels[code] for code in values], dtype=object)
