@@ -382,6 +382,15 @@ class Last(nn.Module):
         return self.layer(x if self.end else x.flip(0))[0][:, self.end]
 
 
+class Ends(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+
 class Keeping(nn.Linear):
     """As torch.nn.utils.weight_norm leaves a layer: beside its weights lies what was computed from them."""
 
@@ -420,6 +429,7 @@ WRONG = {
     "branch": (lambda: (Of(lambda x: x if x.sum() > 0 else -x), (3, 2)), "torch.export cannot read the module"),
     "changed buffer": (lambda: (Counting(), (3, 2)), "changes its buffers count"),
     "too few outputs": (lambda: (Of(lambda x: x.sum()), (3, 2)), "for 3 rows|changes with the rows"),
+    "no gradient": (lambda: (Ends(), (3, 2)), "No output of the module has a gradient.*torch.no_grad"),
     "no rows": (lambda: (nn.Linear(2, 2), ()), "Example inputs are rows"),
 }
 
@@ -507,3 +517,106 @@ def test_padding_rows_are_constants():
     again = to_torch(module, moved)
     np.testing.assert_allclose(again.table.weight[2].detach(), [0.5, -1.0, 0.0, 2.0])
     np.testing.assert_allclose(again.table.weight[0].detach(), moved["table"]["weight"][0], rtol=1e-6)
+
+
+# gradients that are not those of the outputs ------------------------------------------------------------------------
+
+
+class Rounded(torch.autograd.Function):
+    """Rounding whose gradient is one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class StraightThrough(nn.Linear):
+    def forward(self, x):
+        z = super().forward(x)
+        return z + (torch.round(z) - z).detach()
+
+
+class Features(nn.Module):
+    """A part of it is not trained, and inside of that part one is."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.first(x).tanh()
+            with torch.enable_grad():
+                trained = self.second(x)
+            both = features * trained
+        return self.third(features + both + trained)
+
+
+class Own(nn.Linear):
+    def forward(self, x):
+        return Rounded.apply(super().forward(x))
+
+
+@pytest.mark.filterwarnings("ignore:What the module detaches")
+@pytest.mark.parametrize("kind", [lambda: StraightThrough(3, 2), Features], ids=["straight through", "no_grad"])
+def test_what_torch_does_not_differentiate_has_no_derivative_here(kind):
+    module, x = kind().double(), rows((5, 3)).double()
+    network = from_torch(module, x)
+    module(x).square().sum().backward()
+    with double():
+        found = jax.grad(lambda params: jnp.sum(jnp.square(network.apply(params, x.numpy()))))(network.params)
+    for path, gradient in jax.tree_util.tree_leaves_with_path(found):
+        expected = dict(module.named_parameters())[".".join(part.key for part in path)].grad
+        expected = np.zeros(gradient.shape) if expected is None else expected.numpy()
+        np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-10)
+
+
+SAID = {
+    "straight through": (lambda: StraightThrough(3, 2), r"detaches of its weights.*at `return z \+ \(torch.round"),
+    "no_grad": (Features, r"detaches of its weights under torch.no_grad\(\)"),
+    "own backward": (lambda: Own(3, 2), r"The gradient that torch has by 'weight' is not the derivative.*off by 100%"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_gradients_that_are_not_those_of_the_outputs_are_said(name):
+    made, sentence = SAID[name]
+    module, x = made(), rows((5, 3))
+    with pytest.warns(UserWarning, match=sentence):
+        network = from_torch(module, x)
+    assert len(network.notes) == 1
+    network = from_torch(module)
+    with pytest.warns(UserWarning, match=sentence):
+        network.apply(network.params, x.numpy())
+
+
+def test_what_is_detached_of_the_inputs_alone_is_not_said():
+    assert from_torch(Of(lambda x: x + x[...].detach() + torch.tensor(2.0)), rows((4, 3))).notes == ()
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+        self.table, self.encoder, self.out = nn.Embedding(9, 4), nn.TransformerEncoder(layer, 2), nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        return self.out(self.encoder(self.table(tokens), src_key_padding_mask=tokens == 0).mean(1))
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_padding_masks_are_those_of_training(is_frozen):
+    """torch's fast path, which it takes without gradients, has zeros where the mask hides."""
+    module, tokens = Padded().eval(), torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0], [6, 7, 8, 1]])
+    module.encoder.requires_grad_(not is_frozen)
+    with pytest.warns(UserWarning, match="fast path of attention gives other outputs here.*zeros at the places"):
+        network = from_torch(module, tokens)
+    assert torch.backends.mha.get_fastpath_enabled()
+    expected = Padded()
+    expected.load_state_dict(module.state_dict())
+    expected = expected.eval()(tokens).detach().numpy()
+    np.testing.assert_allclose(network.apply(network.params, tokens.numpy()), expected, rtol=1e-4, atol=1e-5)

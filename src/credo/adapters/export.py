@@ -59,6 +59,7 @@ class Program(NamedTuple):
     outputs: tuple[Any, ...]
     assemble: Callable[[list], Any]  # the flat outputs in the module's own structure
     is_one_row: bool
+    detached: str  # where something that comes of weights has no derivative, "" for nowhere
 
     def run(self, weights: Mapping[str, Any], inputs: list) -> Any:
         """The outputs at ``inputs``, arrays (M, …)."""
@@ -111,7 +112,8 @@ def exported(torch, module, args: tuple, kwargs: dict[str, Any], names: Mapping[
             reason = str(error).strip().split("\n")[0][:200]
             raise CredoError(
                 f"torch.export cannot read the module ({type(error).__name__}: {reason}). Its forward must take any "
-                "number of rows, or one, and not branch on the values of tensors; else write apply by hand."
+                "number of rows, or one, not branch on the values of tensors nor take .data of them (say .detach()); "
+                "else write apply by hand."
             ) from error
     return _program(program, module, names, is_one_row)
 
@@ -125,9 +127,35 @@ def _export(torch, module, args, kwargs, *, is_dynamic: bool):
     if is_dynamic:
         rows = torch.export.Dim("rows", min=1)
         shapes = {key: {0: rows} for key in kwargs} or tuple({0: rows} for _ in args)
-    with warnings.catch_warnings(), torch.no_grad():
+    # with gradients, as in training: without them torch takes other roads, and no part of a module is known as detached
+    with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # of torch's own insides
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes).run_decompositions(decompositions)
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+        _keep_detached(torch, program.graph_module)
+        return program.run_decompositions(decompositions)
+
+
+def _keep_detached(torch, graph_module) -> None:
+    """Mark what has no derivative in torch, ``.detach()`` and all under ``no_grad``, by an operator that stays.
+
+    Decompositions make an alias of the one, and a part like any other of what is under the other.
+    """
+    mark, scope = torch.ops.aten.detach_copy.default, torch.ops.higher_order.wrap_with_set_grad_enabled
+    parts = [part for part in graph_module.modules() if hasattr(part, "graph")]
+    for part in parts:
+        for node in part.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+            node.target = mark
+    for part in parts:
+        for node in part.graph.find_nodes(op="call_function", target=scope):
+            is_enabled, inner = node.args[:2]
+            if not is_enabled:
+                _mark_outputs(getattr(part, inner.target).graph, mark)
+
+
+def _mark_outputs(graph, mark) -> None:
+    end = graph.output_node()
+    with graph.inserting_before(end):
+        end.args = ([graph.call_function(mark, (each,)) for each in end.args[0]],)
 
 
 def _program(program, module, names: Mapping[int, str], is_one_row: bool) -> tuple[Program, list[str]]:
@@ -162,8 +190,22 @@ def _program(program, module, names: Mapping[int, str], is_one_row: bool) -> tup
             )
     changed = [spec.target for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"]
     assemble = program.call_spec.out_spec.unflatten
-    found = Program(tuple(steps), tuple(weights), constants, tuple(inputs), outputs, assemble, is_one_row)
+    detached = _detached(program.graph, {node for node, _ in weights})
+    found = Program(tuple(steps), tuple(weights), constants, tuple(inputs), outputs, assemble, is_one_row, detached)
     return found, changed
+
+
+def _detached(graph, of_weights: set[str]) -> str:
+    """Where the module first detaches what comes of ``of_weights``, nodes by name."""
+    reached = set(of_weights)
+    for node in graph.nodes:
+        if reached.isdisjoint(each.name for each in node.all_input_nodes):
+            continue
+        if getattr(node.target, "__name__", "") == "detach_copy.default":
+            place = _place(node)
+            return " under torch.no_grad()" if "detach_copy" in place else place or " somewhere"  # code of torch's own
+        reached.add(node.name)
+    return ""
 
 
 def _step(node) -> Step | None:

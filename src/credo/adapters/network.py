@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import TINY, brief
 from credo.model.visit import leaf_name
 from credo.precision import double
 from credo.status import CredoError
@@ -139,7 +140,7 @@ def check_rows(apply: Callable, params: Any, x: Any, dtype: str, expected: Any =
             "up of zeros and normal numbers where none were given?): give rows that it is made for, as x."
         )
     if expected is not None:
-        error = _difference(z, [np.asarray(leaf) for leaf in expected])
+        error = difference(z, [np.asarray(leaf) for leaf in expected])
         if not error <= TOLERANCE[dtype]:
             raise CredoError(
                 f"The network in JAX differs from the one in {said} by {error:.2g} of the largest output, beyond "
@@ -150,7 +151,7 @@ def check_rows(apply: Callable, params: Any, x: Any, dtype: str, expected: Any =
 
 def check_apart(alone: list[np.ndarray], together: list[np.ndarray], row: slice, dtype: str) -> None:
     """CredoError where the outputs of a row by itself are not those that it has among others."""
-    error = _difference(alone, [leaf[row] for leaf in together])
+    error = difference(alone, [leaf[row] for leaf in together])
     if not error <= TOLERANCE[dtype]:
         raise CredoError(
             f"The output of a row changes with the rows beside it (by {error:.2g} of the largest output): a batch "
@@ -160,10 +161,37 @@ def check_apart(alone: list[np.ndarray], together: list[np.ndarray], row: slice,
         )
 
 
+def check_slopes(apply: Callable, params: Any, x: Any, dtype: str, along: list, expected: Mapping[str, Any]) -> str:
+    """A sentence where the derivatives of outputs · ``along`` by the weights are not those ``expected``, by name."""
+
+    def slopes(params, x, along):
+        z, pull = jax.vjp(lambda params: apply(params, x), params)
+        leaves, structure = jax.tree.flatten(z)
+        pairs = zip(along, leaves, strict=True)
+        return pull(jax.tree.unflatten(structure, [jnp.asarray(d, leaf.dtype) for d, leaf in pairs]))[0]
+
+    with jax.ensure_compile_time_eval(), double(dtype == "float64"), jax.default_matmul_precision("highest"):
+        found = named(brief(slopes, options=TINY)(params, x, along))
+    size = {name: float(np.linalg.norm(value)) for name, value in expected.items()}
+    least = NOT_OF_ROUNDING * max(size.values())
+    for name, value in expected.items():
+        own = np.asarray(found[name])
+        error = float(np.linalg.norm(own - value))
+        largest = max(size[name], float(np.linalg.norm(own)))
+        if not error <= SLOPE_TOLERANCE * largest + least:
+            return (
+                f"The gradient that torch has by {name!r} is not the derivative of the outputs (it is off by "
+                f"{error / largest:.0%}): a torch.autograd.Function with a backward of its own, or a hook? Credo "
+                "differentiates the outputs. A straight-through estimate written as x + (f(x) - x).detach() is kept."
+            )
+    return ""
+
+
+SLOPE_TOLERANCE, NOT_OF_ROUNDING = 0.02, 1e-3  # of a weight's gradient, where a kink may turn; of the largest one
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9}  # of the largest output: rounding of a deep network, and no formula
 
 
-def _difference(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
+def difference(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
     if [a.shape for a in found] != [b.shape for b in expected]:
         return np.inf
     largest = max((float(np.max(np.abs(b), initial=0.0)) for b in expected), default=0.0)

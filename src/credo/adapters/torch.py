@@ -4,8 +4,10 @@ The module is exported to ATen's core operators, which are run in jax.numpy (exp
 training alone stays as in evaluation: dropout is off, batch normalisation keeps the statistics of training.
 """
 
+import contextlib
 import copy
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +18,14 @@ import numpy as np
 
 from credo.adapters.export import Program, array, exported
 from credo.adapters.network import (
+    TOLERANCE,
     Network,
     as_rows,
     check_apart,
     check_dtypes,
     check_rows,
+    check_slopes,
+    difference,
     fitting,
     library,
     listed,
@@ -60,7 +65,7 @@ def from_torch(module, x: Any = None) -> Network:
     if x is not None:
         x = jax.tree.map(lambda leaf: leaf.detach().cpu().numpy() if hasattr(leaf, "detach") else leaf, x)
         apply.read(as_rows(x))
-    return told(apply, params, _notes(torch, module, frozen))
+    return told(apply, params, [*_notes(torch, module, frozen), *apply.notes])
 
 
 def to_torch(module, weights: Any) -> Any:
@@ -94,20 +99,31 @@ class TorchNetwork:
     def __init__(self, module, params: Any, dtype: str, held: dict[str, tuple[int, np.ndarray]]):
         self.module, self.params, self.dtype, self.held = module, params, dtype, held
         self.programs: dict[Any, Program] = {}
+        self.notes: list[str] = []
 
     def __call__(self, params: Any, x: Any) -> Any:
         kind = _kind(x)
         if kind not in self.programs:
-            self.read(made_up(x))
+            for note in self.read(made_up(x)):
+                warnings.warn(note, stacklevel=2)
         program, weights = self.programs[kind], named(params)
         for name, (row, values) in self.held.items():
             table = jnp.asarray(weights[name])
             weights[name] = jnp.concatenate([table[:row], np.asarray(values, table.dtype)[None], table[row + 1 :]])
         return program.run(weights, jax.tree.leaves(_ordered(x)))
 
-    def read(self, x: Any) -> None:
-        """Export the module at rows ``x`` (M, …), and compare its outputs with JAX's."""
+    def read(self, x: Any) -> list[str]:
+        """Export the module at rows ``x`` (M, …), and compare its outputs and gradients with JAX's; what is to be said.
+
+        As in training, with gradients: what torch does without, its fast path of attention, is other outputs.
+        """
         torch = library("torch", "torch")
+        with _without_fast_path(torch), torch.enable_grad():
+            notes = [note for note in self._read(torch, x) if note not in self.notes]
+        self.notes += notes
+        return notes
+
+    def _read(self, torch, x: Any) -> list[str]:
         float_type = getattr(torch, self.dtype)
 
         def tensor(leaf):
@@ -119,22 +135,22 @@ class TorchNetwork:
         kwargs = given if isinstance(given, dict) else {}
         args = () if kwargs else given if isinstance(given, tuple) else (given,)
         try:
-            with torch.no_grad():
-                expected = self.module(*args, **kwargs)
+            expected = torch.utils._pytree.tree_leaves(self.module(*args, **kwargs))
         except Exception as error:  # the user's code
             shapes = [np.shape(leaf) for leaf in jax.tree.leaves(rows)]
             raise CredoError(
                 f"The module fails on inputs of shape {shapes} ({str(error).strip().splitlines()[0][:200]}): give x in "
                 "the shape and kind that it was made for, rows first, as from_torch(module, x)."
             ) from error
-        names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
-        program, changed = exported(torch, self.module, args, kwargs, names)
+        trainable = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        along, slopes = _slopes(torch, expected, trainable)
+        program, changed = exported(torch, self.module, args, kwargs, {id(p): name for name, p in trainable.items()})
         if changed:
             raise CredoError(
                 f"Calling the module changes its buffers {listed(changed)} even in evaluation mode: statistics must be "
                 "frozen, so let it update them in training alone."
             )
-        together = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(expected)]
+        together = [leaf.detach().numpy() for leaf in expected]
         self._check_ends(torch, args, kwargs, together)
         self.programs[_kind(x)] = program
         try:
@@ -142,6 +158,10 @@ class TorchNetwork:
         except CredoError:
             del self.programs[_kind(x)]
             raise
+        notes = [_of_detached(program)]
+        notes += [check_slopes(self, self.params, rows, self.dtype, along, slopes)]
+        notes += [_of_fast_path(torch, self.module, args, kwargs, together)]
+        return [note for note in notes if note]
 
     def _check_ends(self, torch, args, kwargs, together: list[np.ndarray]) -> None:
         """CredoError where torch's own outputs of the first or the last row are others when it is alone.
@@ -171,8 +191,58 @@ def _kind(x: Any):
     )
 
 
-def _arrays(torch, outputs: Any) -> list[np.ndarray]:
-    return [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(outputs)]
+def _slopes(torch, outputs: list, weights: Mapping[str, Any]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """(a direction for each output, torch's gradient of outputs · directions by each weight)."""
+    random = np.random.default_rng(0)
+    along = [random.normal(size=leaf.shape) for leaf in outputs]
+    total = sum((leaf * torch.from_numpy(d).to(leaf)).sum() for leaf, d in zip(outputs, along, strict=True))
+    assert not isinstance(total, int)
+    if not total.requires_grad:
+        raise CredoError(
+            "No output of the module has a gradient by its weights in torch: its forward runs under torch.no_grad(), "
+            "detaches them, or ends in whole numbers (argmax, round). Let it return what it is trained by."
+        )
+    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True, materialize_grads=True)
+    return along, {name: array(g.to_dense()) for name, g in zip(weights, found, strict=True)}
+
+
+def _of_detached(program: Program) -> str:
+    if not program.detached:
+        return ""
+    return (
+        f"What the module detaches of its weights{program.detached} has no derivative here either: gradients are "
+        "torch's, as in training, and not those of the density, which samplers and variational methods follow. For "
+        "weights that are to stay as they are say requires_grad_(False)."
+    )
+
+
+@contextlib.contextmanager
+def _without_fast_path(torch):
+    was = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was)
+
+
+def _of_fast_path(torch, module, args, kwargs, together: list[np.ndarray]) -> str:
+    """A sentence where torch's fast path of attention gives other outputs than ``together``, those of training."""
+    kinds = torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer | torch.nn.MultiheadAttention
+    if not any(isinstance(part, kinds) for part in module.modules()):
+        return ""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own insides
+        torch.backends.mha.set_fastpath_enabled(True)  # put back by the caller
+        quick = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(module(*args, **kwargs))]
+    error = difference(quick, together)
+    if error <= TOLERANCE["float32"]:
+        return ""
+    return (
+        f"Without gradients, in evaluation, torch's fast path of attention gives other outputs here than it has in "
+        f"training (by {error:.2g} of the largest): zeros at the places that a padding mask hides. The network in JAX "
+        "is as in training; torch is too after torch.backends.mha.set_fastpath_enabled(False)."
+    )
 
 
 def _ordered(x: Any) -> Any:

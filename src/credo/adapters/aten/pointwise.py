@@ -101,7 +101,8 @@ BINARY |= {
 POINTWISE = {
     **UNARY,
     **BINARY,
-    **dict.fromkeys(("clone", "alias", "detach", "lift_fresh_copy", "contiguous"), same),
+    **dict.fromkeys(("clone", "alias", "lift_fresh_copy", "contiguous"), same),
+    **dict.fromkeys(("detach", "detach_copy"), jax.lax.stop_gradient),
     "copy": lambda x, source, *args: jnp.broadcast_to(source, x.shape).astype(x.dtype),
     "_to_copy": converted,
     "where": jnp.where,
