@@ -146,6 +146,7 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
     is_double = precision != "float32"
+    target = replace(target, model=target.model.as_of_now())
     with double(is_double), collecting_rarely(), stopwatch() as seconds, threads_for(target.dim):
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)

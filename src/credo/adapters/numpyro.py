@@ -179,7 +179,9 @@ def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
             "weight a row, and a likelihood with one factor a row."
         )
     is_arrays = all(is_array(leaf) for leaf in jax.tree.leaves(x))
-    return Target(model, x if is_arrays else None, y, weights, model.structure, size, num_terms, head, Levels())
+    return Target(
+        model.as_of_now(), x if is_arrays else None, y, weights, model.structure, size, num_terms, head, Levels()
+    )
 
 
 def _check_observed(program: Program) -> None:

@@ -15,6 +15,7 @@ from numpyro import handlers
 from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
+from credo.model.captured import captured
 from credo.model.distributions import Scaled
 from credo.model.visit import Value
 from credo.status import CredoError
@@ -72,10 +73,11 @@ class Program(eqx.Module):
     arrays: tuple[Any, ...]
     constants: tuple[Constant | None, ...] = eqx.field(static=True)  # one a leaf of the arguments; None for ``arrays``
     treedef: Any = eqx.field(static=True)
+    captured: str = eqx.field(static=True)  # a digest of what ``fn`` reads beside its arguments
 
     def __init__(self, fn: Callable, arguments: dict[str, Any], is_traced: Callable[[int], bool] = lambda leaf: True):
         """``is_traced(i)``: whether leaf i of the arguments, an array, stays an argument of compiled code."""
-        self.fn = fn
+        self.fn, self.captured = fn, captured(fn)
         leaves, self.treedef = jax.tree.flatten(arguments)
         values = [(as_double(leaf), isinstance(leaf, jax.Array)) for leaf in leaves]
         traced = [is_array(value) and is_traced(i) for i, (value, _) in enumerate(values)]

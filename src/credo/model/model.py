@@ -1,5 +1,6 @@
 """What is believed: a prior over named parameters and a likelihood of one datum."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
+from credo.model.captured import captured
 from credo.model.check import check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
@@ -34,6 +36,7 @@ class Model(eqx.Module):
     ``derived``: functions of named parameters, reported beside them in draws and summaries.
     ``groups``: input column -> the group-level parameter it indexes; at prediction an unseen level is drawn from that
     parameter's conditional prior. The column reaches the likelihood as codes 0 … L − 1.
+    What these functions read beside their arguments, such as globals, is read anew by each ``given`` and ``fit``.
 
     >>> import numpy as np, numpyro.distributions as dist
     >>> model = Model(
@@ -51,6 +54,7 @@ class Model(eqx.Module):
     group_items: tuple[tuple[str, str], ...] = eqx.field(static=True)
     structure: Structure = eqx.field(static=True)
     start: Any
+    captured: str = eqx.field(static=True, default="")  # a digest of what its functions read beside their arguments
     weights_name: ClassVar[str | None] = None  # of the parameter that a network's weights are
 
     def __init__(
@@ -210,7 +214,7 @@ class Model(eqx.Module):
                 "counts rows: a row of a joint density has no weight of its own. Leave weights out, or give a density "
                 "a row."
             )
-        return Target(self, x, y, weights, self.structure, size, num_terms, head, levels)
+        return Target(self.as_of_now(), x, y, weights, self.structure, size, num_terms, head, levels)
 
     def _given_observed(self, x, y, weights, levels: Levels, observed: np.ndarray, is_imputed: bool) -> Target:
         """The target of the rows that have an outcome, with the others beside it."""
@@ -239,7 +243,16 @@ class Model(eqx.Module):
         self.log_factor.check(data)
         data = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), data)
         check_log_density(self, data)
-        return Target(self, data, None, None, self.structure, 0, 0, None, Levels())
+        return Target(self.as_of_now(), data, None, None, self.structure, 0, 0, None, Levels())
+
+    def as_of_now(self) -> "Model":
+        """The model, of which no program serves that read other values from outside (``model/captured.py``)."""
+        now = captured(self)
+        if now == self.captured:
+            return self
+        model = copy.copy(self)
+        object.__setattr__(model, "captured", now)
+        return model
 
     def _check_levels(self, x, levels: Levels) -> None:
         for column, parameter in self.group_items:
@@ -260,7 +273,7 @@ class Model(eqx.Module):
     @in_double
     def sample_prior(self, key, n: int):
         """``n`` draws of the parameters from the prior, derived quantities included: arrays (n, *shape)."""
-        return _draw_parameters(self, _split(key, n))
+        return _draw_parameters(self.as_of_now(), _split(key, n))
 
     @in_double
     def sample_prior_predictive(self, key, x, n: int):
@@ -271,7 +284,7 @@ class Model(eqx.Module):
         x, _ = inputs(x, self.groups, rows=self.group_rows)
         size = None if x is None else num_rows(x, None, None)
         with explained("The likelihood", self.structure, x):
-            drawn = _draw_data(self, x, _split(key, n), size)
+            drawn = _draw_data(self.as_of_now(), x, _split(key, n), size)
         for leaf in jax.tree.leaves(drawn):
             if size is not None and leaf.shape[1:2] != (size,):
                 raise CredoError(

@@ -1,0 +1,152 @@
+"""What the functions of a model read from outside of their arguments: globals, closures, defaults, attributes.
+
+JAX keeps compiled programs by the identity of a function, with the values that it read while it was traced. A digest
+of these values, which the model carries, makes another program of the same function where they have changed since: an
+array that a notebook's cell defines anew, a setting of an object.
+"""
+
+import dataclasses
+import dis
+import functools
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from credo.model.distributions import is_distribution
+
+MOST = 10_000  # values: whoever reads more of them has a world behind an attribute
+PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
+
+
+def captured(model: eqx.Module) -> str:
+    """A digest of what the functions in ``model`` would read now. Its own arrays are arguments, and not among it."""
+    reader = _Reader()
+    reader.part(model)
+    return reader.digest.hexdigest()
+
+
+class _Reader:
+    def __init__(self):
+        self.digest = hashlib.sha256()
+        self.seen: dict[int, Any] = {}  # by id, and held, so that no other value takes the place
+
+    def part(self, node) -> None:
+        """Of a pytree that is an argument: its static fields and its functions."""
+        if isinstance(node, eqx.Module):
+            for field in dataclasses.fields(node):
+                if field.name == "captured":  # of an earlier time
+                    continue
+                (self.value if field.metadata.get("static") else self.part)(getattr(node, field.name, None))
+        elif isinstance(node, Mapping):
+            for each in node.values():
+                self.part(each)
+        elif isinstance(node, list | tuple):
+            for each in node:
+                self.part(each)
+        elif callable(node) and not is_distribution(node):
+            self.value(node)
+
+    def value(self, value) -> None:
+        """Of anything that a function reads."""
+        if isinstance(value, PLAIN):
+            self.digest.update(f"{value!r};".encode())
+        elif isinstance(value, np.ndarray | jax.Array):
+            self._array(value)
+        elif id(value) not in self.seen and len(self.seen) < MOST:
+            self.seen[id(value)] = value
+            self.digest.update(f"{type(value).__name__};".encode())
+            self._inside(value)
+
+    def _array(self, array) -> None:
+        if isinstance(array, Tracer):
+            return
+        if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+        array = np.asarray(array)
+        self.digest.update(f"{array.dtype}{array.shape};".encode())
+        self.digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+
+    def _inside(self, value) -> None:
+        if isinstance(value, Mapping):
+            self._each(each for pair in value.items() for each in pair)
+        elif isinstance(value, list | tuple):
+            self._each(value)
+        elif isinstance(value, set | frozenset):
+            self._each(sorted(value, key=repr))
+        elif isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, MethodType):
+            self._each((value.__func__, value.__self__))
+        elif isinstance(value, functools.partial):
+            self._each((value.func, value.args, value.keywords))
+        elif isinstance(getattr(value, "__wrapped__", None), FunctionType):  # jax.jit, functools.cache
+            self.value(value.__wrapped__)
+        elif hasattr(value, "columns") and hasattr(value, "to_numpy"):  # a data frame, whatever its library
+            self._each(np.asarray(value[name]) for name in value.columns)
+        elif hasattr(value, "to_numpy"):
+            self.value(np.asarray(value))
+        elif isinstance(value, type):
+            if _is_written_by_user(value.__module__):
+                self._each(each for name, each in vars(value).items() if not name.startswith("__"))
+        elif isinstance(value, ModuleType | BuiltinFunctionType):
+            return
+        elif isinstance(value, eqx.Module) or _is_written_by_user(type(value).__module__):
+            self._each((type(value), getattr(value, "__dict__", None)))
+        else:
+            leaves = jax.tree.leaves(value)
+            self._each(leaf for leaf in leaves if leaf is not value)
+
+    def _each(self, values) -> None:
+        for each in values:
+            self.value(each)
+        self.digest.update(b"end;")
+
+    def _function(self, function: FunctionType) -> None:
+        self._each((function.__defaults__, function.__kwdefaults__))
+        for cell in function.__closure__ or ():
+            try:
+                self.value(cell.cell_contents)
+            except ValueError:  # not filled yet
+                continue
+        if not _is_written_by_user(function.__module__):
+            return
+        for name, attributes in _names(function.__code__).items():
+            if name not in function.__globals__:
+                continue
+            found = function.__globals__[name]
+            if isinstance(found, ModuleType) and _is_written_by_user(found.__name__):
+                self._each(getattr(found, each) for each in attributes if hasattr(found, each))
+            else:
+                self.value(found)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _names(code: CodeType) -> dict[str, set[str]]:
+    """Names of globals that a function and those within it load, each with all names of attributes."""
+    instructions = list(dis.get_instructions(code))
+    attributes = {str(each.argval) for each in instructions if each.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    names = {str(each.argval): attributes for each in instructions if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            for name, more in _names(inner).items():
+                names[name] = names.get(name, set()) | more
+    return names
+
+
+@functools.cache
+def _is_written_by_user(module: str | None) -> bool:
+    """Not the standard library's, Credo's or an installed package's."""
+    root = (module or "").partition(".")[0]
+    if root == "credo" or root in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return not any(file.startswith(sysconfig.get_path(each)) for each in ("purelib", "platlib"))

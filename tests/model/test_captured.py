@@ -1,0 +1,144 @@
+"""What a likelihood reads from outside of its arguments may change between two fits: the second sees what is there."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+
+import credo
+from credo import Model
+from credo.model.captured import captured
+
+Y = np.random.default_rng(0).normal(size=6)
+SLOPE = 1.0
+SLOPES = np.ones(6)
+TABLE = pd.DataFrame({"slope": np.ones(6)})
+
+
+class Settings:
+    slope = 1.0
+
+    def __init__(self):
+        self.slopes = np.ones(6)
+
+
+SETTINGS = Settings()
+
+
+def slope_of(factor):
+    return factor * SLOPES
+
+
+class Scaled:
+    def __init__(self):
+        self.settings = SETTINGS
+
+    def likelihood(self, p, x):
+        return dist.Normal(p["b"] * self.settings.slopes, 1.0)
+
+
+SCALED = Scaled()
+
+
+def use_global(monkeypatch, value):
+    monkeypatch.setitem(globals(), "SLOPE", value)
+
+
+def use_array_in_place(monkeypatch, value):
+    SLOPES[:] = value
+
+
+def use_frame(monkeypatch, value):
+    TABLE["slope"] = value
+
+
+def use_attribute(monkeypatch, value):
+    SETTINGS.slopes = np.full(6, value)
+
+
+def use_class(monkeypatch, value):
+    monkeypatch.setattr(Settings, "slope", value)
+
+
+WAYS = {
+    "a global": (use_global, lambda p, x: dist.Normal(p["b"] * SLOPE * jnp.ones(6), 1.0)),
+    "an array changed in place": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * SLOPES, 1.0)),
+    "by a function": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * slope_of(1.0), 1.0)),
+    "within a function": (use_global, lambda p, x: dist.Normal(*(lambda b: (b * SLOPE * jnp.ones(6), 1.0))(p["b"]))),
+    "a column": (use_frame, lambda p, x: dist.Normal(p["b"] * TABLE["slope"].to_numpy(), 1.0)),
+    "a method": (use_attribute, SCALED.likelihood),
+    "a class": (use_class, lambda p, x: dist.Normal(p["b"] * SETTINGS.slope * jnp.ones(6), 1.0)),
+    "a default": (use_array_in_place, lambda p, x, *, slopes=SLOPES: dist.Normal(p["b"] * slopes, 1.0)),
+    "a partial": (use_array_in_place, functools.partial(lambda s, p, x: dist.Normal(p["b"] * s, 1.0), SLOPES)),
+}
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    yield
+    SLOPES[:] = 1.0
+    TABLE["slope"] = 1.0
+    SETTINGS.slopes = np.ones(6)
+
+
+def mean(target) -> float:
+    return float(credo.fit(target, credo.Laplace()).mean()["b"])
+
+
+def expected(slope: float) -> float:
+    return slope * Y.sum() / (1.0 + 6.0 * slope**2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fit_sees_what_the_likelihood_reads_now(way, monkeypatch):
+    change, likelihood = WAYS[way]
+    model = Model({"b": dist.Normal(0.0, 1.0)}, likelihood)
+    early = model.given(y=Y)
+    assert mean(early) == pytest.approx(expected(1.0))
+    change(monkeypatch, 3.0)
+    for target in (early, model.given(y=Y), Model({"b": dist.Normal(0.0, 1.0)}, likelihood).given(y=Y)):
+        assert mean(target) == pytest.approx(expected(3.0))
+
+
+def test_so_does_a_numpyro_program(monkeypatch):
+    def program(y=None):
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(b * SLOPE * jnp.ones(6), 1.0), obs=y)
+
+    model = credo.adapters.from_numpyro(program)
+    assert mean(model.given(y=Y)) == pytest.approx(expected(1.0))
+    use_global(monkeypatch, 3.0)
+    assert mean(model.given(y=Y)) == pytest.approx(expected(3.0))
+
+
+def test_so_do_draws_of_the_prior(monkeypatch):
+    model = Model({"a": dist.Normal(0.0, 1.0), "b": lambda a: dist.Normal(a, 1e-3 * SLOPE)}, None)
+    narrow = model.sample_prior(0, 100)
+    use_global(monkeypatch, 1e5)
+    wide = model.sample_prior(0, 100)
+    assert np.std(narrow["b"] - narrow["a"]) < 1e-2
+    assert np.std(wide["b"] - wide["a"]) > 10
+
+
+def test_hyperparameters_and_data_are_arguments_and_make_no_other_program():
+    def likelihood(p, x):
+        return dist.Normal(p["b"] * SLOPES, 1.0)
+
+    one = Model({"b": dist.Normal(0.0, 1.0)}, likelihood).given(y=Y)
+    other = Model({"b": dist.Normal(2.0, 3.0)}, likelihood).given(y=Y + 1)
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+
+
+def test_values_that_refer_to_each_other_are_read_once():
+    ring: list = [1.0]
+    ring.append(ring)
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["b"] * ring[0] * jnp.ones(6), 1.0))
+    before = captured(model)
+    assert before == captured(model)
+    ring[0] = 2.0
+    assert before != captured(model)
