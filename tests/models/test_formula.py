@@ -75,6 +75,13 @@ def test_names_may_hold_dots(term):
     assert table.required == tuple("a.b" if name == "e" else name for name in wanted.required)
 
 
+def test_names_alike_but_for_a_mark_keep_apart():
+    data = DATA.rename(columns={"x1": "a_name", "e": "a-name"})
+    table = read_table(data, formula="y ~ {`a name` + 2 * a_name - 3 * `a-name`} + Q('a name')")
+    np.testing.assert_allclose(table.x[:, 0], DATA["a name"] + 2 * DATA["x1"] - 3 * DATA["e"])
+    np.testing.assert_array_equal(table.x[:, 1], DATA["a name"])
+
+
 def test_the_dot_is_every_other_column():
     table = read("y ~ . - e + (1 | county)")
     assert set(table.columns) == {"x1", "a name", "colour=green", "colour=red", "k", "n"}
@@ -101,6 +108,40 @@ def test_an_outcome_may_be_computed():
     table = read("log(e) ~ x1")
     assert table.target == "log(e)"
     np.testing.assert_allclose(table.y, np.log(DATA["e"]))
+
+
+def test_what_is_taken_away_is_not_needed():
+    """Nor read: dates are no columns of a design."""
+    data = DATA.assign(day=pd.date_range("2020-01-01", periods=40), gaps=np.where(np.arange(40) > 3, 1.0, np.nan))
+    table = read_table(data, formula="y ~ . - day - gaps - colour")
+    assert len(table.y) == 40
+    assert set(table.required) == {"x1", "a name", "k", "county", "n", "e"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("log(e) + 1", np.log(DATA["e"]) + 1),
+        ("log(e) ** 2", np.log(DATA["e"]) ** 2),
+        ("2 * log(e) - x1", 2 * np.log(DATA["e"]) - DATA["x1"]),
+        ("{e - 1}", DATA["e"] - 1),
+        ("e * `a name`", DATA["e"] * DATA["a name"]),
+    ],
+)
+def test_outcomes_and_offsets_are_arithmetic(text, value):
+    """A formula's own + and ** would add and cross terms: of log(e) + 1 only log(e) was left."""
+    np.testing.assert_allclose(read(f"{text} ~ k").y, value)
+    np.testing.assert_allclose(read(f"y ~ k + offset({text})").inputs(range(40)).offset, value)
+
+
+def test_columns_named_as_the_intercept_is():
+    """Each was taken for it, and left out."""
+    data = DATA.rename(columns={"x1": "Intercept", "e": "1"})
+    table = read_table(data, formula="y ~ Intercept + k")
+    assert table.columns == ("Intercept", "k")
+    assert not read_table(data, formula="y ~ 0 + Intercept + k").design.has_intercept
+    with pytest.raises(CredoError, match="names a column '1', which would be taken for the intercept: rename it"):
+        read_table(data, formula="y ~ .")
 
 
 def test_offsets_and_exposure_say_the_same():
@@ -140,7 +181,7 @@ def test_groups_named_like_something_else_keep_apart():
         ("y ~ log(zz)", "no column 'zz'"),
         ("y ~ foo(x1)", "cannot be used, for 'foo'"),
         ("y ~ (x1).f(k)", "cannot be read, for '.x1..f.k.'"),
-        ("log(y).f(k) ~ x1", "cannot be read, for 'log.y..f.k.'"),
+        ("log(y).f(k) ~ x1", "cannot be used, for 'log.y..f'"),
         ("y ~ x1 + (1 + (x1).f(k) | county)", "cannot be read, for '.x1..f.k.'"),
         ("y ~ x1 + __import__('os').system('touch pwn')", "cannot be read, for .__import__"),
         ("y ~ x1 + np.linalg.inv(x1)", "cannot be used, for 'np.linalg.inv'"),
@@ -157,6 +198,21 @@ def test_groups_named_like_something_else_keep_apart():
         ("y ~ (0 | county)", "no effect in it"),
         ("y ~ log(x1)", r"'log\(x1\)' is not finite in row"),
         ("n ~ offset(log(x1))", "is not finite in row"),
+        ("y ~ x1 - colr", "no column 'colr': did you mean 'colour'"),
+        ("y ~ . - colr", "no column 'colr'"),
+        ("y ~ (x1 + k - colr) + e", "no column 'colr'"),
+        ("y ~ x1 - log(colr)", "no column 'colr'"),
+        ("y ~ x1 + (1 + k - colr | county)", "no column 'colr'"),
+        ("y ~ x1 - open('written')", "cannot be used, for 'open'"),
+        ("y ~ x1 - .", "takes all other columns away"),
+        ("y ~ .:x1", "has a dot inside a term"),
+        ("y ~ (. | county)", "has a dot inside a term"),
+        ("y|trunc(0) ~ x1", r"outcome 'y\|trunc\(0\)' has a bar"),
+        ("y|trunk(0) ~ x1", "has a bar"),
+        ("e^2 ~ x1", r"'e \^ 2' has \^, which is no power"),
+        ("y ~ I(x1^2)", r"'I\(x1 \^ 2\)' has \^, which is no power.*write \*\*"),
+        ("y + z ~ x1", r"no column 'y \+ z'"),
+        ("y ~ {x1 - x1[0]}", r"cannot be used, for 'x1\[0\]'"),
         ("x1 ~ k", "pass"),
     ],
 )

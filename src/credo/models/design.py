@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from credo.models.columns import MAX_LEVELS, Kinds, is_numeric, kinds_of, read_columns, require
-from credo.models.expressions import check_term
+from credo.models.expressions import check_term, names_in
 from credo.models.formula import split
 from credo.status import CredoError
 
@@ -79,9 +79,11 @@ class Terms:
         self.kinds = kinds_of(frame, names)
         self._text = text
         self._spec = _materialise(text, text, self._read(frame)).model_spec
+        # not by its name, which a column may have too
+        intercept = [i for term, indices in self._spec.term_indices.items() if term.degree == 0 for i in indices]
         columns = self._spec.column_names
-        self.has_intercept = "Intercept" in columns
-        self._keep = [i for i, name in enumerate(columns) if name != "Intercept"]
+        self.has_intercept = bool(intercept)
+        self._keep = [i for i in range(len(columns)) if i not in intercept]
         self.names = tuple(_plain(columns[i]) for i in self._keep)
 
     def __call__(self, frame) -> np.ndarray:
@@ -103,16 +105,22 @@ class Terms:
 
 
 def required_columns(text: str, frame) -> tuple[str, ...]:
-    """The columns that formulaic terms need, in the order of the table; CredoError for what is none."""
+    """The columns that formulaic terms need, in the order of the table; CredoError for what is none.
+
+    Of a term that is taken away the columns must be there, and are not needed.
+    """
     import formulaic
+    from formulaic.parser import DefaultFormulaParser
+    from formulaic.transforms import TRANSFORMS
 
     parsed: Any = formulaic.Formula
     try:
-        formula = parsed(text)
-        for factor in (factor for term in formula for factor in term.factors):
-            if factor.eval_method.value == "python":
-                check_term(factor.expr)  # before anything else: looking for variables evaluates a part of some
-        wanted = {str(name) for name in formula.required_variables}
+        tokens = list(DefaultFormulaParser().get_tokens_from_formula(text, context={}))
+        written = [(token.token, token.kind.value) for token in tokens if token.kind is not None]
+        for term in (term for term, kind in written if kind == "python"):
+            check_term(term)  # before anything else: looking for variables evaluates a part of some
+        _check_written(text, written)
+        kept = [(factor.expr, factor.eval_method.value) for term in parsed(text) for factor in term.factors]
     except CredoError:
         raise
     except SyntaxError as error:  # of Python's own parser, which formulaic lets through
@@ -122,21 +130,43 @@ def required_columns(text: str, frame) -> tuple[str, ...]:
         ) from error
     except Exception as error:
         raise _unreadable(text, error) from error
-    # formulaic overlooks arguments of poly() and the like, and takes np.sqrt for a variable
-    mentioned = {quoted or word for quoted, word in re.findall(r"`([^`]+)`|([^\W\d][\w.]*)", text)}
-    wanted = {name for name in wanted if not name.startswith("np.") and name != "np"}
-    dotted = {name.split(".")[0] for name in mentioned if "." in name and name in frame.columns}  # known as its root
-    unknown = sorted(wanted - set(frame.columns) - dotted)
-    require(frame, unknown, used=wanted)
-    return tuple(name for name in frame.columns if name in wanted | mentioned)
+    contrasts = set(TRANSFORMS) - set(frame.columns)
+    named, wanted = _names(written) - contrasts, _names(kept) - contrasts
+    require(frame, sorted(named - set(frame.columns)), used=named)
+    return tuple(name for name in frame.columns if name in wanted)
+
+
+def _names(pieces: Sequence[tuple[str, str]]) -> set[str]:
+    """The names in (text, kind), tokens or factors of formulaic."""
+    names = {text for text, kind in pieces if kind in ("name", "lookup")}
+    return names.union(*(names_in(text) for text, kind in pieces if kind == "python"))
+
+
+def _check_written(text: str, tokens: Sequence[tuple[str, str]]) -> None:
+    """CredoError for what formulaic would read as something else."""
+    if (".", "operator") in tokens:
+        raise CredoError(
+            f"The formula's part {_shown(text)!r} has a dot inside a term, and it stands for all other columns only as "
+            "a term of its own, as in y ~ . + x:z: name the columns there."
+        )
+    if ("1", "name") in tokens:
+        raise CredoError(
+            "The formula names a column '1', which would be taken for the intercept: rename it, as in "
+            "table.rename(columns={'1': 'x1'})."
+        )
 
 
 def evaluate(text: str, frame) -> np.ndarray:
-    """One column (N,) computed by an expression such as ``log(y)``."""
-    column = Terms(f"0 + {text}", frame)
+    """One column (N,) computed by an expression such as ``log(y) + 1``."""
+    column = Terms(as_expression(text), frame)
     if len(column.names) != 1:
         raise CredoError(f"{text!r} stands for {len(column.names)} columns where one is needed: name one column.")
     return column(frame)[:, 0]
+
+
+def as_expression(text: str) -> str:
+    """The term that computes ``text``: in braces + and * are arithmetic, where a formula adds and crosses terms."""
+    return f"0 + {text}" if text.startswith("{") and text.endswith("}") else f"0 + {{{text}}}"
 
 
 def _materialise(text: str, spec, frame) -> Any:
@@ -181,7 +211,8 @@ def _one_line(error: Exception) -> str:
 
 
 def _shown(text: str) -> str:
-    return text.removeprefix("1 + ").removeprefix("0 + ")
+    text = text.removeprefix("1 + ").removeprefix("0 + ")
+    return text[1:-1] if text.startswith("{") and text.endswith("}") else text
 
 
 def _plain(name: str) -> str:

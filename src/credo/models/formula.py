@@ -66,6 +66,8 @@ def parse(text: str) -> Formula:
             offsets.append(found.group(1).strip())
         elif len(split(term, "|")) > 1 or "|" in _inside_parentheses(term):
             raise CredoError(f"The term {term!r} has a bar outside a group term: write it as (1 + x | group).")
+        elif (sign, term) == ("-", "."):
+            raise CredoError(f"The formula {text!r} takes all other columns away: name those that it should not have.")
         else:
             fixed.append(f"{sign} {term}")
     return Formula(text, _unquoted(outcome), " ".join(["1", *fixed]), tuple(groups), tuple(offsets))

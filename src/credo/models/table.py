@@ -11,16 +11,18 @@ from credo.models.design import (
     Design,
     Kept,
     Terms,
+    as_expression,
     as_frame,
     evaluate,
     required_columns,
     row_names,
     superfluous,
 )
+from credo.models.expressions import names_in
 from credo.models.family import FAMILIES as FAMILIES
 from credo.models.family import Family, check_family, encode, guess
 from credo.models.family import guess_family as guess_family
-from credo.models.formula import Formula, Group, parse
+from credo.models.formula import Formula, Group, parse, split
 from credo.models.groups import GroupTerm
 from credo.models.reading import BUNDLED as BUNDLED
 from credo.models.reading import read_frame
@@ -245,7 +247,7 @@ def _used(name: str, frame, target: str, parts: Formula | None, exposure: str | 
     require(frame, sorted(grouping))
     if any(term == "." for term in parts.fixed.split()):
         parts = parts.with_columns([c for c in frame.columns if c not in outcome and c != exposure])
-    texts = [parts.fixed, *(group.inner for group in parts.groups), *(f"0 + {text}" for text in parts.offsets)]
+    texts = [parts.fixed, *(group.inner for group in parts.groups), *map(as_expression, parts.offsets)]
     predictors = {*grouping, *(column for text in texts for column in required_columns(text, frame))}
     both = next((column for column in outcome if column in predictors), None)
     if both is not None:
@@ -257,9 +259,25 @@ def _used(name: str, frame, target: str, parts: Formula | None, exposure: str | 
 
 
 def _columns_of(target: str, frame) -> tuple[str, ...]:
-    if target in frame.columns or target.isidentifier() or "(" not in target:
+    if target in frame.columns or not _is_computed(target, frame):
         return (target,)
-    return required_columns(f"0 + {target}", frame)
+    if len(split(target, "|")) > 1:
+        raise CredoError(
+            f"The outcome {target!r} has a bar, by which other libraries mark truncation, censoring, weights or "
+            "trials, and which formulas here do not know: name one column before the tilde, or a function of columns "
+            "such as log(y)."
+        )
+    return required_columns(as_expression(target), frame)
+
+
+def _is_computed(target: str, frame) -> bool:
+    """Whether it has a function, or is arithmetic of columns; anything else is a column that is not there."""
+    if set("({").intersection(target):
+        return True
+    try:
+        return not target.isidentifier() and set() < names_in(target) <= set(frame.columns)
+    except SyntaxError:
+        return False
 
 
 def _computed(target: str, frame):
@@ -276,7 +294,7 @@ def _guess(outcome, target: str, exposure: str | None) -> tuple[Family, str]:
 
 def _offset(text: str, frame) -> Terms:
     evaluate(text, frame)  # that it is one column of finite numbers
-    return Terms(f"0 + {text}", frame)
+    return Terms(as_expression(text), frame)
 
 
 def _group_design(group: Group, key: str, frame) -> GroupDesign:
