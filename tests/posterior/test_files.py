@@ -5,18 +5,21 @@ import json
 import struct
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
+import credo
 from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.lowrank import LowRank
 from credo.model.model import Model
+from credo.nn import BayesianNetwork
 from credo.posterior.factors import LogGamma, Sticks
 from credo.posterior.files import load, save
 from credo.posterior.flow.affine import AffineCoupling
@@ -292,3 +295,66 @@ def test_single_precision_is_kept_and_the_data_still_recognised(tmp_path):
     saved = posterior(Point(np.array([0.1, 0.2, 0.3], np.float32)), single)
     save(saved, tmp_path / "p.credo")
     assert load(tmp_path / "p.credo", target()).kind.position.dtype == np.float32
+
+
+# models without their data -------------------------------------------------------------------------------------------
+
+
+def network(activation=jnp.tanh, scale=1.0, ending=lambda z: z, of=4):
+    params = {"in": np.full((2, of), 0.9), "out": np.linspace(-0.5, 1, of)}
+
+    def apply(params, x):
+        return ending(activation(x @ params["in"]) @ params["out"])
+
+    return BayesianNetwork(apply, params, head=credo.nn.Gaussian(0.3), prior=credo.nn.Isotropic(scale))
+
+
+@pytest.mark.parametrize("precision", [None, "float32"])
+def test_a_network_is_known_by_what_it_says(tmp_path, precision):
+    of = network().given(X, Y)
+    posterior = credo.fit(of, credo.Laplace(num_steps=0), precision=precision, progress=False)
+    save(posterior, tmp_path / "p.credo")
+    load(tmp_path / "p.credo", network())
+    load(tmp_path / "p.credo", network(lambda z: jnp.sinh(z) / jnp.cosh(z)))  # the same function
+    changed = {
+        "says .* where it said .*activations": network(jax.nn.gelu),
+        "log prior": network(scale=2.0),
+        "says .* where": network(ending=lambda z: z * 1.001),
+        "fails at inputs": network(lambda z: z[:, :3]),
+    }
+    for sentence, other in changed.items():
+        with pytest.raises(CredoError, match=sentence):
+            load(tmp_path / "p.credo", other)
+    for other in (network(jax.nn.gelu), network(ending=lambda z: z * 1.1)):
+        with pytest.raises(CredoError, match="log density"):
+            load(tmp_path / "p.credo", other.given(X, Y))
+
+
+def test_a_likelihood_is_known_by_what_it_says(tmp_path):
+    save(Posterior(kinds()["dense"], target(), verdict=Verdict("pass")), tmp_path / "p.credo")
+    prior = {"w": dist.Normal(0.0, 1.0).expand([2]), "sigma": dist.HalfNormal(1.0)}
+    for sentence, other in {
+        "was Normal and is Laplace": lambda p, x: dist.Laplace(x @ p["w"], p["sigma"]),
+        "says .* where it said": lambda p, x: dist.Normal(jnp.abs(x @ p["w"]), p["sigma"]),
+    }.items():
+        with pytest.raises(CredoError, match=sentence):
+            load(tmp_path / "p.credo", Model(prior, other))
+
+
+@pytest.mark.parametrize(
+    ("x", "of"),
+    [
+        ({"a": X, "k": np.arange(6) % 3}, lambda p, x: dist.Normal(x["a"] @ p["w"][:2] + p["w"][x["k"]], 1.0)),
+        (X > 0, lambda p, x: dist.Bernoulli(logits=jnp.where(x, p["w"][:2], 0.0).sum(1))),
+        (None, lambda p, x: dist.Normal(p["w"].sum() * jnp.ones(6), 1.0)),
+        (X, lambda p, x: dist.Normal(x[:, 0] * jnp.repeat(p["w"], 2), 1.0)),  # an entry a row: of no other rows
+    ],
+    ids=["columns", "truth values", "no inputs", "as many as rows"],
+)
+def test_the_fitted_model_is_taken_without_its_data(tmp_path, x, of):
+    of = Model({"w": dist.Normal(0.0, 1.0).expand([3])}, of)
+    posterior = Posterior(
+        Point(np.array([0.3, -0.7, 1.0])), of.given(x, (Y > 0).astype(float)), verdict=Verdict("pass")
+    )
+    save(posterior, tmp_path / "p.credo")
+    load(tmp_path / "p.credo", of)

@@ -13,6 +13,7 @@ from jax.core import Tracer
 from numpyro.distributions import ImproperUniform, constraints
 
 from credo.model.distributions import bounds_of, is_moved
+from credo.model.made_up import check_saying
 from credo.model.model import Model
 from credo.model.prior import Prior
 from credo.model.target import Target
@@ -55,6 +56,7 @@ _TEMPLATES = {
 
 def fingerprint(target: Target, position) -> dict:
     """What identifies ``target``, ready for JSON. ``position``: (dim,), where the log density is recorded."""
+    position = np.asarray(position, np.float64)  # as it is read again, whatever the precision of the fit
     return {
         "parameters": [
             {"name": leaf.name, "shape": list(leaf.shape), "support": support}
@@ -62,7 +64,7 @@ def fingerprint(target: Target, position) -> dict:
         ],
         "num_rows": target.size,
         "data": _hash(_data(target)),
-        "position": np.asarray(position, np.float64).tolist(),
+        "position": position.tolist(),
         "log_prior": float(_log_prior(target.model.prior, target.structure.unravel(jnp.asarray(position)))),
         "log_density": float(_log_density(target.flat(), jnp.asarray(position))),
     }
@@ -79,8 +81,11 @@ def probe(target: Target) -> np.ndarray:
     return position if is_finite else np.zeros(target.dim)
 
 
-def check(recorded: Mapping, model: Target | Model) -> None:
-    """CredoError, naming the first difference, where ``model`` is not the one that ``recorded`` describes."""
+def check(recorded: Mapping, model: Target | Model, x=None) -> None:
+    """CredoError, naming the first difference, where ``model`` is not the one that ``recorded`` describes.
+
+    ``x``: inputs of the shapes of those that were fitted, for a model without data.
+    """
     target = model if isinstance(model, Target) else None
     structure = model.structure
     wanted = [(p["name"], tuple(p["shape"])) for p in recorded["parameters"]]
@@ -99,9 +104,11 @@ def check(recorded: Mapping, model: Target | Model) -> None:
                 f"has {_shown(support)} here. Give the model that was fitted."
             )
     if target is None:
-        if type(model) is Model:  # an adapter's prior may need the data
+        if isinstance(model.prior, Prior):  # an adapter's may need the data
             u = model.structure.unravel(jnp.asarray(recorded["position"]))
             _check_value("log prior", recorded["log_prior"], float(_log_prior(model.prior, u)))
+            assert isinstance(model, Model)
+            check_saying(recorded.get("saying"), model, np.asarray(recorded["position"]), x)
         return
     if recorded["num_rows"] != target.size:
         raise CredoError(f"The file was made with {recorded['num_rows']} rows of data; these have {target.size}.")

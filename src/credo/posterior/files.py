@@ -1,7 +1,8 @@
 """A posterior as a file: arrays and text, no code, and the fingerprint of its model.
 
 The format is safetensors with a JSON header; its arrays keep every bit. The file knows its model by names, shapes,
-supports, the data's hash and the log density at a recorded position, never by source text.
+supports, the data's hash, and at a recorded position the log density and what the likelihood says of made-up inputs,
+never by source text.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ import numpy as np
 from credo.checkpoint import read_arrays, write_arrays
 from credo.model.data import Levels
 from credo.model.fingerprint import bare_model, check, fingerprint
+from credo.model.made_up import saying
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.posterior.encoding import Reader, Writer
@@ -91,12 +93,15 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
 
 def _record(writer: Writer, posterior: "Posterior", target: Target) -> dict[str, Any]:
     """What identifies the model, and what its inputs looked like."""
+    shapes = _shapes(target.x)
     with double():
         position = _some_position(posterior.kind)
         precision = str(position.dtype)
         known = fingerprint(target, position)
+        if jax.tree.structure(_from_shapes(shapes)) == jax.tree.structure(target.x):  # else a file cannot hold its form
+            known["saying"] = saying(target.model, position, target.x)
     levels = {column: _as_text(values) for column, values in target.levels.levels.items()}
-    return {"fingerprint": known, "precision": precision, "inputs": {"x": _shapes(target.x), "levels": levels}}
+    return {"fingerprint": known, "precision": precision, "inputs": {"x": shapes, "levels": levels}}
 
 
 def _some_position(kind: Kind) -> np.ndarray:
@@ -128,15 +133,15 @@ def _target(recorded: Mapping[str, Any], model, derived: Iterable[str]) -> Targe
         )
     if isinstance(model, Target) and recorded["precision"] == "float32":
         model = model.cast(np.float32)
+    x = _from_shapes(recorded["inputs"]["x"])
     with double():
-        check(known, model)
+        check(known, model, x)
     if isinstance(model, Target):
         return model
     if type(model) is not Model:  # an adapter's model: its program knows what it was given
         return model.given()
     # without data, but with the shapes of the inputs and the codes of the groups: enough to predict
     levels = Levels({column: _from_text(values) for column, values in recorded["inputs"]["levels"].items()})
-    x = _from_shapes(recorded["inputs"]["x"])
     return Target(model, x, None, None, model.structure, 0, 0, None, levels)
 
 
