@@ -213,6 +213,16 @@ def test_options_of_fit(option, sentence):
         credo.fit(MODEL.given(X, Y), credo.Laplace(), **option)
 
 
+@pytest.mark.parametrize("names", [[], (), 3])
+def test_a_summary_of_nothing(names):
+    posterior = credo.fit(MODEL.given(X, Y), credo.MAP())
+    with pytest.raises(CredoError, match=r"names nothing to show: give a list.*summary\(names=\['w'\]\)"):
+        posterior.summary(names)
+    assert len(posterior.summary("w")) == 3
+    with pytest.raises(CredoError, match="has no 'weights'; it has w"):
+        posterior.summary("weights")
+
+
 def test_compare_of_different_models():
     first = credo.fit(MODEL.given(X, Y), credo.MAP())
     other = credo.fit(Model({"v": dist.Normal(0.0, 1.0)}, None).given(), credo.MAP())

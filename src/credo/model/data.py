@@ -5,7 +5,7 @@ wrong with a table is said here, before anything is compiled.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MappingView
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from credo.arguments import unmasked
 from credo.status import CredoError
 
+NO_ROWS = "The data have no rows: give at least one, or call given() without data for the prior alone."
 Inputs = Any  # None, an array, or a pytree of arrays with a common leading axis
 
 
@@ -113,8 +114,8 @@ def num_rows(x: Inputs, y, weights) -> int:
         shown = ", ".join(f"{name} has {length}" for name, length in list(lengths.items())[:6])
         raise CredoError(f"The data differ in length ({shown} rows): give one row a datum in each.")
     size = next(iter(lengths.values()), 0)
-    if lengths and size == 0:
-        raise CredoError("The data have no rows: give at least one, or call given() without data for the prior alone.")
+    if size == 0 and (lengths or y is not None):
+        raise CredoError(NO_ROWS)
     return size
 
 
@@ -197,13 +198,23 @@ def _levels(columns: Mapping[str, np.ndarray], groups: Mapping[str, str], rows: 
 
 def _columns(tree, root: str):
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: column(column_name(path, root), leaf), tree, is_leaf=is_list_of_numbers
+        lambda path, leaf: column(column_name(path, root), leaf), tree, is_leaf=is_leaf
     )
 
 
-def is_list_of_numbers(node) -> bool:
-    """Lists are arrays as Python writes them, unless they hold arrays."""
-    return isinstance(node, list | tuple) and bool(node) and all(np.isscalar(leaf) for leaf in jax.tree.leaves(node))
+def is_leaf(node) -> bool:
+    """Lists are arrays as Python writes them, unless they hold arrays. An empty list has no rows, () is no data.
+
+    What could be listed is no array, and is said to be none by ``as_array``: JAX would warn, and one day refuse it.
+    """
+    if _is_listable(node):
+        return True
+    is_list = isinstance(node, list) or (isinstance(node, tuple) and bool(node))
+    return is_list and all(np.isscalar(leaf) for leaf in jax.tree.leaves(node, is_leaf=_is_listable))
+
+
+def _is_listable(node) -> bool:
+    return isinstance(node, set | frozenset | Iterator | MappingView)
 
 
 def as_array(name: str, leaf) -> np.ndarray:
@@ -215,9 +226,13 @@ def as_array(name: str, leaf) -> np.ndarray:
         )
     leaf = leaf.detach() if hasattr(leaf, "detach") else leaf  # a tensor of torch that has a gradient
     try:
-        return np.asarray(unmasked(leaf))
+        values = np.asarray(unmasked(leaf))
     except ValueError as error:
         raise CredoError(f"{name} is ragged (its rows differ in length): give a rectangular array.") from error
+    if values.shape == () and values.dtype == object and (_is_listable(leaf) or callable(leaf)):
+        cause = "has no order, and rows do" if isinstance(leaf, set | frozenset) else "is no array"
+        raise CredoError(f"{name} is a {type(leaf).__name__}, which {cause}: give an array, or a list of its values.")
+    return values
 
 
 def column(name: str, leaf) -> np.ndarray:

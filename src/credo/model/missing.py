@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.model.check import explained
-from credo.model.data import Inputs, are_missing, as_array, column, column_name, is_list_of_numbers
+from credo.model.data import NO_ROWS, Inputs, are_missing, as_array, column, column_name, is_leaf
 from credo.model.target import log_prob_rows
 from credo.precision import double
 from credo.status import CredoError
@@ -68,9 +68,9 @@ def observed_rows(y, missing: str) -> tuple[Any, np.ndarray]:
     """(y with NaN for everything missing, (N,) which rows have an outcome)."""
     if missing == "impute" and isinstance(y, dict):
         raise CredoError("missing='impute' knows one outcome, and y is a dict of them: use missing='drop'.")
-    y = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _with_nan(column_name(path, "y"), leaf), y, is_leaf=is_list_of_numbers
-    )
+    y = jax.tree_util.tree_map_with_path(lambda path, leaf: _with_nan(column_name(path, "y"), leaf), y, is_leaf=is_leaf)
+    if not all(map(len, jax.tree.leaves(y))) or not jax.tree.leaves(y):
+        raise CredoError(NO_ROWS)
     masks = _masks(y)
     if len({len(mask) for mask in masks}) > 1:
         raise CredoError(f"The outcomes differ in length ({', '.join(str(len(m)) for m in masks)} rows): give as many.")

@@ -16,7 +16,7 @@ from jaxtyping import Array, Int
 
 from credo.arguments import unmasked
 from credo.memory import budget, bytes_of, in_words
-from credo.model.data import Rows, column_name, num_rows
+from credo.model.data import Rows, column_name, is_leaf, num_rows
 from credo.status import CredoError
 from credo.storage import temporary_folder
 
@@ -140,7 +140,7 @@ class Source(eqx.Module):
 
 def is_mapped(tree) -> bool:
     """Whether an array lies in a file."""
-    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(tree))
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(tree, is_leaf=is_leaf))
 
 
 def _bits_shape(like) -> tuple[int, ...]:

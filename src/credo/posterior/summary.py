@@ -1,6 +1,6 @@
 """A posterior as a table: a row a scalar."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,12 @@ def summary(posterior: "Posterior", names: Sequence[str] | None = None):
     mean, sd = posterior._moments
     order = [leaf.name for leaf in posterior.target.structure.leaves]
     order += [name for name in posterior.target.derived_names if name not in order]
+    names = [names] if isinstance(names, str) else names
+    if names is not None and not (isinstance(names, Iterable) and (names := list(names))):
+        raise CredoError(
+            f"names={names!r} names nothing to show: give a list of names, such as summary(names=[{order[0]!r}]), or "
+            "leave it out for everything."
+        )
     unknown = [name for name in names or () if name not in order]
     if unknown:
         raise CredoError(f"The posterior has no {unknown[0]!r}; it has {', '.join(order[:20])}.")
