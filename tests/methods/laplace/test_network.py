@@ -122,6 +122,13 @@ def test_requests_to_tune_what_cannot_be_tuned():
         credo.fit(model.given(X, Y), credo.Laplace(tune=Evidence()), progress=False)
 
 
+def test_a_noise_beside_a_prior_without_curvature_is_said():
+    params = {"in": {"w": RANDOM.normal(size=(4, 12)), "b": np.zeros(12)}, "out": RANDOM.normal(size=12)}
+    network = BayesianNetwork(wavy, params, head=Gaussian(dist.HalfNormal(1.0)), prior=LaplacePrior(1.0))
+    with pytest.raises(CredoError, match="no curvature at 72 of 72 weights.*Give the weights a normal prior"):
+        credo.fit(network.given(X, Y), credo.Laplace(num_steps=0), key=1, progress=False)
+
+
 def test_a_kink_at_the_mode_is_said():
     start = {"w": RANDOM.normal(size=4)}
     network = BayesianNetwork(linear, start, head=Gaussian(1.0), prior=LaplacePrior(0.01))

@@ -115,13 +115,26 @@ def maximum(args: Linearised, theta: np.ndarray) -> Found:
     """Of the evidence, from ``theta``."""
     found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30)
     if found is None or found.curvature is None:
-        raise CredoError(
-            "The evidence of the hyperparameters is not finite where they start: fix noise and precision as numbers, "
-            "or start elsewhere (start=)."
-        )
+        raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
     is_peak = Spectrum(found.curvature, STEP).is_positive
     covariance = np.linalg.inv(found.curvature) if is_peak else np.diag(np.full(len(theta), WIDE**2))
     return at(args, found.position)._replace(covariance=covariance)
+
+
+def _why_not_finite(P: np.ndarray) -> str:
+    """``P``: the prior's curvature at each weight."""
+    number = int(np.sum(P <= 0))
+    if not number:
+        return (
+            "The evidence of the hyperparameters is not finite where they start: fix noise and precision as numbers, "
+            "or start elsewhere (start=)."
+        )
+    return (
+        f"The evidence of the hyperparameters has no value here: the prior has no curvature at {number:,} of "
+        f"{P.size:,} weights (a Laplace prior is straight on either side of zero), and the data leave some of these "
+        "free, so that no Gaussian is near. Give the weights a normal prior, such as credo.nn.Isotropic(1.0), or use "
+        "NUTS() or ADVI(), which need no curvature."
+    )
 
 
 def at(args: Linearised, theta: np.ndarray) -> Found:
