@@ -163,6 +163,14 @@ def test_groups_are_levels_and_columns():
     assert [group.term.effects for group in table.groups] == [("intercept", "x1"), ("intercept",)]
 
 
+def test_combinations_of_groups_keep_apart():
+    """Whatever colons their names hold."""
+    g, h = ["a", "a:b", "a", "c"], ["b:c", "c", "b", "a:b"]
+    table = read_table({"y": [1.0, 2.0, 4.0, 3.0], "g": g, "h": h}, formula="y ~ (1 | g:h)")
+    assert len(set(table.inputs(range(4)).groups[0][0])) == 4
+    assert table.inputs({"g": ["c", "a"], "h": ["z", "b"]}).groups[0][0].tolist() == ["c:z", "a:b"]
+
+
 def test_groups_named_like_something_else_keep_apart():
     data = DATA.rename(columns={"county": "noise", "colour": "offset"}).assign(**{"a b": DATA["k"], "a_b": DATA["k"]})
     table = read_table(data, formula="y ~ (1 | noise) + (1 | offset) + (1 | `a b`) + (1 | a_b) + (0 + x1 | noise)")

@@ -167,6 +167,80 @@ def test_classes_that_are_categories_keep_their_order():
     np.testing.assert_array_equal(table.y, [0, 1, 1])
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (pd.to_datetime(["2020-01-01"]), "'a' held numbers in the fit and holds dates now .first value '2020-01-01"),
+        (pd.to_timedelta([1], unit="D"), "'a' held numbers in the fit and holds spans of time now"),
+        (np.array([1 + 2j]), "'a' held numbers in the fit and holds complex numbers now"),
+        (np.ma.masked_array([1.0], [True]), "'a' has 1 missing value"),
+        ({1.0}, "Column 'a' is a set"),
+        ((i for i in range(1)), "Column 'a' is a generator"),
+        (np.ones((1, 2)), r"Column 'a' has shape \(1, 2\): give one value a row"),
+        ([1.0, 2.0], r"The columns differ in length \(a has 2, b has 1 rows\)"),
+    ],
+)
+def test_new_columns_of_another_kind(values, sentence):
+    """Dates were read as their nanoseconds."""
+    table = read_table(frame(a=[1.0, 2.0, 3.0], b=["u", "v", "w"], y=[1.5, 2.0, 3.0]), "y")
+    with pytest.raises(CredoError, match=sentence):
+        table.inputs({"a": values, "b": ["u"]})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (pd.to_timedelta([1, 2, 5], unit="D"), "'a' holds spans of time .the first is '1 days"),
+        (np.array([1j, 2.0, 3.0]), "'a' holds complex numbers"),
+        (pd.period_range("2020-01", periods=3, freq="M"), "'a' holds dates .the first is '2020-01'"),
+    ],
+)
+def test_columns_that_are_no_numbers_and_no_levels(values, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        read_table(frame(a=values, y=[1.5, 2.0, 3.0]), "y")
+
+
+def test_one_number_or_word_stands_for_all_rows():
+    table = read_table({"a": [1.0, 2.0, 3.0], "b": ["u", "v", "w"], "y": [1.5, 2.0, 3.0]}, "y")
+    np.testing.assert_array_equal(table.inputs({"a": [5, 6], "b": "w"}).x, [[5, 0, 1], [6, 0, 1]])
+    np.testing.assert_array_equal(table.inputs({"a": 5, "b": "v"}).x, [[5, 1, 0]])
+
+
+def test_columns_of_pandas_in_a_dict_stay_what_they_are():
+    dose = pd.Categorical(["mid", "high", "low"], ["low", "mid", "high"])
+    for column in (dose, pd.Series(dose, index=[2, 1, 0]), pd.CategoricalIndex(dose)):
+        assert read_table({"dose": column, "y": [1.5, 2.0, 4.0]}, "y").columns == ("dose=mid", "dose=high")
+
+
+def test_names_of_columns():
+    numbered = pd.DataFrame([[1.0, 5.0], [2.0, 3.0], [4.0, 9.0]])
+    assert read_table(numbered, 0).columns == ("1",)  # type: ignore[arg-type]
+    nested = numbered.set_axis(pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]), axis=1)
+    with pytest.raises(CredoError, match=r"names of 2 levels \(the first is \('a', 'x'\)\): join them"):
+        read_table(nested, "y")
+    table = read_table(numbered, "0")
+    with pytest.raises(CredoError, match="The table has two columns named '1'"):
+        table.inputs(numbered.set_axis(["1", 1], axis=1))
+    assert read_table(numbered.set_axis(pd.CategoricalIndex(["y", "a"]), axis=1), "y").columns == ("a",)
+
+
+@pytest.mark.parametrize("source", [np.ones((3, 2)), [[1.0, 2.0]], pd.Series([1.0]), 3, None])
+def test_what_is_no_table(source):
+    with pytest.raises(CredoError, match=f"a dict of columns, and this one is a {type(source).__name__}: give pandas"):
+        read_table(source, "y")
+
+
+def test_a_table_of_another_library_is_turned_into_one_of_pandas():
+    class Other:
+        columns = ("a", "y")
+
+        def to_pandas(self):
+            raise NotImplementedError
+
+    with pytest.raises(CredoError, match=r"this one is a Other: give its to_pandas\(\)"):
+        read_table(Other(), "y")
+
+
 # what is guessed ------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(5)

@@ -34,7 +34,7 @@ def as_text(values) -> np.ndarray:
     """Levels as text: 2 and 2.0 are the same level."""
 
     def text(value) -> str:
-        is_whole = isinstance(value, float | np.floating) and value == np.floor(value)
+        is_whole = isinstance(value, float | np.floating) and np.isfinite(value) and value == np.floor(value)
         return str(int(value)) if is_whole else str(value)
 
     return np.array([text(value) for value in np.asarray(values, object)], dtype=str)
@@ -66,7 +66,17 @@ def _kind(name: str, column) -> Levels | None:
         return declared
     present = column.dropna()
     texts = pd.Series(as_text(present))
-    if column.dtype.kind == "M" or (len(texts) and texts.str.fullmatch(DATE).mean() > 0.9):
+    if column.dtype.kind in "mc":
+        what, remedy = ("spans of time", "total seconds") if column.dtype.kind == "m" else ("complex numbers", "sizes")
+        raise CredoError(
+            f"Column {name!r} holds {what} (the first is {texts[0]!r}): give their {remedy} in its place, or leave it "
+            "out by a formula."
+        )
+    if (
+        column.dtype.kind == "M"
+        or isinstance(column.dtype, pd.PeriodDtype)
+        or (len(texts) and texts.str.fullmatch(DATE).mean() > 0.9)
+    ):
         raise CredoError(
             f"Column {name!r} holds dates (the first is {texts[0]!r}), which are no numbers and no levels: turn it "
             "into numbers (days since a start, the month), drop it, or leave it out by a formula."
@@ -112,12 +122,15 @@ def read_columns(frame, kinds: Kinds):
 
 def _numbers(name: str, column) -> np.ndarray:
     try:
-        values = np.asarray(column, np.float64)
-    except (TypeError, ValueError) as error:
+        values = None if column.dtype.kind in "mMc" else np.asarray(column, np.float64)
+    except (TypeError, ValueError):
+        values = None
+    if values is None:
         first = next((value for value in column if not _is_number(value)), column.iloc[0])
+        what = {"M": "dates", "m": "spans of time", "c": "complex numbers"}.get(column.dtype.kind, "text")
         raise CredoError(
-            f"Column {name!r} held numbers in the fit and holds text now (first value {first!r}): give numbers."
-        ) from error
+            f"Column {name!r} held numbers in the fit and holds {what} now (first value {str(first)!r}): give numbers."
+        )
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))
         raise CredoError(f"Column {name!r} is infinite in row {row}: drop that row or cap the value.")

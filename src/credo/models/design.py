@@ -6,7 +6,7 @@ did not know.
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol, runtime_checkable
@@ -289,14 +289,3 @@ class Kept:
 
     def __call__(self, frame) -> np.ndarray:
         return self.design(frame)[:, list(self.keep)]
-
-
-def as_frame(rows):
-    """New rows as a DataFrame with a plain index: a DataFrame, or a mapping of columns."""
-    import pandas as pd
-
-    if hasattr(rows, "columns"):
-        return rows.rename(columns=str).reset_index(drop=True)
-    if isinstance(rows, Mapping):  # numbers and words alone are one row
-        return pd.DataFrame({str(name): np.atleast_1d(np.asarray(values)) for name, values in rows.items()})
-    raise CredoError(f"New rows come as a DataFrame or a dict of columns; got {type(rows).__name__}.")

@@ -1,9 +1,13 @@
 """From what the user names (a bundled table, a CSV file, a DataFrame) to a DataFrame, or a sentence."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from credo.model.data import as_array
 from credo.status import CredoError
 
 BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
@@ -12,11 +16,10 @@ SEPARATORS = (";", "\t", "|")  # tried where a header holds no comma
 
 def read_frame(source: Any) -> tuple[str, Any, str | None, tuple[str, ...]]:
     """(name, DataFrame, the outcome column of a bundled table, notes on what was left out)."""
-    if hasattr(source, "columns"):
-        frame = source.rename(columns=str).reset_index(drop=True)
-        return "table", _checked("The DataFrame", frame), None, ()
+    if not isinstance(source, str | Path):
+        return "table", _checked("The DataFrame", as_frame(source)), None, ()
     if source in BUNDLED:
-        return (str(source), *_bundled(source), ())
+        return (str(source), *_bundled(str(source)), ())
     path = Path(source)
     if not path.is_file():
         raise CredoError(f"{str(source)!r} is neither a file nor a bundled table ({', '.join(BUNDLED)}).")
@@ -25,6 +28,51 @@ def read_frame(source: Any) -> tuple[str, Any, str | None, tuple[str, ...]]:
     numbers = [column for column in unnamed if frame[column].is_unique and frame[column].dtype.kind == "i"]
     notes = ("A column without a name holds row numbers and is left out.",) if numbers else ()
     return path.stem, frame.drop(columns=numbers), None, notes
+
+
+def as_frame(rows):
+    """A DataFrame, or a mapping of columns, as a DataFrame with a plain index and texts for names."""
+    import pandas as pd
+
+    if isinstance(rows, Mapping):
+        return pd.DataFrame(_columns(rows))
+    if not isinstance(rows, pd.DataFrame):
+        remedy = "its to_pandas()" if hasattr(rows, "to_pandas") else "pandas.DataFrame(…), with names for its columns"
+        raise CredoError(
+            f"A table is a pandas DataFrame or a dict of columns, and this one is a {type(rows).__name__}: give "
+            f"{remedy}."
+        )
+    if rows.columns.nlevels > 1:
+        raise CredoError(
+            f"The columns of the table have names of {rows.columns.nlevels} levels (the first is {rows.columns[0]}): "
+            "join them, as in table.columns = ['_'.join(map(str, name)) for name in table.columns]."
+        )
+    frame = rows.set_axis([str(name) for name in rows.columns], axis=1).reset_index(drop=True)
+    return _with_single_names("The table", frame)
+
+
+def _columns(given: Mapping) -> dict[str, Any]:
+    """The columns, all of one length: a single number or word stands for every row."""
+    columns = {str(name): _column(str(name), values) for name, values in given.items()}
+    lengths = {name: len(values) for name, values in columns.items() if values.ndim}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name} has {length}" for name, length in list(lengths.items())[:6])
+        raise CredoError(f"The columns differ in length ({shown} rows): give one value a row in each.")
+    size = next(iter(lengths.values()), 1)
+    return {name: values if values.ndim else np.repeat(values, size) for name, values in columns.items()}
+
+
+def _column(name: str, values) -> Any:
+    import pandas as pd
+
+    if isinstance(values, pd.Series | pd.Index):
+        return values.array
+    if isinstance(values, pd.api.extensions.ExtensionArray):
+        return values
+    array = as_array(f"Column {name!r}", values)
+    if array.ndim > 1:
+        raise CredoError(f"Column {name!r} has shape {array.shape}: give one value a row.")
+    return array
 
 
 def _bundled(name: str) -> tuple[Any, str]:
@@ -93,6 +141,10 @@ def _has_decimal_commas(frame) -> bool:
 def _checked(name: str, frame):
     if len(frame) == 0:
         raise CredoError(f"{name} has a header and no rows: give at least one row.")
+    return _with_single_names(name, frame)
+
+
+def _with_single_names(name: str, frame):
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise CredoError(f"{name} has two columns named {twice[0]!r}: rename one.")

@@ -1,5 +1,6 @@
 """From a table to a design matrix and an outcome, with a sentence for everything that is wrong with it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ from credo.models.design import (
     Kept,
     Terms,
     as_expression,
-    as_frame,
     evaluate,
     required_columns,
     row_names,
@@ -25,7 +25,7 @@ from credo.models.family import guess_family as guess_family
 from credo.models.formula import Formula, Group, parse, split
 from credo.models.groups import GroupTerm
 from credo.models.reading import BUNDLED as BUNDLED
-from credo.models.reading import read_frame
+from credo.models.reading import as_frame, read_frame
 from credo.status import CredoError
 
 
@@ -73,7 +73,9 @@ class GroupDesign:
                     f"{int(np.argmax(frame[column].isna()))}): drop those rows, or give them a name of their own, such "
                     "as 'unknown', which is then a group like the others."
                 )
-        columns = [as_text(frame[column]) for column in self.group.by]
+        columns: list[Any] = [as_text(frame[column]) for column in self.group.by]
+        if len(columns) > 1:  # "a:b" and "c" are not "a" and "b:c"
+            columns = [[repr(str(part)) if ":" in part else part for part in parts] for parts in columns]
         return np.array([":".join(parts) for parts in zip(*columns, strict=True)], dtype=str)
 
 
@@ -148,7 +150,7 @@ class Table:
 
     def inputs(self, rows) -> Inputs:
         """``rows``: row numbers of this table, or a DataFrame (or dict of columns) of new rows."""
-        if hasattr(rows, "columns") or isinstance(rows, dict):
+        if hasattr(rows, "columns") or isinstance(rows, Mapping):
             frame = as_frame(rows)
             require(frame, self.required)
             x, designs = self.design(frame), [group.terms(frame) for group in self.groups]
@@ -170,12 +172,13 @@ def read_table(
     missing: str | None = None,
     exposure: str | None = None,
 ) -> Table:
-    """A table bundled with scikit-learn by its name, a CSV file or a DataFrame, with column ``target`` as the outcome.
+    """A table bundled with scikit-learn by its name, a CSV file, a DataFrame or a dict of columns, and its outcome.
 
-    ``family``: gaussian, bernoulli, categorical or poisson; guessed from the outcome if not given, and the reason is
-    the first note. ``formula``: ``"y ~ x1 + C(g) + x1:x2 + (1 + x1 | county) + offset(log(e))"``, or the part after
-    the tilde with ``target``; without it, every other column. ``missing``: "drop" leaves out rows with missing
-    values. ``exposure``: the column of the amount of time, people or area behind each count.
+    ``target``: the column of the outcome. ``family``: gaussian, bernoulli, categorical or poisson; guessed from the
+    outcome if not given, and the reason is the first note. ``formula``: ``"y ~ x1 + C(g) + x1:x2 + (1 + x1 | county) +
+    offset(log(e))"``, or the part after the tilde with ``target``; without it, every other column. ``missing``: "drop"
+    leaves out rows with missing values. ``exposure``: the column of the amount of time, people or area behind each
+    count.
     Raises CredoError for what cannot be used: see the sentences of ``credo.models.columns`` and ``design``.
 
     >>> read_table("iris").classes
@@ -183,6 +186,7 @@ def read_table(
     """
     check_family(family)
     name, frame, own_target, notes = read_frame(source)
+    target, exposure = (each if each is None else str(each) for each in (target, exposure))  # as columns are named
     if own_target is not None and target not in (None, own_target):
         raise CredoError(f"{source!r} is a bundled table with an outcome of its own: leave --target out.")
     parts = None if formula is None else parse(formula)
