@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import jax
 from jax.extend import core as jex
 
+DRAWS = "random_bits", "threefry2x32", "rng_bit_generator"
+ALONG = ("axes", "axis", "dimension", "dimensions")  # what equations call the axes that they run along
+
 
 def equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
     """All equations, those of branches and loop bodies included."""
@@ -23,6 +26,35 @@ def needed(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
             kept.append(equation)
             wanted.update(map(id, equation.invars))
     return jex.ClosedJaxpr(program.jaxpr.replace(eqns=kept[::-1]), program.consts)
+
+
+def runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
+    """Whether it may bring rows together: it runs along, cuts or moves a first axis as long as there are rows.
+
+    So does what numbers them, and what draws a number for each.
+    """
+    shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+    name = equation.primitive.name
+    if name in DRAWS or (name == "iota" and equation.params["shape"][equation.params["dimension"]] == num_rows):
+        return True
+    if not any(shape[:1] == (num_rows,) for shape in shapes):
+        return False
+    params = equation.params
+    if name == "dot_general":
+        contracted, _ = params["dimension_numbers"]
+        return any(0 in axes and shape[:1] == (num_rows,) for axes, shape in zip(contracted, shapes, strict=True))
+    if name == "transpose":  # whatever follows
+        return params["permutation"][0] != 0
+    if name in ("reshape", "slice", "dynamic_slice"):
+        return getattr(equation.outvars[0].aval, "shape", ())[:1] != (num_rows,)
+    if name in ("gather", "scatter", "scatter-add", "pad", "scan"):
+        return True
+    if name == "broadcast_in_dim":  # else the rows stand behind another axis, as those of x[None]
+        return params["broadcast_dimensions"][:1] != (0,)
+    if name in ("squeeze", "expand_dims"):
+        return False
+    axes = [params[each] for each in ALONG if each in params]
+    return any(0 in (each if isinstance(each, tuple | list) else (each,)) for each in axes)
 
 
 def _is_program(value) -> bool:

@@ -159,3 +159,45 @@ def test_numbers_that_are_cast_to_indices_are_looked_at_too(x):
 )
 def test_a_number_that_indexes_nothing_may_be_any(likelihood, mean):
     np.testing.assert_allclose(indexing(likelihood).predict({"k": np.array([7])}).mean, mean)
+
+
+def by_row():
+    """Each row has an effect of its own, in the order of the rows."""
+    prior = {"w": dist.Normal(0.0, 1.0), "effect": dist.Normal(0.0, 1.0).expand([10])}
+    return prior, lambda q, x: dist.Normal(q["w"] * x + q["effect"], 1.0)
+
+
+def by_column():
+    prior = {"w": dist.Normal(0.0, 1.0), "effect": dist.Normal(0.0, 1.0).expand([10])}
+    return prior, lambda q, x: dist.Normal(q["w"] * x["a"] + q["effect"][x["k"]], 1.0)
+
+
+def centred():
+    return {"w": dist.Normal(0.0, 1.0)}, lambda q, x: dist.Normal(q["w"] * (x - x.mean()), 1.0)
+
+
+def lagged():
+    return {"w": dist.Normal(0.0, 1.0)}, lambda q, x: dist.Normal(q["w"] * jnp.concatenate([jnp.zeros(1), x[:-1]]), 1.0)
+
+
+def posterior_of(model, x):
+    target = Model(*model()).given(x, np.zeros(10))
+    return Posterior(Point(np.ones(target.dim)), target, verdict=Verdict("pass"))
+
+
+def test_as_many_new_rows_are_no_others_unsaid():
+    posterior = posterior_of(by_row, X[:, 0])
+    posterior.predict()  # those of the fit, as are the next
+    posterior.predict(X[:, 0])
+    with pytest.warns(UserWarning, match="one entry for each of the 10 rows of the fit.*taken for the same ones"):
+        posterior.predict(X[:, 1])
+    with pytest.raises(CredoError, match="indexed by a column of x"):
+        posterior.predict(X[:5, 1])
+    posterior_of(by_column, {"a": X[:, 0], "k": np.arange(10)}).predict({"a": X[:, 1], "k": np.arange(10)})
+
+
+def test_rows_that_change_with_those_beside_them_are_not_so_unsaid():
+    with pytest.warns(UserWarning, match="changes with the rows beside it"):
+        posterior_of(centred, X[:, 0]).predict(X[:3, 0])
+    posterior_of(centred, X[:, 0]).predict()
+    posterior_of(lagged, X[:, 0]).predict(X[:3, 0])  # a series is meant

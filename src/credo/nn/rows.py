@@ -1,8 +1,8 @@
 """Whether the outputs of a row lean on the rows beside it: a batch normalisation in training mode, a mean over x.
 
-A likelihood needs each row's output to be its own. The program is read for equations along the axis of rows, that merge
-it with another one, count rows or draw numbers; only where there are some is the network run, since that has to be
-compiled. The last of a few rows shows what is carried from one to the next, the first what comes of all.
+A likelihood needs each row's output to be its own. The program is read for equations that may bring rows together; only
+where there are some is the network run, since that has to be compiled. The last of a few rows shows what is carried
+from one to the next, the first what comes of all.
 """
 
 import operator
@@ -13,18 +13,16 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
-from credo.equations import equations
+from credo.equations import equations, runs_along
 from credo.status import CredoError
 
 NUM_ROWS, CLOSE = 8, 1e-3  # of the largest output
 ENDS = slice(1), slice(-1, None)
-DRAWS = "random_bits", "threefry2x32", "rng_bit_generator"
-ALONG = ("axes", "axis", "dimension", "dimensions")  # what equations call the axes that they run along
 
 
 def check_alone(apply: Callable, params: Any, x: Any, program: jex.ClosedJaxpr, num_rows: int) -> None:
     """``program``: that of ``apply(params, x)``, of so many rows."""
-    if num_rows < 2 or not any(_runs_along(equation, num_rows) for equation in equations(program.jaxpr)):
+    if num_rows < 2 or not any(runs_along(equation, num_rows) for equation in equations(program.jaxpr)):
         return
 
     def together_and_alone(params, x):
@@ -50,32 +48,3 @@ def check_alone(apply: Callable, params: Any, x: Any, program: jex.ClosedJaxpr, 
                 "along it. Freeze its statistics, leave dropout out, put rows first: a likelihood needs each row's "
                 "output to be its own."
             )
-
-
-def _runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
-    """Whether it may bring rows together: it runs along, cuts or moves a first axis as long as there are rows.
-
-    So does what numbers them, and what draws a number for each.
-    """
-    shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
-    name = equation.primitive.name
-    if name in DRAWS or (name == "iota" and equation.params["shape"][equation.params["dimension"]] == num_rows):
-        return True
-    if not any(shape[:1] == (num_rows,) for shape in shapes):
-        return False
-    params = equation.params
-    if name == "dot_general":
-        contracted, _ = params["dimension_numbers"]
-        return any(0 in axes and shape[:1] == (num_rows,) for axes, shape in zip(contracted, shapes, strict=True))
-    if name == "transpose":  # whatever follows
-        return params["permutation"][0] != 0
-    if name in ("reshape", "slice", "dynamic_slice"):
-        return getattr(equation.outvars[0].aval, "shape", ())[:1] != (num_rows,)
-    if name in ("gather", "scatter", "scatter-add", "pad", "scan"):
-        return True
-    if name == "broadcast_in_dim":  # else the rows stand behind another axis, as those of x[None]
-        return params["broadcast_dimensions"][:1] != (0,)
-    if name in ("squeeze", "expand_dims"):
-        return False
-    axes = [params[each] for each in ALONG if each in params]
-    return any(0 in (each if isinstance(each, tuple | list) else (each,)) for each in axes)

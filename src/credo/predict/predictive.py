@@ -20,6 +20,7 @@ from credo.predict.linearised import Linearised
 from credo.predict.mixed import MixedLaw, law_of, mixed_information
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.outcome import Outcome, over
+from credo.predict.own import warn_of_shared_rows
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
 from credo.status import CredoError
 
@@ -48,6 +49,8 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
         raise CredoError(f"rule is one of MonteCarlo(), Linearised(), Probit(), Quadrature(); got {rule!r}.")
     with double():
         table = check_inputs(posterior.target, x)
+        if x is not None:
+            warn_of_shared_rows(posterior.target, table)
         law, rows = law_of(rule, posterior, table, key)
         return Predictive(law, rows, table.size, stream_of(key, 2), is_failed=posterior.verdict.status == "failed")
 

@@ -1,0 +1,105 @@
+"""Whether what is predicted of a new row is its own, and a warning where it is not: no number would show it.
+
+A parameter with one entry a row, which no column of x indexes, is that of the rows of the fit: as many new rows take
+their entries, one after the other. A mean over x inside the likelihood is one over the new rows: a single one is its
+own mean. What is carried from a row to later ones, as in a series, is meant.
+"""
+
+import dataclasses
+import functools
+import warnings
+
+import jax
+import numpy as np
+
+from credo.compiling import TINY, brief
+from credo.equations import equations, runs_along
+from credo.model.distributions import is_distribution
+from credo.model.same_data import inputs_differ
+from credo.model.target import Target
+from credo.predict.inputs import Table
+from credo.status import CredoError
+from credo.traced import by_shapes
+
+FEW = 8  # rows that are looked at together
+REFUSED = CredoError, TypeError, ValueError, IndexError  # by a likelihood, of which predictions have the sentence
+
+
+def warn_of_shared_rows(target: Target, table: Table) -> None:
+    """Of rows in ``table`` that are not those of the fit."""
+    if table.size is None or table.size < 2 or target.model.weights_name is not None:
+        return  # networks were looked at when they met their data
+    if table.size == target.size and _needs_all(target, table.x, size=table.size):
+        if inputs_differ(target, dataclasses.replace(target, x=table.x)):
+            warnings.warn(
+                f"The model has a parameter with one entry for each of the {target.size} rows of the fit, which no "
+                f"column of x indexes: these {table.size} rows are taken for the same ones, in the same order. Where "
+                "they are others, give the rows a column of x that indexes the parameter.",
+                stacklevel=4,
+            )
+    elif _may_lean(target, table.x, size=table.size) and _leans(target, table.x):
+        warnings.warn(
+            "The likelihood of a row changes with the rows beside it (a mean over x inside the model?), so that these "
+            "predictions hang on which rows are asked for together: compute that of the data of the fit, and give it "
+            "as a column of x or a constant.",
+            stacklevel=4,
+        )
+
+
+def _outcomes(target: Target, u, x) -> list:
+    found = target.likelihood_distribution(target.constrain(u), x)
+    return jax.tree.leaves(found, is_leaf=is_distribution)
+
+
+@by_shapes
+def _needs_all(target: Target, x, *, size: int) -> bool:
+    """Whether the likelihood cannot take one row less."""
+    lengths: list[tuple[int, ...]] = []
+
+    def look(target, u, x):
+        lengths.extend((*d.batch_shape, *d.event_shape)[:1] for d in _outcomes(target, u, x))
+
+    try:
+        jax.eval_shape(look, target.flat(), np.zeros(target.dim), jax.tree.map(lambda leaf: leaf[1:], x))
+    except REFUSED:
+        return True
+    return any(length != (size - 1,) for length in lengths)
+
+
+@by_shapes
+def _may_lean(target: Target, x, *, size: int) -> bool:
+    """Whether its program holds an equation that may bring rows together, and its outcomes are one a row."""
+    shapes: list[tuple[int, ...]] = []
+
+    def look(target, u, x):
+        found = _outcomes(target, u, x)
+        shapes.extend(d.batch_shape for d in found)
+        return jax.tree.leaves(found)
+
+    try:
+        program = jax.make_jaxpr(look)(target.flat(), np.zeros(target.dim), x)
+    except REFUSED:
+        return False
+    is_by_row = all(shape[:1] == (size,) for shape in shapes)
+    return is_by_row and any(runs_along(equation, size) for equation in equations(program.jaxpr))
+
+
+def _leans(target: Target, x) -> bool:
+    """By the values of the first of a few rows, at an arbitrary position: at 0 the effect of x may vanish."""
+    few = jax.tree.map(lambda leaf: leaf[:FEW], x)
+    try:
+        together, alone = _first(target.flat(), 0.5 * np.cos(np.arange(target.dim)), few)
+    except REFUSED:
+        return False
+    return not all(
+        np.allclose(among, one, rtol=1e-3, atol=1e-6, equal_nan=True)
+        for among, one in zip(together, alone, strict=True)
+    )
+
+
+@functools.partial(brief, options=TINY)
+def _first(target: Target, u, x):
+    """What the likelihood says of the first row among others, and alone."""
+    ends = x, jax.tree.map(lambda leaf: leaf[:1], x)
+    each = [[leaf for d in _outcomes(target, u, end) for leaf in jax.tree.leaves(d)] for end in ends]
+    return tuple([leaf[:1] if leaf.ndim else leaf for leaf in leaves] for leaves in each)
