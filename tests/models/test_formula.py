@@ -163,6 +163,24 @@ def test_groups_are_levels_and_columns():
     assert [group.term.effects for group in table.groups] == [("intercept", "x1"), ("intercept",)]
 
 
+@pytest.mark.parametrize("name", ["class", "1", "a b", "a.b", "e1"])
+def test_names_of_an_exposure(name):
+    data = DATA.rename(columns={"e": name})
+    table = read_table(data, formula="n ~ x1", exposure=name)
+    np.testing.assert_allclose(table.inputs(range(40)).offset, np.log(DATA["e"]))
+    if name != "1":
+        quoted = f"`{name}`" if " " in name else name
+        offset = read_table(data, formula=f"n ~ x1 + offset({quoted})").inputs(range(40)).offset
+        np.testing.assert_array_equal(offset, DATA["e"])
+
+
+def test_days_are_groups_as_they_are_written():
+    days = pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-01"])
+    table = read_table({"y": [1.0, 2.0, 4.0], "day": days}, formula="y ~ (1 | day)")
+    for new in (["2020-01-02"], days[1:2], [days[1].date()]):
+        assert table.inputs({"day": new}).groups[0][0] == table.inputs([1]).groups[0][0]
+
+
 def test_combinations_of_groups_keep_apart():
     """Whatever colons their names hold."""
     g, h = ["a", "a:b", "a", "c"], ["b:c", "c", "b", "a:b"]

@@ -64,6 +64,7 @@ def test_types_of_pandas_come_back(tmp_path):
     data = frame().assign(count=count, dose=dose, k=pd.array(rng.integers(0, 9, 60), dtype="Int64"))
     data["whole"] = pd.array(rng.integers(0, 9, 60).tolist(), dtype=object)
     data["sure"] = pd.array(rng.uniform(size=60) < 0.5, dtype="boolean")
+    data["day"] = pd.to_datetime(["2020-01-01", None] * 30)
     formula = "y ~ C(dose, contr.poly) + k + whole + sure"
     prepared = prepare(read_table(data.assign(y=frame()["x 1"]), formula=formula), np.arange(60))
     save_recipe(tmp_path / "table.credo", prepared, formula=formula, exposure=None)

@@ -1,6 +1,7 @@
 """Columns of a table as numbers or as levels: what each is, and the same reading of new rows at prediction."""
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Real
@@ -31,9 +32,11 @@ def is_numeric(column) -> bool:
 
 
 def as_text(values) -> np.ndarray:
-    """Levels as text: 2 and 2.0 are the same level."""
+    """Levels as text: 2 and 2.0 are the same level, and so are a day and its midnight."""
 
-    def text(value) -> str:
+    def text(value: Any) -> str:
+        if isinstance(value, datetime):
+            return str(value).removesuffix(" 00:00:00")
         is_whole = isinstance(value, float | np.floating) and np.isfinite(value) and value == np.floor(value)
         return str(int(value)) if is_whole else str(value)
 

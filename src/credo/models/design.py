@@ -166,7 +166,8 @@ def evaluate(text: str, frame) -> np.ndarray:
 
 def as_expression(text: str) -> str:
     """The term that computes ``text``: in braces + and * are arithmetic, where a formula adds and crosses terms."""
-    return f"0 + {text}" if text.startswith("{") and text.endswith("}") else f"0 + {{{text}}}"
+    is_name = re.fullmatch(r"(`?)[^\W\d][\w.]*\1", text)  # which may be a word or dotted, as Python's are not
+    return f"0 + {text}" if is_name or (text.startswith("{") and text.endswith("}")) else f"0 + {{{text}}}"
 
 
 def _materialise(text: str, spec, frame) -> Any:
