@@ -507,3 +507,20 @@ def test_elements_that_meet_when_a_rare_switch_is_on_are_drawn_in_turn():
     start = np.zeros((4, target.dim))
     update, _ = enumerating(target, Block.of(target.structure, ("z",)), start)
     assert not update.is_apart
+
+
+def test_normal_elements_that_meet_when_a_rare_switch_is_on_are_drawn_together():
+    """Chains that start with the switch off see independent elements, and would fail at the first that turns it on."""
+    i = np.arange(8)
+    model = credo.Model(
+        {"on": dist.Bernoulli(0.3), "z": dist.Normal(0.0, 1.0).expand([8])},
+        lambda params, x: dist.Normal(params["z"][x["i"]] + params["on"] * params["z"][x["j"]], 1.0),
+    )
+    target = model.given({"i": i, "j": (i + 1) % 8}, np.ones(8))
+    method = credo.Gibbs({"on": credo.Enumerated(), "z": credo.Conjugate()}, num_draws=1_000)
+    posterior = credo.fit(target, method, key=0, start={"on": 0.0, "z": np.zeros(8)}, progress=False)
+    covariances = [np.eye(8) + d @ d.T for d in (np.eye(8), np.eye(8) + np.roll(np.eye(8), 1, axis=1))]
+    log_evidences = [stats.multivariate_normal(np.zeros(8), c).logpdf(np.ones(8)) for c in covariances]
+    share = 0.3 * np.exp(log_evidences[1]) / (0.7 * np.exp(log_evidences[0]) + 0.3 * np.exp(log_evidences[1]))
+    error = posterior.summary()["mcse_mean"]["on"]
+    assert abs(posterior.mean()["on"] - share) < 4.5 * error

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from credo.methods.mcmc.conditional import Block, Conditional
+from credo.methods.mcmc.elsewhere import elsewhere
 from credo.methods.mcmc.families import Family, LogGamma, LogisticBeta, Normal
 from credo.methods.mcmc.gibbs import Moved, Update
 from credo.model.structure import Leaf
@@ -81,6 +82,8 @@ def conjugating(target: Target, block: Block, positions) -> Conjugating:
     for family in _families(target, block):
         with double():
             if all(_fits(target, np.asarray(u, np.float64), block, family) for u in positions):
+                if family == Normal(True) and block.dim > 1 and not _is_apart(target, positions, block):
+                    family = Normal(False)
                 return Conjugating(block, family)
     raise CredoError(
         f"Given the other parameters, {block.label} is not normal, gamma, inverse gamma, beta or Dirichlet (or its "
@@ -133,6 +136,25 @@ def _fits(target: Target, position, block: Block, family: Family) -> bool:
     return bool(np.all(error <= TOLERANCE * (1 + np.maximum(np.abs(joint), np.abs(own)))))  # False for NaN
 
 
+def _is_apart(target: Target, positions, block: Block) -> bool:
+    """Whether the elements of a normal block are independent away from the chains' starts too.
+
+    Where P is diagonal s ⊙ P s is the same for all signs s.
+    """
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (NUM_PLACES, block.dim))
+    places = np.asarray([*positions, *elsewhere(target, np.asarray(positions))], np.float64)
+    products = to_numpy(_signed_products(target, places, signs, block=block))
+    return np.allclose(products, products[:, :1], rtol=1e-6, atol=1e-6 * np.abs(products).max(initial=0.0))
+
+
+def _products(target: Target, positions, signs, block: Block):
+    def of(position):
+        gradient_at = jax.grad(Conditional(target, position, block).log_density)
+        return lax.map(lambda s: s * jax.jvp(gradient_at, (block.take(position),), (s,))[1], signs)
+
+    return lax.map(of, positions)
+
+
 def _compare(target: Target, position, z, noise, block: Block, family: Family):
     """(log densities of the conditional and of the family at places near the mode and near ``position``, the mode)."""
     conditional, v = Conditional(target, position, block), block.take(position)
@@ -142,5 +164,6 @@ def _compare(target: Target, position, z, noise, block: Block, family: Family):
     return joint, jax.vmap(lambda v: family.log_prob(found, v))(places), family.spread(found, jnp.zeros_like(v))
 
 
+_signed_products = jax.jit(_products, static_argnames=("block",))
 _compared = jax.jit(_compare, static_argnames=("block", "family"))
 _constrained = jax.jit(lambda target, u: target.constrain(u))

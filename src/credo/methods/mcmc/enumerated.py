@@ -19,6 +19,7 @@ from jax.core import Tracer
 from numpyro.distributions import constraints
 
 from credo.methods.mcmc.conditional import Block, Conditional
+from credo.methods.mcmc.elsewhere import elsewhere
 from credo.methods.mcmc.gibbs import Moved, Update
 from credo.model.distributions import transform_to
 from credo.model.target import Target
@@ -29,7 +30,6 @@ from credo.status import CredoError
 MAX_VALUES = 10_000
 AT_ONCE = 16  # values whose densities are evaluated together
 NUM_TRIALS = 3  # pairs of configurations between which elements change
-NUM_ELSEWHERE, NUM_DRAWN = 8, 256  # positions beside the chains' starts, and draws that know their values
 TOLERANCE = 1e-12  # of terms that should not have changed: rounding alone
 
 
@@ -67,27 +67,9 @@ def enumerating(target: Target, block: Block, positions) -> tuple[Enumerating, n
     may meet through a parameter that is zero where chains start.
     """
     values = values_of(target, block)
-    places = [*positions, *_elsewhere(target, np.asarray(positions))] if block.dim > 1 else []
+    places = [*positions, *elsewhere(target, np.asarray(positions))] if block.dim > 1 else []
     is_apart = block.dim > 1 and all(_is_apart(target, u, block, values, seed) for seed, u in enumerate(places))
     return Enumerating(block, is_apart), values
-
-
-def _elsewhere(target: Target, positions: np.ndarray) -> np.ndarray:
-    """``NUM_ELSEWHERE`` positions (n, dim): draws of the prior, of discrete parameters any value among many of them
-    alike. Where the prior cannot be drawn from, what is not whole is moved from the first of ``positions``."""
-    random = np.random.default_rng(0)
-    try:
-        with double():
-            keys = jax.random.split(jax.random.key(0), NUM_DRAWN)
-            drawn = np.asarray(jax.vmap(target.sample_prior)(keys), np.float64)
-    except CredoError:
-        moved = positions[:1] + random.normal(size=(NUM_ELSEWHERE, positions.shape[1]))
-        return np.where(positions[:1] == np.round(positions[:1]), positions[:1], moved)
-    whole = np.flatnonzero(np.all(drawn == np.round(drawn), axis=0))
-    found = drawn[:NUM_ELSEWHERE].copy()
-    for i in whole:
-        found[:, i] = random.choice(np.unique(drawn[:, i]), NUM_ELSEWHERE)
-    return found
 
 
 def values_of(target: Target, block: Block) -> np.ndarray:

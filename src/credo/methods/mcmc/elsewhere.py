@@ -1,0 +1,28 @@
+"""Positions beside those where chains start, since elements of a block may meet through what is zero there."""
+
+import jax
+import numpy as np
+
+from credo.model.target import Target
+from credo.precision import double
+from credo.status import CredoError
+
+NUM_ELSEWHERE, NUM_DRAWN = 8, 256  # positions, and draws that know the values of discrete parameters
+
+
+def elsewhere(target: Target, positions: np.ndarray) -> np.ndarray:
+    """``NUM_ELSEWHERE`` positions (n, dim): draws of the prior, of discrete parameters any value among many of them
+    alike. Where the prior cannot be drawn from, what is not whole is moved from the first of ``positions``."""
+    random = np.random.default_rng(0)
+    try:
+        with double():
+            keys = jax.random.split(jax.random.key(0), NUM_DRAWN)
+            drawn = np.asarray(jax.vmap(target.sample_prior)(keys), np.float64)
+    except CredoError:
+        moved = positions[:1] + random.normal(size=(NUM_ELSEWHERE, positions.shape[1]))
+        return np.where(positions[:1] == np.round(positions[:1]), positions[:1], moved)
+    whole = np.flatnonzero(np.all(drawn == np.round(drawn), axis=0))
+    found = drawn[:NUM_ELSEWHERE].copy()
+    for i in whole:
+        found[:, i] = random.choice(np.unique(drawn[:, i]), NUM_ELSEWHERE)
+    return found
