@@ -238,6 +238,7 @@ def test_groups_named_like_something_else_keep_apart():
         ("e^2 ~ x1", r"'e \^ 2' has \^, which is no power"),
         ("y ~ I(x1^2)", r"'I\(x1 \^ 2\)' has \^, which is no power.*write \*\*"),
         ("y + z ~ x1", r"no column 'y \+ z'"),
+        ("y ~ np.nan_to_num(lag(x1))", "cannot be used, for 'lag'"),
         ("y ~ {x1 - x1[0]}", r"cannot be used, for 'x1\[0\]'"),
         ("x1 ~ k", "pass"),
     ],

@@ -200,6 +200,19 @@ def test_columns_that_are_no_numbers_and_no_levels(values, sentence):
         read_table(frame(a=values, y=[1.5, 2.0, 3.0]), "y")
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (pd.to_timedelta([1, 2, 2], unit="D"), "The outcome 'y' holds spans of time .the first is '1 days"),
+        (pd.to_datetime(["2020-01-01", "2021-01-01", "2021-01-01"]), "The outcome 'y' holds dates"),
+        (np.array([1j, 2.0, 2.0]), "The outcome 'y' holds complex numbers"),
+    ],
+)
+def test_outcomes_that_are_no_numbers_and_no_classes(values, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        read_table(frame(a=[1.0, 2.0, 4.0], y=values), "y")
+
+
 def test_one_number_or_word_stands_for_all_rows():
     table = read_table({"a": [1.0, 2.0, 3.0], "b": ["u", "v", "w"], "y": [1.5, 2.0, 3.0]}, "y")
     np.testing.assert_array_equal(table.inputs({"a": [5, 6], "b": "w"}).x, [[5, 0, 1], [6, 0, 1]])

@@ -176,6 +176,7 @@ def test_rules_that_cannot_draw_say_so(rule):
     [
         (rows(["anoka", None]), "1 missing values"),
         (rows([1.0, 2.0]), "held text in the fit and holds numbers"),
+        (rows(pd.to_datetime(["2020-01-01", "2020-01-02"])), "held text in the fit and holds dates"),
         (np.zeros((2, 2)), "groups by column 'county'"),
         (pd.DataFrame({"floor": [0.0]}), "lacks column 'county'"),
     ],

@@ -20,6 +20,7 @@ DATE = (
 )
 TIME = r"\s*\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*([AaPp][Mm])?\s*"
 AMOUNT = r"\s*-?[$€£¥]?\s?-?\d[\d,.' ]*\s?[%€$£¥]?\s*"  # with a currency, thousands apart, a decimal comma
+OTHER_KINDS = {"M": "dates", "m": "spans of time", "c": "complex numbers"}  # by NumPy's letter
 FEW_AMOUNTS = 10  # written so may be levels, such as doses
 
 
@@ -70,10 +71,10 @@ def _kind(name: str, column) -> Levels | None:
     present = column.dropna()
     texts = pd.Series(as_text(present))
     if column.dtype.kind in "mc":
-        what, remedy = ("spans of time", "total seconds") if column.dtype.kind == "m" else ("complex numbers", "sizes")
+        remedy = "total seconds" if column.dtype.kind == "m" else "sizes"
         raise CredoError(
-            f"Column {name!r} holds {what} (the first is {texts[0]!r}): give their {remedy} in its place, or leave it "
-            "out by a formula."
+            f"Column {name!r} holds {OTHER_KINDS[column.dtype.kind]} (the first is {texts[0]!r}): give their {remedy} "
+            "in its place, or leave it out by a formula."
         )
     if (
         column.dtype.kind == "M"
@@ -125,12 +126,12 @@ def read_columns(frame, kinds: Kinds):
 
 def _numbers(name: str, column) -> np.ndarray:
     try:
-        values = None if column.dtype.kind in "mMc" else np.asarray(column, np.float64)
+        values = None if column.dtype.kind in OTHER_KINDS else np.asarray(column, np.float64)
     except (TypeError, ValueError):
         values = None
     if values is None:
         first = next((value for value in column if not _is_number(value)), column.iloc[0])
-        what = {"M": "dates", "m": "spans of time", "c": "complex numbers"}.get(column.dtype.kind, "text")
+        what = OTHER_KINDS.get(column.dtype.kind, "text")
         raise CredoError(
             f"Column {name!r} held numbers in the fit and holds {what} now (first value {str(first)!r}): give numbers."
         )

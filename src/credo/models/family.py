@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from credo.models.columns import as_text, declared_levels, is_numeric
+from credo.models.columns import OTHER_KINDS, as_text, declared_levels, is_numeric
 from credo.status import CredoError
 
 Family = Literal["gaussian", "bernoulli", "categorical", "poisson"]
@@ -73,6 +73,11 @@ def _has_tail(y: np.ndarray) -> bool:
 
 def encode(outcome, family: Family, target: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """(y, the labels behind class codes): codes from 0 for classes, counts as int64, amounts as float64."""
+    if outcome.dtype.kind in OTHER_KINDS:
+        raise CredoError(
+            f"The outcome {target!r} holds {OTHER_KINDS[outcome.dtype.kind]} (the first is {str(outcome.iloc[0])!r}): "
+            "give numbers, such as days since a start, total seconds or sizes, or text where these are classes."
+        )
     if family in ("bernoulli", "categorical"):
         return _encode_classes(outcome, family, target)
     if not is_numeric(outcome):

@@ -69,7 +69,7 @@ def _values(column: str, values, known: np.ndarray) -> np.ndarray:
 
 def _kind(values: np.ndarray) -> str:
     if values.dtype.kind != "O":
-        return "numbers" if values.dtype.kind in "iufb" else "text"
+        return "dates" if values.dtype.kind in "mM" else "numbers" if values.dtype.kind in "iufb" else "text"
     kinds = {"text" if isinstance(v, str | bytes) else "numbers" for v in values.ravel().tolist()}
     return kinds.pop() if len(kinds) == 1 else "both text and numbers"
 
