@@ -330,3 +330,27 @@ def test_an_improper_posterior_is_said_by_name():
     model = Model({"s": dist.HalfNormal(1.0)}, lambda params, x: dist.Normal(0.0, params["s"]))
     with pytest.raises(CredoError, match=r"along 's' it may not fall \(an improper posterior\)"):
         credo.fit(model.given(y=np.array([0.0])), credo.DADVI())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_draws": "100"}, r"NUTS\(num_draws='100'\): num_draws is a whole number"),
+        ({"chains": None}, "chains is a whole number"),
+        ({"num_warmup": "long"}, "num_warmup is a whole number"),
+    ],
+)
+def test_settings_that_are_compared_are_numbers(settings, sentence):
+    with pytest.raises(CredoError, match=sentence):
+        credo.fit(MODEL.given(X, Y), credo.NUTS(**settings))
+
+
+def test_a_checkpoint_is_a_path():
+    with pytest.raises(CredoError, match="the path of a folder; got 3"):
+        credo.fit(MODEL.given(X, Y), credo.NUTS(), checkpoint=3)
+
+
+def test_particles_do_not_stay_where_the_density_is_zero():
+    model = Model({"end": dist.HalfNormal(5.0)}, lambda p, x: dist.Uniform(-p["end"] * jnp.ones(3), p["end"]))
+    with pytest.raises(CredoError, match="stand where the density is zero.*move the support"):
+        credo.fit(model.given(y=np.array([-0.5, 1.0, 2.0])), credo.SVGD(num_steps=50), progress=False)

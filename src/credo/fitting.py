@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -78,7 +79,7 @@ def fit(
     _check_source(target, method)
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
-    options = _options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
+    options = _options(checkpoint, layout, time_limit, max_memory, progress)
     return _fit(target, method, as_key(key), start, precision, options)
 
 
@@ -99,7 +100,7 @@ def resume(
     identity = read_identity(path)
     with double():
         check(identity["target"], target)
-    options = _options(Path(path), layout, time_limit, max_memory, progress)._replace(identity=identity, resume=True)
+    options = _options(path, layout, time_limit, max_memory, progress)._replace(identity=identity, resume=True)
     key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32))
     start = identity.get("start")
     return _fit(target, from_json(identity["settings"]), key, start, identity["precision"], options)
@@ -127,8 +128,10 @@ def _check_source(target: Target, method: Method) -> None:
         )
 
 
-def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
+def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
     """What is passed on to every method, checked."""
+    if not isinstance(checkpoint, str | PathLike | None):
+        raise CredoError(f"A checkpoint is the path of a folder; got {checkpoint!r}.")
     if layout not in (None, *LAYOUTS):
         raise CredoError(f"layout={layout!r} does not exist: leave it out, or say {' or '.join(map(repr, LAYOUTS))}.")
     for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):
@@ -141,7 +144,7 @@ def _options(checkpoint: Path | None, layout, time_limit, max_memory, progress: 
             "so that 2 GB are 2e9. Leave it out for no limit."
         )
     max_memory = None if max_memory is None or max_memory == np.inf else int(max_memory)
-    return Options(checkpoint, layout, time_limit, max_memory, progress)
+    return Options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:

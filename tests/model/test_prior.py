@@ -150,6 +150,26 @@ def test_an_argument_with_a_default_is_no_parameter():
         assert model.report({"a": 3.0, "b0": 0.0, "b1": 0.0})["c"] == 6.0
 
 
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda a: 1 / 0, "cannot be had: ZeroDivisionError, division by zero"),
+        (lambda a: float(a), "ConcretizationTypeError.*neither float"),
+        (lambda a: {"twice": 2 * a}, "returns one array of numbers"),
+        (lambda a: "text", "returns one array of numbers"),
+        (3.0, "is a function of named parameters; got 3.0"),
+    ],
+)
+def test_derived_quantities_are_arrays(function, sentence):
+    with pytest.raises(CredoError, match=f"'b'.*{sentence}"):
+        Model({"a": dist.Normal(0.0, 1.0)}, None, derived={"b": function})
+
+
+def test_names_are_not_given_twice():
+    with pytest.raises(CredoError, match=r"Two parameters are called 'a\.w'"):
+        Model({"a": {"w": dist.Normal(0.0, 1.0)}, "a.w": dist.Normal(0.0, 1.0)}, None)
+
+
 def test_derived_quantities_name_parameters():
     with pytest.raises(CredoError, match="names 'c', which is no parameter"):
         Model({"a": dist.Normal(0.0, 1.0)}, None, derived={"b": lambda c: c})

@@ -86,6 +86,20 @@ def check_log_density(model: "Model", data) -> None:
         check_indices(program, model.structure, u)
 
 
+def check_derived(model: "Model", name: str, function: Callable) -> None:
+    """CredoError unless a derived quantity is an array of numbers, whatever the parameters."""
+    with double():
+        u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
+        try:
+            jax.eval_shape(lambda u: model.derive(function, model.prior.constrain(u)[0]), u)
+        except Exception as error:  # the user's own code
+            reason = str(error).strip().split("\n")[0].rstrip(".")
+            raise CredoError(
+                f"Derived quantity {name!r} cannot be had: {type(error).__name__}, {reason}. It is a function of named "
+                "parameters that returns one array of numbers, in jax.numpy (neither float() nor `if` of a parameter)."
+            ) from error
+
+
 @contextmanager
 def explained(what: str, structure: Structure, data):
     """An error of the user's own code is kept, traceback and all, as the cause of a sentence."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
 from credo.model.captured import captured
-from credo.model.check import check_likelihood, check_log_density, explained
+from credo.model.check import check_derived, check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
 from credo.model.draws import draw
@@ -308,19 +308,26 @@ class Model(eqx.Module):
     def report(self, params) -> dict[str, Any]:
         """The parameters by leaf name, then the derived quantities."""
         named = self.prior.leaves(params)
-        source = params if self.prior.names is not None else named
-        derived = {name: _by_name(function, source) for name, function in self.derived.items()}
+        derived = {name: self.derive(function, params) for name, function in self.derived.items()}
         return {**named, **self.prior.recorded(params), **derived}
+
+    def derive(self, function: Callable, params):
+        """``function`` of the parameters that its arguments name."""
+        source = params if self.prior.names is not None else self.prior.leaves(params)
+        return jnp.asarray(function(**{name: source[name] for name in argument_names(function)}))
 
     def _check_names(self) -> None:
         names = [leaf.name for leaf in self.structure.leaves]
         known = self.prior.names or tuple(names)
         for name, function in self.derived.items():
+            if not callable(function):
+                raise CredoError(f"Derived quantity {name!r} is a function of named parameters; got {function!r}.")
             if name in names:
                 raise CredoError(f"Derived quantity {name!r} has the name of a parameter: rename it.")
             unknown = [a for a in argument_names(function) if a not in known]
             if unknown:
                 raise CredoError(f"Derived quantity {name!r} names {unknown[0]!r}, which is no parameter of the prior.")
+            check_derived(self, name, function)
         for column, parameter in self.group_items:
             shapes = {leaf.name: leaf.shape for leaf in self.structure.leaves}
             if not shapes.get(parameter):
@@ -347,7 +354,3 @@ def _draw_data(model: Model, x, keys, size: int | None):
 def _split(key, n: int):
     check_count(n)
     return jax.random.split(as_key(key), n)
-
-
-def _by_name(function: Callable, source: Mapping[str, Any]):
-    return jnp.asarray(function(**{name: source[name] for name in argument_names(function)}))

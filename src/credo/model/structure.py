@@ -60,6 +60,12 @@ class Structure(NamedTuple):
             leaves.append(Leaf(name, tuple(value.shape), tuple(free_shape), is_elementwise, is_discrete, support))
 
         params = prior.survey(see)
+        twice = [leaf.name for i, leaf in enumerate(leaves) if leaf.name in {each.name for each in leaves[:i]}]
+        if twice:
+            raise CredoError(
+                f"Two parameters are called {twice[0]!r}: a dot joins the name of a dict to those within it. Rename "
+                "one of them."
+            )
         names = {id(leaf): name for name, leaf in prior.leaves(params).items()}
         tree_leaves, treedef = jax.tree.flatten(params)
         return cls(tuple(leaves), treedef, tuple(names[id(leaf)] for leaf in tree_leaves))

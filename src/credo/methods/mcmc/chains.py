@@ -66,11 +66,10 @@ class Recipe:
 
 def check(method) -> None:
     """CredoError where the settings that all these methods share are out of range."""
-    for name in ("chains", "num_draws"):
-        if getattr(method, name) < 1:
-            raise CredoError(f"{name} is at least 1; got {getattr(method, name)}.")
-    if method.num_warmup < 0:
-        raise CredoError(f"num_warmup is at least 0; got {method.num_warmup}.")
+    for name, least in (("chains", 1), ("num_draws", 1), ("num_warmup", 0)):
+        value = getattr(method, name)
+        if isinstance(value, int | float) and value < least:  # ``fit`` says it of what is no number
+            raise CredoError(f"{name} is at least {least}; got {value}.")
     if getattr(method, "target_acceptance", None) is not None and not 0 < method.target_acceptance < 1:
         raise CredoError(f"target_acceptance lies between 0 and 1; got {method.target_acceptance}.")
 

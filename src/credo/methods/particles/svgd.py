@@ -81,9 +81,9 @@ class SVGD:
         u = first_particles(target, self.num_particles, key, start)
         data = jax.device_put(shuffled(target, batch_size, np.random.default_rng(stream(key, STREAM))))
         optimiser = adam(self.step_size, self.num_steps)
-        needed = 3 * footprint(lambda u: target.log_density(u), jax.ShapeDtypeStruct((target.dim,), u.dtype))
+        needed = 3 * footprint(lambda target, u: target.log_density(u), target, u[0])
         together = at_once(needed, self.num_particles, options.max_memory)
-        if not np.all(np.isfinite(_scores(target, u, together))):
+        if not np.all(np.isfinite(_scores(target, u, together)[1])):
             raise CredoError(explain(target, u[0].astype(float)))
 
         def advance(state, first: int, last: int):
@@ -92,11 +92,17 @@ class SVGD:
         course = Course("particles", _begin(optimiser, u), options)
         course.run(advance, [self.num_steps], deadline)
         u, done = np.asarray(course.state[0]), course.done
-        scores = np.asarray(_scores(target, u, together))
+        densities, scores = map(np.asarray, _scores(target, u, together))
         if not (np.all(np.isfinite(u)) and np.all(np.isfinite(scores))):
             raise CredoError(
                 f"The particles are no longer where the density is finite after {done:,} steps: lower step_size from "
                 f"{self.step_size:g}, or start near a mode (start=)."
+            )
+        if np.any(densities == -np.inf):
+            raise CredoError(
+                f"{np.sum(densities == -np.inf)} of {len(u)} particles stand where the density is zero, at whose border "
+                "gradients tell nothing of it: does a parameter move the support of the data or of another one? Use "
+                "NUTS(), or Slice()."
             )
         figures = {"num_members": float(len(u))}
         if len(u) > 1:
@@ -183,7 +189,8 @@ def adam(step_size: float, num_steps: int) -> optax.GradientTransformation:
 
 @functools.partial(jax.jit, static_argnames="together")
 def _scores(target: Target, u, together: int):
-    return jax.lax.map(jax.grad(target.log_density), u, batch_size=together)
+    """Log densities and their gradients."""
+    return jax.lax.map(jax.value_and_grad(target.log_density), u, batch_size=together)
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")
