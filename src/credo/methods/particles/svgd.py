@@ -100,8 +100,8 @@ class SVGD:
             )
         if np.any(densities == -np.inf):
             raise CredoError(
-                f"{np.sum(densities == -np.inf)} of {len(u)} particles stand where the density is zero, at whose border "
-                "gradients tell nothing of it: does a parameter move the support of the data or of another one? Use "
+                f"{np.sum(densities == -np.inf)} of {len(u)} particles stand where the density is zero, whose border "
+                "gradients do not tell: does a parameter move the support of the data or of another one? Use "
                 "NUTS(), or Slice()."
             )
         figures = {"num_members": float(len(u))}
