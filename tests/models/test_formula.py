@@ -270,6 +270,8 @@ def test_a_formula_reaches_nothing_but_columns(term, tmp_path, monkeypatch):
 
 
 def test_target_and_formula_must_agree():
+    with pytest.raises(CredoError, match=r"A formula is a text such as .*; got \['x1', 'k'\]"):
+        read_table(DATA, "y", formula=["x1", "k"])  # type: ignore[arg-type]
     assert read_table(DATA, "y", formula="x1 + k").target == "y"
     with pytest.raises(CredoError, match="'n' by target and 'y' by the formula"):
         read_table(DATA, "n", formula="y ~ x1")

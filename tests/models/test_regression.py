@@ -222,6 +222,10 @@ def test_what_is_not_built_is_said():
     data = grouped().assign(kind=np.tile(["u", "v", "w"], 100))
     with pytest.raises(CredoError, match="Group effects of a categorical outcome are not built"):
         prepare(read_table(data, formula="kind ~ x + (1 | county)"), np.arange(300))
+    with pytest.raises(CredoError, match="An offset of a categorical outcome adds the same to every class"):
+        prepare(read_table(data, formula="kind ~ x + offset(y)"), np.arange(300))
+    with pytest.raises(CredoError, match=r"prepare\(\) takes what read_table\(\) returns; got 'iris'"):
+        prepare("iris", np.arange(150))  # type: ignore[arg-type]
     with pytest.raises(CredoError, match="no rows to fit"):
         prepare(read_table(data, formula="y ~ x"), [])
     with pytest.raises(CredoError, match="no row 300 in table, which has rows 0 to 299"):

@@ -50,6 +50,8 @@ class Formula:
 
 def parse(text: str) -> Formula:
     """The parts of ``text``; CredoError where it is no formula."""
+    if not isinstance(text, str):
+        raise CredoError(f"A formula is a text such as 'y ~ x1 + (1 | county)'; got {text!r:.60}.")
     sides = [part.strip() for _, part in split(text, "~")]
     if len(sides) > 2:
         raise CredoError(f"The formula {text!r} has {len(sides) - 1} tildes: write outcome ~ terms, with one.")

@@ -90,9 +90,16 @@ def prepare(table: Table, rows) -> Prepared:
     unit is 1 for logits and log rates, sd(y) for gaussian. Group effects: see ``credo.models.groups``.
     Raises CredoError where there are no rows.
     """
+    if not isinstance(table, Table):
+        raise CredoError(f"prepare() takes what read_table() returns; got {table!r:.60}: give credo.read_table(…).")
     rows = table.row_numbers(rows)
     if rows.size == 0:
         raise CredoError("There are no rows to fit: hold out fewer.")
+    if table.offset and table.family == "categorical":
+        raise CredoError(
+            "An offset of a categorical outcome adds the same to every class, which changes nothing: leave it out, or "
+            "model one class against the rest as bernoulli."
+        )
     if table.groups and table.family == "categorical":
         raise CredoError(
             "Group effects of a categorical outcome are not built: model one class against the rest as bernoulli, or "

@@ -108,10 +108,11 @@ def _columns(fitted, x):
 
 def _match(fitted, x):
     if jax.tree.structure(x) != jax.tree.structure(fitted):
-        hint = " (of a DataFrame x.to_numpy())" if isinstance(x, Mapping) and isinstance(fitted, np.ndarray) else ""
+        is_table = isinstance(x, Mapping) and isinstance(fitted, np.ndarray)
+        hint = " (of a DataFrame x.to_numpy(), or prepared.inputs(x) where credo.prepare made the model)"
         raise CredoError(
             f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of "
-            f"inputs{hint}."
+            f"inputs{hint if is_table else ''}."
         )
     return jax.tree_util.tree_map_with_path(lambda path, old, new: _match_leaf(column_name(path), old, new), fitted, x)
 
