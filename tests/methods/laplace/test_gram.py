@@ -171,3 +171,11 @@ def test_data_that_say_nothing():
         scale = Gram().shape(GaussNewton(), None, blank, at_rest(np.zeros(target.dim)), 32).scale
         pieces = pieces_of(scale, target.dim - 161, np.ones((1, 161)))
         assert np.isfinite(float(pieces.log_det(1.0, jnp.ones(161))))
+
+
+@pytest.mark.parametrize("most_rows", [10, 2_000])
+def test_an_evidence_of_factors_that_count_too_much_is_said(most_rows, large, monkeypatch):
+    monkeypatch.setattr(gram, "MOST_ROWS", most_rows)
+    posterior = credo.fit(regression(), credo.Laplace(credo.laplace.Kronecker(), num_steps=0), key=0, progress=False)
+    said = [s for s in posterior.verdict.sentences if "of 161 weights they count more directions than the 30" in s]
+    assert bool(said) == (most_rows == 10)

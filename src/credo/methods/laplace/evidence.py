@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from credo.compiling import brief
+from credo.compiling import TINY, brief
 from credo.linalg.operator import ScaleOperator
 from credo.methods.laplace.pieces import pieces_of
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
@@ -109,6 +109,13 @@ def num_outputs(target: Target, u: np.ndarray) -> int:
     """Of a row."""
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
     return jax.eval_shape(lambda u: _outputs(target, u, row)[0], jax.ShapeDtypeStruct(u.shape, u.dtype)).shape[1]
+
+
+def num_moved(target: Target, u: np.ndarray, num_fixed: int) -> int:
+    """The outputs of a row that change with the weights: a noise is one for all rows, and does not."""
+    row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
+    direction = np.where(np.arange(u.size) < num_fixed, 0.0, np.random.default_rng(0).normal(size=u.size))
+    return int(np.count_nonzero(_moved(target, u, direction.astype(u.dtype), row)))
 
 
 def maximum(args: Linearised, theta: np.ndarray) -> Found:
@@ -210,6 +217,11 @@ def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array
 
 
 _read = brief(_curvatures, is_small=lambda args, _: _is_small(args))
+
+
+@functools.partial(brief, options=TINY)
+def _moved(target: Target, u, direction, rows):
+    return jax.jvp(lambda u: _outputs(target, u, rows)[0], (u,), (direction,))[1]
 
 
 def _outputs(target: Target, u, rows):

@@ -18,7 +18,7 @@ from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.memory import budget, in_words
 from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
-from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_outputs
+from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_moved, num_outputs
 from credo.methods.laplace.gram import Gram, serves
 from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
@@ -136,6 +136,7 @@ def fit_network(
         if not look.is_tunable:
             name = Dense.__name__ if isinstance(tuned_by, Gram) else type(tuned_by).__name__
             sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {name}().")
+        sentences = (*sentences, *_said_of_factors(tuned_by, target, u, num_fixed))
         if not look.is_tunable and isinstance(look.subset, All):
             shape = _beside(found.covariance, look, objective, u)
             evidence = evidence if isinstance(tuned_by, Gram) and isinstance(look.structure, Kronecker) else None
@@ -283,6 +284,20 @@ def _said_of(curvature: Curvature) -> tuple[str, ...]:
     return (
         f"The curvature of the many outputs of a row is that of {curvature.num_columns} random columns: unbiased, and "
         "curvature=GaussNewton() takes them all.",
+    )
+
+
+def _said_of_factors(tuned_by: Structure, target: Target, u: np.ndarray, num_fixed: int) -> tuple[str, ...]:
+    """Where hyperparameters are tuned by factors that count more directions than the data have outputs."""
+    if not isinstance(tuned_by, Kronecker):
+        return ()
+    num_weights, outputs = target.dim - num_fixed, target.size * num_moved(target, u, num_fixed)
+    if num_weights <= outputs:
+        return ()
+    return (
+        f"The evidence by which noise and prior precisions are tuned is that of Kronecker factors: of {num_weights:,} "
+        f"weights they count more directions than the {outputs:,} outputs of the data can tell, and may take for noise "
+        "what the weights explain. Hold predictions against data left out, or those of a noise that is a number.",
     )
 
 
