@@ -330,6 +330,32 @@ def test_numbers_and_times_as_text(texts, sentence):
         read_table(frame(a=texts, y=np.arange(12.0)), "y")
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ((np.arange(12) / 4).astype(str), r"'a' holds numbers as text \(the first value is '0.0'\)"),
+        ([*range(11), "11"], r"'a' holds numbers of which some are text.*pandas.to_numeric"),
+        ([0.5, "1.5"] * 6, "'a' holds numbers of which some are text"),
+    ],
+)
+def test_numerals_of_measurements_are_no_levels(values, sentence):
+    data = frame(a=pd.Series(values, dtype=object), y=np.arange(12.0))
+    with pytest.raises(CredoError, match=sentence):
+        read_table(data, formula="y ~ a")
+
+
+def test_whole_numerals_may_be_levels():
+    codes = [f"{i:03d}" for i in range(12)]
+    assert read_table(frame(a=codes, y=np.arange(12.0)), formula="y ~ a").columns[0] == "a=001"
+    assert read_table(frame(a=["1.5", "2.5"] * 6, y=np.arange(12.0)), "y").columns == ("a=2.5",)
+
+
+def test_a_column_of_one_level_is_named():
+    table = read_table(frame(a=np.arange(3.0), site=["north"] * 3, y=[1.5, 2.0, 4.0]), "y")
+    assert table.columns == ("a",)
+    assert "Column 'site' holds 'north' in every row, which tells none apart." in table.notes
+
+
 def test_a_few_amounts_are_levels():
     assert read_table(frame(a=["10 %", "20 %"] * 6, y=np.arange(12.0)), "y").columns == ("a=20 %",)
 

@@ -70,41 +70,56 @@ def _kind(name: str, column) -> Levels | None:
         return declared
     present = column.dropna()
     texts = pd.Series(as_text(present))
-    if column.dtype.kind in "mc":
-        remedy = "total seconds" if column.dtype.kind == "m" else "sizes"
+    if len(texts):
+        _check_no_time(name, column.dtype, texts)
+        _check_no_numbers(name, {type(value) for value in present}, texts)
+    return tuple(np.unique(texts).tolist())
+
+
+def _check_no_time(name: str, dtype, texts) -> None:
+    import pandas as pd
+
+    if dtype.kind in "mc":
+        remedy = "total seconds" if dtype.kind == "m" else "sizes"
         raise CredoError(
-            f"Column {name!r} holds {OTHER_KINDS[column.dtype.kind]} (the first is {texts[0]!r}): give their {remedy} "
-            "in its place, or leave it out by a formula."
+            f"Column {name!r} holds {OTHER_KINDS[dtype.kind]} (the first is {texts[0]!r}): give their {remedy} in its "
+            "place, or leave it out by a formula."
         )
-    if (
-        column.dtype.kind == "M"
-        or isinstance(column.dtype, pd.PeriodDtype)
-        or (len(texts) and texts.str.fullmatch(DATE).mean() > 0.9)
-    ):
+    is_date = dtype.kind == "M" or isinstance(dtype, pd.PeriodDtype)
+    if is_date or texts.str.fullmatch(DATE).mean() > 0.9:
         raise CredoError(
             f"Column {name!r} holds dates (the first is {texts[0]!r}), which are no numbers and no levels: turn it "
             "into numbers (days since a start, the month), drop it, or leave it out by a formula."
         )
-    if len(texts) and texts.str.fullmatch(TIME).mean() > 0.9:
+    if texts.str.fullmatch(TIME).mean() > 0.9:
         raise CredoError(
             f"Column {name!r} holds times of day (the first is {texts[0]!r}), which are no numbers and no levels: turn "
             "it into hours, or into the sine and cosine of its angle on the clock, or drop it."
         )
+
+
+def _check_no_numbers(name: str, types: Collection[type], texts) -> None:
+    """CredoError for numbers that are text, all or most of them. Few of them, and whole ones alone, may be levels."""
+    import pandas as pd
+
     numbers: Any = pd.to_numeric(texts, errors="coerce")
-    share = float(numbers.notna().mean()) if len(texts) else 0.0
+    share, are_many = float(numbers.notna().mean()), texts.nunique() > FEW_AMOUNTS
     if 0.5 < share < 1:
         words = np.flatnonzero(numbers.isna())
         raise CredoError(
             f"Column {name!r} holds text where numbers belong: {len(words)} of {len(texts)} values are no numbers "
             f"(the first is {texts[words[0]]!r}). Correct them, or leave them empty and drop those rows."
         )
-    levels = np.unique(texts)
-    if len(levels) > FEW_AMOUNTS and share <= 0.5 and texts.str.fullmatch(AMOUNT).mean() > 0.9:
+    if share == 1 and ((are_many and np.any(numbers % 1 != 0)) or (len(types) > 1 and str in types)):
+        raise CredoError(
+            f"Column {name!r} holds numbers {'of which some are' if len(types) > 1 else 'as'} text (the first value is "
+            f"{texts[0]!r}): turn it into numbers, as by pandas.to_numeric, or into levels, by astype('category')."
+        )
+    if are_many and share <= 0.5 and texts.str.fullmatch(AMOUNT).mean() > 0.9:
         raise CredoError(
             f"Column {name!r} holds numbers written as text (the first is {texts[0]!r}): write them bare, with a "
             "decimal point and no mark between thousands, or drop the column."
         )
-    return tuple(levels.tolist())
 
 
 def read_columns(frame, kinds: Kinds):

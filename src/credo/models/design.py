@@ -272,6 +272,15 @@ def superfluous(x: np.ndarray, names: Sequence[str], has_intercept: bool) -> tup
     return keep, tuple(notes)
 
 
+def single_levels(kinds: Kinds) -> tuple[str, ...]:
+    """A note on each text column that holds one level alone, which has no indicator."""
+    return tuple(
+        f"Column {name!r} holds {levels[0]!r} in every row, which tells none apart."
+        for name, levels in kinds.items()
+        if levels is not None and len(levels) == 1
+    )
+
+
 @dataclass(frozen=True)
 class Kept:
     """A design without its superfluous columns."""

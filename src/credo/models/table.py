@@ -16,6 +16,7 @@ from credo.models.design import (
     evaluate,
     required_columns,
     row_names,
+    single_levels,
     superfluous,
 )
 from credo.models.expressions import names_in
@@ -219,6 +220,7 @@ def read_table(
         offset = Offset(offsets, exposure) if offsets or exposure else None
     x = design(frame)
     keep, repeated = superfluous(x, design.names, design.has_intercept)
+    repeated = (*single_levels(design.kinds), *repeated)
     kept = Kept(design, tuple(keep))
     if parts is None and not keep:
         raise CredoError(f"No column of {name} is of use: {' '.join((*left_out.values(), *repeated))}")
