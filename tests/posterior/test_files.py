@@ -358,3 +358,13 @@ def test_the_fitted_model_is_taken_without_its_data(tmp_path, x, of):
     )
     save(posterior, tmp_path / "p.credo")
     load(tmp_path / "p.credo", of)
+
+
+def test_the_order_of_numpyros_fields_does_not_matter(monkeypatch, tmp_path):
+    """It is that of a set of texts, another one in every process."""
+    save(Posterior(kinds()["dense"], target(), verdict=Verdict("pass")), tmp_path / "p.credo")
+    fields = type(dist.Normal()).gather_pytree_data_fields()
+    monkeypatch.setattr(dist.Normal, "gather_pytree_data_fields", classmethod(lambda cls: fields[::-1]))
+    jax.clear_caches()
+    load(tmp_path / "p.credo", target().model)
+    jax.clear_caches()
