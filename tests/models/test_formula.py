@@ -236,10 +236,13 @@ def test_groups_named_like_something_else_keep_apart():
         ("y|trunc(0) ~ x1", r"outcome 'y\|trunc\(0\)' has a bar"),
         ("y|trunk(0) ~ x1", "has a bar"),
         ("e^2 ~ x1", r"'e \^ 2' has \^, which is no power"),
+        ("y ~ x1 + x1^2", r"has a power of 'x1', by which a formula crosses terms.*write \{x1\*\*2\}"),
+        ("y ~ k*log(e)**2", r"has a power of 'log\(e\)'"),
         ("y ~ I(x1^2)", r"'I\(x1 \^ 2\)' has \^, which is no power.*write \*\*"),
         ("y + z ~ x1", r"no column 'y \+ z'"),
         ("y ~ np.nan_to_num(lag(x1))", "cannot be used, for 'lag'"),
         ("y ~ {x1 - x1[0]}", r"cannot be used, for 'x1\[0\]'"),
+        ("y ~ (x1 + k + e)**2 + {x1**2}", "pass"),
         ("x1 ~ k", "pass"),
     ],
 )

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -154,6 +155,13 @@ def _check_written(text: str, tokens: Sequence[tuple[str, str]]) -> None:
             "The formula names a column '1', which would be taken for the intercept: rename it, as in "
             "table.rename(columns={'1': 'x1'})."
         )
+    for (base, kind), (mark, _) in pairwise(tokens):
+        if mark in ("**", "^") and kind in ("name", "python"):
+            quoted = f"`{base}`" if kind == "name" and not base.isidentifier() else base
+            raise CredoError(
+                f"The formula's part {_shown(text)!r} has a power of {base!r}, by which a formula crosses terms: it is "
+                f"{base!r} again. For its square write {{{quoted}**2}}."
+            )
 
 
 def evaluate(text: str, frame) -> np.ndarray:
