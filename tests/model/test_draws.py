@@ -90,3 +90,20 @@ def test_conjugate_predictions_have_totals_of_their_own():
     predictive = credo.exact.DirichletCategorical(ALPHA).predictive(trials=TOTALS)
     drawn = predictive.sample(0, 50)
     np.testing.assert_array_equal(drawn.sum(axis=-1), np.broadcast_to(TOTALS, (50, 3)))
+
+
+@pytest.mark.parametrize("censored", [dist.RightCensoredDistribution, dist.LeftCensoredDistribution])
+def test_censored_outcomes_are_not_replicated_without_their_censoring(censored):
+    def likelihood(p, x):
+        return censored(dist.Normal(p["mean"] * jnp.ones(len(x)), 1.0), x)
+
+    x, y = np.array([0, 1, 0, 1, 1]), np.array([0.1, 1.0, -0.3, 1.0, 1.0])
+    model = credo.Model({"mean": dist.Normal(0.0, 1.0)}, likelihood)
+    posterior = credo.fit(model.given(x, y), credo.Laplace())
+    for ask in (
+        lambda: posterior.check(np.mean),
+        lambda: credo.diagnose.check_prior(posterior.target, np.mean),
+        lambda: credo.diagnose.sbc(model, credo.Laplace(), 20, x=x, key=0),
+    ):
+        with pytest.raises(credo.CredoError, match="are censored .*, and data drawn from it are not"):
+            ask()

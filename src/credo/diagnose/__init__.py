@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from credo.diagnose.calibration import negative_log_likelihood
+    from credo.diagnose.checks import Check, check_prior
     from credo.diagnose.convergence import nested_r_hat
     from credo.diagnose.intervals import interval_coverage, pit
     from credo.diagnose.novelty import novelty_scores
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration",
+    "Check",
+    "check_prior",
     "nested_r_hat",
     "posterior_sbc",
     "sbc",
@@ -38,11 +41,13 @@ _PLACES = {
     "BrierDecomposition": "reliability",
     "Calibration": "simulation.result",
     "CalibrationError": "reliability",
+    "Check": "checks",
     "Measured": "ranking",
     "RiskCoverage": "selective",
     "auroc": "ranking",
     "brier_decomposition": "reliability",
     "calibration_error": "reliability",
+    "check_prior": "checks",
     "interval_coverage": "intervals",
     "negative_log_likelihood": "calibration",
     "nested_r_hat": "convergence",

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from credo.arguments import as_key
+from credo.model.draws import check_replicable
 from credo.model.target import Target
 from credo.precision import double, to_numpy
 from credo.status import CredoError
@@ -137,6 +138,7 @@ def require_checkable(target: Target, statistic) -> None:
         raise CredoError(f"statistic is a function of y that returns a number, such as numpy.max; got {statistic!r}.")
     if target.y is None or target.model.likelihood is None:
         raise CredoError("A predictive check needs a likelihood and observed y: this has none.")
+    check_replicable(target.model, target.x)
 
 
 def _with_inputs(statistic: Callable, x) -> Callable:

@@ -10,13 +10,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro.distributions import (
     Dirichlet,
     DirichletMultinomial,
     Distribution,
+    IntervalCensoredDistribution,
+    LeftCensoredDistribution,
     MultinomialLogits,
     MultinomialProbs,
+    RightCensoredDistribution,
 )
+
+from credo.model.distributions import is_distribution, unwrapped
+from credo.precision import double
+from credo.status import CredoError
 
 
 class Counts(Distribution):
@@ -50,6 +58,7 @@ class Counts(Distribution):
         return jnp.moveaxis(counts, 0, -1)
 
 
+CENSORED = LeftCensoredDistribution, RightCensoredDistribution, IntervalCensoredDistribution
 MULTINOMIAL = MultinomialProbs, MultinomialLogits, DirichletMultinomial
 
 
@@ -60,3 +69,22 @@ def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
         distribution,
         is_leaf=lambda node: isinstance(node, MULTINOMIAL),
     ).sample(key, shape)
+
+
+def check_replicable(model: Any, x) -> None:
+    """CredoError where data drawn from ``model``'s likelihood at ``x`` are not of the kind that is observed."""
+    found: list[Distribution] = []
+
+    def look(u):
+        outcome = model.likelihood(model.prior.constrain(model.structure.unravel(u))[0], x)
+        found.extend(map(unwrapped, jax.tree.leaves(outcome, is_leaf=is_distribution)))
+
+    with double():
+        jax.eval_shape(look, np.zeros(model.structure.dim))
+    for distribution in found:
+        if isinstance(distribution, CENSORED):
+            raise CredoError(
+                f"The outcomes are censored ({type(distribution).__name__}), and data drawn from it are not, since it "
+                "does not know when a row would have been: compare by predict(x).log_prob(y), which counts censored "
+                "rows as the fit does, or draw from the distribution within and censor the draws yourself."
+            )

@@ -17,6 +17,7 @@ from credo.diagnose.simulation.ranks import independent_draws
 from credo.diagnose.simulation.simulate import DATA, TRUTH, Truths, draw_data, keys_of
 from credo.model.check import check_likelihood
 from credo.model.distributions import Scaled, is_distribution
+from credo.model.draws import check_replicable
 from credo.model.target import Target
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited
 from credo.posterior.posterior import Posterior
@@ -34,6 +35,7 @@ def from_posterior(posterior: Posterior, num_simulations: int, key) -> Truths:
     target = posterior.target
     if target.y is None or target.model.likelihood is None:
         raise CredoError("Calibration about a posterior needs a likelihood and observed y: this has none.")
+    check_replicable(target.model, target.x)
     if target.missing is not None:
         raise CredoError("The posterior has missing outcomes: fit it to the rows that have one, without missing=.")
     positions, num_effective = independent_draws(posterior, num_simulations, stream(key, TRUTH))

@@ -15,6 +15,7 @@ from credo.algorithm import as_key, stream
 from credo.model.check import explained
 from credo.model.data import inputs, num_rows
 from credo.model.distributions import broadcast, is_distribution
+from credo.model.draws import check_replicable
 from credo.model.model import Model
 from credo.model.target import Target
 from credo.precision import in_double
@@ -69,6 +70,7 @@ def from_prior(model: Model, x, size: int | None, num_simulations: int, key) -> 
         return Truths(num_simulations, lambda index: (positions_of(index), None), lambda _: model.given())
     encoded, _ = inputs(x, model.groups, rows=model.group_rows)
     like = _outline(model, encoded, size)
+    check_replicable(model, encoded)
 
     def draw(index):
         positions = positions_of(index)
