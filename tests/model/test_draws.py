@@ -107,3 +107,12 @@ def test_censored_outcomes_are_not_replicated_without_their_censoring(censored):
     ):
         with pytest.raises(credo.CredoError, match="are censored .*, and data drawn from it are not"):
             ask()
+
+
+def test_what_numpyro_cannot_draw_has_its_sentence():
+    truncated = dist.LeftTruncatedDistribution(dist.StudentT(4.0, 0.0, 1.0), 0.0)
+    try:
+        truncated.sample(jax.random.key(0))
+    except ImportError:
+        with pytest.raises(credo.CredoError, match="cannot draw from LeftTruncatedDistribution"):
+            draw(truncated, jax.random.key(0))

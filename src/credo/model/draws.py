@@ -64,11 +64,18 @@ MULTINOMIAL = MultinomialProbs, MultinomialLogits, DirichletMultinomial
 
 def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
     """``shape`` draws of it, (*shape, *batch, *event)."""
-    return jax.tree.map(
+    drawable = jax.tree.map(
         lambda node: Counts(node) if isinstance(node, MULTINOMIAL) else node,
         distribution,
         is_leaf=lambda node: isinstance(node, MULTINOMIAL),
-    ).sample(key, shape)
+    )
+    try:
+        return drawable.sample(key, shape)
+    except ImportError as error:  # truncated t: its quantile function is that of another package
+        raise CredoError(
+            f"numpyro cannot draw from {type(distribution).__name__} as it stands ({str(error).rstrip('.')}): install "
+            "that, or ask for quantiles and log probabilities, which need no draws."
+        ) from error
 
 
 def check_replicable(model: Any, x) -> None:
