@@ -243,6 +243,9 @@ def test_groups_named_like_something_else_keep_apart():
         ("y ~ np.nan_to_num(lag(x1))", "cannot be used, for 'lag'"),
         ("y ~ {x1 - x1[0]}", r"cannot be used, for 'x1\[0\]'"),
         ("y ~ (x1 + k + e)**2 + {x1**2}", "pass"),
+        ("1 ~ x1", "no column '1'"),
+        ("(1) ~ x1", r"'\(1\)' names no column"),
+        ("y ~ x1 + offset(2)", "'2' names no column"),
         ("x1 ~ k", "pass"),
     ],
 )
@@ -292,6 +295,9 @@ def test_levels_that_the_fit_did_not_know():
 
 
 def test_exposure_is_positive_and_for_counts():
+    for outcome in ("n", "np.round(n)"):
+        with pytest.raises(CredoError, match="The exposure is the outcome itself, 'n'"):
+            read(f"{outcome} ~ x1", exposure="n")
     with pytest.raises(CredoError, match="'x1' is -.* in row .*: an exposure is a positive amount"):
         read("n ~ k", exposure="x1")
     with pytest.raises(CredoError, match="is for counts, and the family is gaussian"):

@@ -166,7 +166,10 @@ def _check_written(text: str, tokens: Sequence[tuple[str, str]]) -> None:
 
 def evaluate(text: str, frame) -> np.ndarray:
     """One column (N,) computed by an expression such as ``log(y) + 1``."""
-    column = Terms(as_expression(text), frame)
+    term = as_expression(text)
+    if not required_columns(term, frame):
+        raise CredoError(f"{text!r} names no column of the table: name one, or a function of columns such as log(x).")
+    column = Terms(term, frame)
     if len(column.names) != 1:
         raise CredoError(f"{text!r} stands for {len(column.names)} columns where one is needed: name one column.")
     return column(frame)[:, 0]

@@ -247,6 +247,11 @@ def _used(name: str, frame, target: str, parts: Formula | None, exposure: str | 
     """The columns whose missing values matter, in the order of the table."""
     outcome = _columns_of(target, frame)
     require(frame, outcome, name)
+    if exposure in outcome:
+        raise CredoError(
+            f"The exposure is the outcome itself, {exposure!r}: name the column of the amount of time, people or area "
+            "in which it was counted."
+        )
     if parts is None:
         return list(frame.columns)
     grouping = {column for group in parts.groups for column in group.by}
