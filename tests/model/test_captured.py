@@ -70,6 +70,7 @@ WAYS = {
     "an array changed in place": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * SLOPES, 1.0)),
     "by a function": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * slope_of(1.0), 1.0)),
     "within a function": (use_global, lambda p, x: dist.Normal(*(lambda b: (b * SLOPE * jnp.ones(6), 1.0))(p["b"]))),
+    "under jit": (use_global, jax.jit(lambda p, x: dist.Normal(p["b"] * SLOPE * jnp.ones(6), 1.0))),
     "a column": (use_frame, lambda p, x: dist.Normal(p["b"] * TABLE["slope"].to_numpy(), 1.0)),
     "a method": (use_attribute, SCALED.likelihood),
     "a class": (use_class, lambda p, x: dist.Normal(p["b"] * SETTINGS.slope * jnp.ones(6), 1.0)),

@@ -14,12 +14,16 @@ from credo.status import CredoError
 
 
 class Function(eqx.Module):
-    """A user's callable: the arrays in it, if it is a pytree, are arguments of compiled code; the rest is static."""
+    """A user's callable: the arrays in it, if it is a pytree, are arguments of compiled code; the rest is static.
+
+    Of one under ``jax.jit`` the function within, which would read its globals once and for all.
+    """
 
     arrays: Any
     rest: Any = eqx.field(static=True)
 
     def __init__(self, function: Callable):
+        function = getattr(function, "__wrapped__", function) if isinstance(function, jax.stages.Wrapped) else function
         self.arrays, self.rest = eqx.partition(function, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
 
     def __call__(self, *arguments):
