@@ -99,6 +99,12 @@ def of_program(*arguments) -> Posterior:
     return credo.fit(from_numpyro(program, *arguments).given(), credo.Grid(), progress=False)
 
 
+def measured(y) -> Posterior:
+    model = credo.Model({"mean": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
+    return credo.fit(model.given(y=y), credo.Exact(), progress=False)
+
+
+TENTHS = np.arange(5) / 10
 ALL, SOME, NONE_TWICE = np.ones(8, bool), np.arange(8) > 2, np.arange(8.0) % 2
 
 
@@ -126,6 +132,7 @@ def test_the_same_rows_counted_alike_are_compared_however_that_is_said():
         (counted(SOME), counted(True, SOME.astype(float))),
         (counted(SOME), of_program(SOME)),
         (lacking(HOLES[0]), lacking(HOLES[0])),
+        (measured(TENTHS), measured(TENTHS.astype(np.float32))),
     ):
         np.testing.assert_allclose(model_probabilities({"one": one, "other": other}).probs, 0.5, atol=1e-3)
 

@@ -109,6 +109,20 @@ def test_a_support_that_depends_on_parameters_refuses_nothing():
     given(y=np.array([0.5, 1.0, 70.0, 2.0]), likelihood=lambda p, x: dist.Uniform(0.0, jnp.exp(p["w"][0])).expand([4]))
 
 
+def test_masked_parts_of_a_row_may_hold_anything():
+    """Of outcomes (N, C), one event a row: the mask is of the entries, the support of the rows."""
+    y, seen = np.array([[0, 1], [7, 0], [1, 1], [1, 0]]), np.ones((4, 2), bool)
+
+    def likelihood(seen):
+        return lambda p, x: dist.Bernoulli(logits=x * p["w"]).mask(seen).to_event(1)
+
+    with pytest.raises(CredoError, match=r"1 row.* outside the likelihood's support.*row 1: \[7 0\]"):
+        given(y=y, likelihood=likelihood(seen))
+    seen[1, 0] = False
+    target = given(y=y, likelihood=likelihood(seen))
+    np.testing.assert_allclose(target.log_likelihood({"w": jnp.zeros(2)}), np.log(0.5) * seen.sum(1), rtol=1e-6)
+
+
 def test_masked_rows_may_hold_anything():
     y = np.array([0, 1, 9, 1])
     given(y=y, likelihood=lambda p, x: dist.Bernoulli(logits=x @ p["w"]).mask(jnp.arange(4) != 2))

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, Independent
+from numpyro.distributions.distribution import MaskedDistribution
 
 from credo.model.dependence import dependencies
 from credo.model.distributions import bounds_of, contains, masks, unwrapped
@@ -226,8 +227,12 @@ def _bounds(distribution: Distribution) -> list:
 
 
 def _inside(distribution: Distribution, values):
-    """Whether each datum lies in the support; a masked one may be anything."""
-    inside = contains(distribution, values)
-    for mask in masks(distribution):
-        inside = inside | jnp.logical_not(mask)
-    return inside
+    """Whether each datum lies in the support; a masked one, or a masked part of one, may be anything."""
+    inner: Any = distribution
+    if not masks(inner):
+        return contains(inner, values)
+    inside = _inside(inner.base_dist, values)
+    if isinstance(inner, MaskedDistribution):
+        return inside | jnp.logical_not(inner._mask)
+    own = inner.reinterpreted_batch_ndims if isinstance(inner, Independent) else 0
+    return jnp.all(inside, axis=tuple(range(-own, 0))) if own else inside
