@@ -37,6 +37,22 @@ def test_a_simplex_that_does_not_sum_to_one_is_outside(several):
     assert np.all(np.isfinite(several.log_prob(draws)))
 
 
+@pytest.mark.parametrize(
+    ("prior", "inside", "outside"),
+    [
+        (dist.LKJ(2, 1.0), [[1.0, 0.3], [0.3, 1.0]], [[1.0, 0.3], [0.5, 1.0]]),
+        (dist.LKJCholesky(2, 1.0), [[1.0, 0.0], [0.6, 0.8]], [[1.0, 0.0], [0.6, 0.9]]),
+        (dist.Wishart(4.0, scale_matrix=np.eye(2)), [[1.0, 0.3], [0.3, 1.0]], [[1.0, 0.3], [0.5, 1.0]]),
+        (dist.ZeroSumNormal(1.0, event_shape=(3,)), [1.0, -1.0, 0.0], [1.0, -1.0, 1.0]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, dist.Distribution) else "",
+)
+def test_values_between_which_something_holds_are_outside_where_it_does_not(prior, inside, outside):
+    posterior = credo.fit(credo.Model({"a": prior}, None).given(), credo.Laplace(), key=0)
+    assert np.isfinite(posterior.log_prob({"a": np.array(inside)}))
+    assert posterior.log_prob({"a": np.array(outside)}) == -np.inf
+
+
 def test_parameters_of_other_names_or_shapes(several):
     inside = {"a": 0.5, "c": np.array([0.2, 0.3, 0.5])}
     assert np.isfinite(several.log_prob(inside))
