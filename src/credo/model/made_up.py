@@ -16,6 +16,7 @@ from credo.compiling import TINY, brief
 from credo.model.distributions import is_distribution
 from credo.model.model import Model
 from credo.model.prior import Prior
+from credo.ordered import Ordered
 from credo.status import CredoError
 
 NUM_ROWS = 2
@@ -100,19 +101,7 @@ def _evaluated(model: Model, position, x) -> tuple[list[str], list[np.ndarray]]:
         found = model.likelihood(model.prior.constrain(model.structure.unravel(position))[0], x)
         laws = jax.tree.leaves(found, is_leaf=is_distribution)
         kinds.extend(type(law).__name__ for law in laws)
-        return [jnp.asarray(leaf, float) for law in laws for leaf in _arguments(law)]
+        return [jnp.asarray(leaf, float) for leaf in Ordered.of(laws).leaves]  # the same in every process
 
     arrays = brief(evaluate, options=TINY)(model, position, x)
     return kinds, [np.asarray(leaf) for leaf in arrays]
-
-
-def _arguments(node: Any) -> list:
-    """The arrays in a distribution by their names: as a pytree NumPyro has them in the order of a set of texts.
-
-    That is another one in every process, so that a file was refused in half of them.
-    """
-    if not is_distribution(node):
-        parts = jax.tree.leaves(node, is_leaf=is_distribution)
-        return [leaf for part in parts for leaf in (_arguments(part) if is_distribution(part) else [part])]
-    names = sorted(type(node).gather_pytree_data_fields())
-    return [leaf for name in names for leaf in _arguments(vars(node).get(name))]
