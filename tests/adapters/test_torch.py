@@ -38,6 +38,17 @@ class Of(nn.Module):
         return self.w * self.function(x)
 
 
+class Scaled(Of):
+    """``function`` of the inputs times weights."""
+
+    def __init__(self, function):
+        super().__init__(function)
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.function(self.w * x)
+
+
 class Products(nn.Module):
     def __init__(self):
         super().__init__()
@@ -117,6 +128,13 @@ def arithmetic(x):
     return y + torch.nan_to_num(x) + torch.maximum(x, -x) + x.double().exp().float() + x.round() + torch.rsqrt(x**2 + 1)
 
 
+def by_mask(x):
+    y = x.clone()
+    y[x > 0.5] = 0.25
+    y[:, 1:3] += 1.0
+    return y
+
+
 MODULES = {
     "convolution": (convolutional(), (3, 1, 8, 8)),
     "smooth": (nn.Sequential(nn.Linear(4, 4), *smooth(), nn.LogSoftmax(1)), (3, 4)),
@@ -188,6 +206,9 @@ MODULES = {
     "moved": (Of(shuffled), (3, 4, 4)),
     "reduced": (Of(reduced), (3, 4, 4)),
     "arithmetic": (Of(arithmetic), (3, 4)),
+    "by mask": (Of(by_mask), (3, 4)),
+    "bags": (nn.EmbeddingBag(9, 4, mode="mean"), "tokens"),
+    "largest of bags": (nn.EmbeddingBag(9, 4, mode="max", padding_idx=2), "tokens"),
     "a pair": (Of(lambda x: x.chunk(2, 1)[0]), (3, 4)),
     "rows fixed at one by the code": (Of(lambda x: torch.stack([row.sum() * torch.ones(2) for row in x])), (3, 4)),
 }
@@ -199,7 +220,7 @@ def rows(shape, num=None):
     return torch.randn(num or shape[0], *shape[1:])
 
 
-@pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied)")
+@pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied|The rows of padding)")
 @pytest.mark.parametrize("name", MODULES)
 def test_outputs_are_those_of_torch(name):
     module, shape = MODULES[name]
@@ -274,6 +295,42 @@ def test_layers_are_found_in_torch_networks(module, shape, rest):
     assert set(names[layers.rest]) == rest
     covered = np.setdiff1d(np.arange(u.size), layers.rest)
     np.testing.assert_allclose(found[:, covered], jacobian[:, covered], atol=1e-9)
+
+
+def attention_to_positive(x):
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=(x > 0).transpose(2, 3))[:, 0, :, 0]
+
+
+EDGES = {
+    "bounds of clamp": lambda x: x.clamp(-1, 1),
+    "bounds of hardtanh": F.hardtanh,
+    "a large celu": lambda x: F.celu(1000 * x),
+    "the origin of sinc": torch.sinc,
+    "the origin of atan2": lambda x: torch.atan2(x, 2 * x),
+    "equal entries": lambda x: (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 0.1),
+    "ties": lambda x: x.max(1).values - x.min(1).values,
+    "all masked": lambda x: attention_to_positive(x[:, None, :, None]),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_gradients_at_edges_are_those_of_torch(name):
+    """Where a function has none, torch takes one: so does JAX, and never no number."""
+    x = torch.tensor([[1.0, -1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [-1.0, 2.0, -1.0, -1.0]], dtype=torch.float64)
+    module = Scaled(EDGES[name]).double()
+    network = from_torch(module)
+    direction = torch.arange(1.0, 1.0 + module(x).numel(), dtype=torch.float64).reshape(module(x).shape)
+    (module(x) * direction).sum().backward()
+    with double():
+        z = lambda params: jnp.sum(network.apply(params, x.numpy()) * direction.numpy())  # noqa: E731
+        found = jax.grad(z)(network.params)["w"]
+    np.testing.assert_allclose(found, module.w.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_sums_of_small_integers_do_not_wrap():
+    x = torch.full((3, 4), 250, dtype=torch.uint8)
+    network = from_torch(Of(lambda x: (x.sum(1) - 2000 + x.cumsum(1)[:, 3] + x[:, :2].prod(1)).float()))
+    assert network.apply(network.params, x.numpy()).tolist() == [1.5 * (1000 - 2000 + 1000 + 62500)] * 3
 
 
 # made Bayesian and sent back ------------------------------------------------------------------------------------------
@@ -399,6 +456,12 @@ class Keeping(nn.Linear):
         self.doubled = 2 * self.weight
 
 
+def set_by_mask(x):
+    y = x.clone()
+    y[x > 0] = x[x > 0] / 2
+    return y
+
+
 def mixed():
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
 
@@ -429,6 +492,13 @@ WRONG = {
     "branch": (lambda: (Of(lambda x: x if x.sum() > 0 else -x), (3, 2)), "torch.export cannot read the module"),
     "changed buffer": (lambda: (Counting(), (3, 2)), "changes its buffers count"),
     "too few outputs": (lambda: (Of(lambda x: x.sum()), (3, 2)), "for 3 rows|changes with the rows"),
+    "mask": (lambda: (Of(lambda x: x[x > 0]), (3, 2)), "selects entries by a mask|torch.export cannot read"),
+    "set by mask": (lambda: (Of(set_by_mask), (3, 2)), r"selects entries by a mask.*torch\.where"),
+    "bounded rows": (lambda: (nn.Embedding(4, 2, max_norm=1.0), (3, 2)), "max_norm.*so that they are no parameters"),
+    "indices of pooling": (
+        lambda: (Of(lambda x: F.max_pool2d(x, 2, return_indices=True)[1] + x[..., :1, :1]), (3, 1, 2, 2)),
+        "cannot be run in JAX.*indices of a pooling",
+    ),
     "no gradient": (lambda: (Ends(), (3, 2)), "No output of the module has a gradient.*torch.no_grad"),
     "no rows": (lambda: (nn.Linear(2, 2), ()), "Example inputs are rows"),
 }
@@ -575,8 +645,21 @@ def test_what_torch_does_not_differentiate_has_no_derivative_here(kind):
         np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-10)
 
 
+class Halved(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).bfloat16().float()
+
+
+def hooked():
+    module = nn.Linear(3, 2)
+    module.weight.register_hook(lambda gradient: 0 * gradient)
+    return module
+
+
 SAID = {
     "straight through": (lambda: StraightThrough(3, 2), r"detaches of its weights.*at `return z \+ \(torch.round"),
+    "hook": (hooked, "What hooks make of the gradients of weight is left out"),
+    "half precision": (lambda: Halved(3, 2), "What torch computes in bfloat16 is computed in the precision"),
     "no_grad": (Features, r"detaches of its weights under torch.no_grad\(\)"),
     "own backward": (lambda: Own(3, 2), r"The gradient that torch has by 'weight' is not the derivative.*off by 100%"),
 }
@@ -589,9 +672,10 @@ def test_gradients_that_are_not_those_of_the_outputs_are_said(name):
     with pytest.warns(UserWarning, match=sentence):
         network = from_torch(module, x)
     assert len(network.notes) == 1
-    network = from_torch(module)
-    with pytest.warns(UserWarning, match=sentence):
-        network.apply(network.params, x.numpy())
+    if name != "hook":
+        network = from_torch(module)
+        with pytest.warns(UserWarning, match=sentence):
+            network.apply(network.params, x.numpy())
 
 
 def test_what_is_detached_of_the_inputs_alone_is_not_said():

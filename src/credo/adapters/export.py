@@ -73,6 +73,12 @@ class Program(NamedTuple):
         z = jax.vmap(rows)(*(leaf[:, None] for leaf in inputs))
         return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], *leaf.shape[2:]), z)
 
+    @property
+    def floats(self) -> set[str]:
+        """The kinds of floating point that the module casts to."""
+        given = (each for step in self.steps for each in (*step.args, *step.kwargs.values()))
+        return {each.name for each in given if isinstance(each, Kind) and "float" in each.name}
+
     def _interpret(self, weights, inputs, working) -> list:
         values: dict[str, Any] = {node: weights[name] for node, name in self.weights}
         values |= {node: _working(value, working) for node, value in self.constants.items()}

@@ -121,8 +121,13 @@ def check_dtypes(dtypes: Mapping[str, str], remedy: str) -> str:
 # does the conversion say what the network says? ---------------------------------------------------------------------
 
 
-def check_rows(apply: Callable, params: Any, x: Any, dtype: str, expected: Any = None, said: str = "") -> None:
-    """CredoError where ``apply`` differs from the outputs ``expected``, or where a row's output leans on its batch."""
+def check_rows(
+    apply: Callable, params: Any, x: Any, dtype: str, expected: Any = None, said: str = "", least: str | None = None
+) -> None:
+    """CredoError where ``apply`` differs from the outputs ``expected``, or where a row's output leans on its batch.
+
+    ``least``: the precision of the outputs expected, where it is another one.
+    """
     num_rows = len(jax.tree.leaves(x)[0])
 
     def together_and_alone(params, x):  # one program: compiling is what takes the time
@@ -140,11 +145,11 @@ def check_rows(apply: Callable, params: Any, x: Any, dtype: str, expected: Any =
             "up of zeros and normal numbers where none were given?): give rows that it is made for, as x."
         )
     if expected is not None:
-        error = difference(z, [np.asarray(leaf) for leaf in expected])
-        if not error <= TOLERANCE[dtype]:
+        error, tolerance = difference(z, [np.asarray(leaf) for leaf in expected]), TOLERANCE[least or dtype]
+        if not error <= tolerance:
             raise CredoError(
                 f"The network in JAX differs from the one in {said} by {error:.2g} of the largest output, beyond "
-                f"rounding ({TOLERANCE[dtype]:g}): please report the module; until then, write apply by hand."
+                f"rounding ({tolerance:g}): please report the module; until then, write apply by hand."
             )
     check_apart(alone, z, slice(1), dtype)
 
@@ -161,8 +166,13 @@ def check_apart(alone: list[np.ndarray], together: list[np.ndarray], row: slice,
         )
 
 
-def check_slopes(apply: Callable, params: Any, x: Any, dtype: str, along: list, expected: Mapping[str, Any]) -> str:
-    """A sentence where the derivatives of outputs · ``along`` by the weights are not those ``expected``, by name."""
+def check_slopes(
+    apply: Callable, params: Any, x: Any, dtype: str, along: list, scale: float, expected: Mapping[str, Any]
+) -> str:
+    """A sentence where the derivatives of outputs · ``along`` by the weights are not those ``expected``, by name.
+
+    ``scale``: of outputs · ``along``.
+    """
 
     def slopes(params, x, along):
         z, pull = jax.vjp(lambda params: apply(params, x), params)
@@ -173,22 +183,25 @@ def check_slopes(apply: Callable, params: Any, x: Any, dtype: str, along: list, 
     with jax.ensure_compile_time_eval(), double(dtype == "float64"), jax.default_matmul_precision("highest"):
         found = named(brief(slopes, options=TINY)(params, x, along))
     size = {name: float(np.linalg.norm(value)) for name, value in expected.items()}
-    least = NOT_OF_ROUNDING * max(size.values())
+    weights = named(params)
     for name, value in expected.items():
         own = np.asarray(found[name])
         error = float(np.linalg.norm(own - value))
         largest = max(size[name], float(np.linalg.norm(own)))
-        if not error <= SLOPE_TOLERANCE * largest + least:
+        rounding = TOLERANCE[dtype] * scale / max(float(np.linalg.norm(weights[name])), 1e-30)
+        if not error <= SLOPE_TOLERANCE * largest + NOT_OF_ROUNDING * max(size.values()) + rounding:
             return (
                 f"The gradient that torch has by {name!r} is not the derivative of the outputs (it is off by "
-                f"{error / largest:.0%}): a torch.autograd.Function with a backward of its own, or a hook? Credo "
-                "differentiates the outputs. A straight-through estimate written as x + (f(x) - x).detach() is kept."
+                f"{error / largest:.0%}): a torch.autograd.Function with a backward of its own, a hook, or "
+                "scale_grad_by_freq? Credo differentiates the outputs. A straight-through estimate written as "
+                "x + (f(x) - x).detach() is kept."
             )
     return ""
 
 
 SLOPE_TOLERANCE, NOT_OF_ROUNDING = 0.02, 1e-3  # of a weight's gradient, where a kink may turn; of the largest one
-TOLERANCE = {"float32": 2e-4, "float64": 1e-9}  # of the largest output: rounding of a deep network, and no formula
+# of the largest output: rounding of a deep network, and no formula
+TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 8e-2}
 
 
 def difference(found: list[np.ndarray], expected: list[np.ndarray]) -> float:

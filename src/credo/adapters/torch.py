@@ -90,6 +90,7 @@ def to_torch(module, weights: Any) -> Any:
     return result
 
 
+HALF = "float16", "bfloat16"
 ENDS = slice(1), slice(-1, None)  # a layer along another axis may carry something on from the first row to the last
 
 
@@ -143,7 +144,7 @@ class TorchNetwork:
                 "the shape and kind that it was made for, rows first, as from_torch(module, x)."
             ) from error
         trainable = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        along, slopes = _slopes(torch, expected, trainable)
+        along, scale, slopes = _slopes(torch, expected, trainable)
         program, changed = exported(torch, self.module, args, kwargs, {id(p): name for name, p in trainable.items()})
         if changed:
             raise CredoError(
@@ -154,12 +155,22 @@ class TorchNetwork:
         self._check_ends(torch, args, kwargs, together)
         self.programs[_kind(x)] = program
         try:
-            check_rows(self, self.params, rows, self.dtype, together, "torch")
-        except CredoError:
+            least = max({*program.floats, self.dtype} & TOLERANCE.keys(), key=TOLERANCE.__getitem__)
+            check_rows(self, self.params, rows, self.dtype, together, "torch", least)
+        except Exception as error:
             del self.programs[_kind(x)]
-            raise
+            if isinstance(error, CredoError):
+                raise
+            reason = str(error).strip().split("\n")[0][:200]
+            raise CredoError(
+                f"The module cannot be run in JAX ({type(error).__name__}: {reason}): leave out of it what is no usual "
+                "layer (indices of a pooling, say), or write apply by hand."
+            ) from error
         notes = [_of_detached(program)]
-        notes += [check_slopes(self, self.params, rows, self.dtype, along, slopes)]
+        if least in HALF:
+            notes += [f"What torch computes in {least} is computed in the precision of the weights here."]
+        if slopes:
+            notes += [check_slopes(self, self.params, rows, self.dtype, along, scale, slopes)]
         notes += [_of_fast_path(torch, self.module, args, kwargs, together)]
         return [note for note in notes if note]
 
@@ -191,19 +202,26 @@ def _kind(x: Any):
     )
 
 
-def _slopes(torch, outputs: list, weights: Mapping[str, Any]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """(a direction for each output, torch's gradient of outputs · directions by each weight)."""
+def _slopes(torch, outputs: list, weights: Mapping[str, Any]) -> tuple[list[np.ndarray], float, dict[str, np.ndarray]]:
+    """(a direction for each output, Σ |outputs · directions|, torch's gradient of their sum by each weight).
+
+    No gradient where torch itself cannot have it, as of what was changed in place.
+    """
     random = np.random.default_rng(0)
     along = [random.normal(size=leaf.shape) for leaf in outputs]
-    total = sum((leaf * torch.from_numpy(d).to(leaf)).sum() for leaf, d in zip(outputs, along, strict=True))
-    assert not isinstance(total, int)
-    if not total.requires_grad:
+    products = [leaf * torch.from_numpy(d).to(leaf) for leaf, d in zip(outputs, along, strict=True)]
+    if not any(each.requires_grad for each in products):
         raise CredoError(
             "No output of the module has a gradient by its weights in torch: its forward runs under torch.no_grad(), "
             "detaches them, or ends in whole numbers (argmax, round). Let it return what it is trained by."
         )
-    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True, materialize_grads=True)
-    return along, {name: array(g.to_dense()) for name, g in zip(weights, found, strict=True)}
+    scale = sum(float(each.detach().abs().sum()) for each in products)
+    try:
+        total = sum(each.sum() for each in products)
+        found = torch.autograd.grad(total, list(weights.values()), allow_unused=True, materialize_grads=True)
+    except RuntimeError:
+        return along, scale, {}
+    return along, scale, {name: array(g.to_dense()) for name, g in zip(weights, found, strict=True)}
 
 
 def _of_detached(program: Program) -> str:
@@ -261,6 +279,12 @@ def _frozen(torch, module):
     lazy = [name for name, p in module.named_parameters() if isinstance(p, torch.nn.parameter.UninitializedParameter)]
     if lazy:
         raise CredoError(f"The weights {listed(lazy)} have no shape yet: call the module once, and train it.")
+    bounded = [name for name, m in module.named_modules() if getattr(m, "max_norm", None) is not None]
+    if bounded:
+        raise CredoError(
+            f"Calling the module changes its weights (max_norm of {listed(bounded)}), so that they are no parameters: "
+            "set max_norm = None in the trained module, whose rows keep their lengths."
+        )
     return _copied(_unwrapped(module)).cpu().eval()
 
 
@@ -270,8 +294,8 @@ def _copied(module):
     except RuntimeError as error:
         raise CredoError(
             "The module holds a tensor that was computed from its weights, and torch cannot copy it: use "
-            "torch.nn.utils.parametrizations.weight_norm in place of torch.nn.utils.weight_norm, and keep no outputs "
-            "(without .detach()) in the module."
+            "torch.nn.utils.parametrizations.weight_norm in place of torch.nn.utils.weight_norm, end pruning with "
+            "torch.nn.utils.prune.remove, and keep no outputs (without .detach()) in the module."
         ) from error
 
 
@@ -309,6 +333,9 @@ def _notes(torch, module, frozen) -> list[str]:
     constants = [name for name, p in frozen.named_parameters() if not p.requires_grad]
     if constants:
         notes.append(f"The weights without requires_grad ({listed(constants)}) are constants.")
+    hooked = [name for name, p in module.named_parameters() if getattr(p, "_backward_hooks", None)]
+    if hooked:
+        notes.append(f"What hooks make of the gradients of {listed(hooked)} is left out.")
     padding = _padding(torch, frozen)
     if padding:
         notes.append(

@@ -14,7 +14,10 @@ from credo.adapters.aten.shapes import SHAPES
 
 TABLE: dict[str, Callable[..., Any]] = {**POINTWISE, **SHAPES, **REDUCTIONS, **LAYERS}
 # Their decompositions overflow where the function does not, or hide a layer's weights from model/layers.py.
-WHOLE = ("softplus", "log_sigmoid_forward", "silu", "mish", "hardswish", "hardsigmoid", "logsumexp", "linear", "matmul")
+WHOLE = (
+    "softplus", "log_sigmoid_forward", "silu", "mish", "hardswish", "hardsigmoid", "celu", "sinc", "logsumexp",
+    "std", "_safe_softmax", "linear", "matmul",
+)  # fmt: skip
 RANDOM = ("native_dropout", "dropout", "rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal")
 BY_BATCH = ("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm")
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -56,6 +57,23 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
 
 def embedding(weight, index, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     return jnp.asarray(weight)[index]
+
+
+def embedding_bag(
+    weight, index, offsets, scale_grad_by_freq=False, mode=0, sparse=False, each=None, has_end=False, padding_idx=-1
+):
+    """Sums (``mode`` 0), means (1) or maxima (2) of the rows of each bag, without those of padding."""
+    offsets = offsets[:-1] if has_end else offsets
+    bag = jnp.searchsorted(offsets, jnp.arange(len(index)), side="right") - 1
+    is_own, num = index != padding_idx, len(offsets)
+    rows = jnp.asarray(weight)[index] * (1 if each is None else each[:, None])
+    if mode == 2:
+        found = jax.ops.segment_max(jnp.where(is_own[:, None], rows, -jnp.inf), bag, num)
+        return jnp.where(found == -jnp.inf, 0.0, found), None, None, None
+    found = jax.ops.segment_sum(jnp.where(is_own[:, None], rows, 0.0), bag, num)
+    if mode == 1:
+        found = found / jnp.maximum(jax.ops.segment_sum(is_own.astype(found.dtype), bag, num), 1)[:, None]
+    return found, None, None, None
 
 
 # normalisations -----------------------------------------------------------------------------------------------------
@@ -239,6 +257,7 @@ LAYERS = {
     "_trilinear": trilinear,
     "convolution": convolution,
     "embedding": embedding,
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), embedding_bag),
     "_native_batch_norm_legit_no_training": batch_norm,
     "_native_batch_norm_legit.no_stats": instance_norm,
     "native_layer_norm": layer_norm,

@@ -26,7 +26,24 @@ def divide(x, y, *, rounding_mode=None):
 
 
 def clamp(x, min=None, max=None):
-    return jnp.clip(x, min, max)
+    """At a bound the derivative is that of x, as torch has it; JAX halves it."""
+    x = x if min is None else jnp.where(x < min, min, x)
+    return x if max is None else jnp.where(x > max, max, x)
+
+
+def hardtanh(x, min_val=-1.0, max_val=1.0):
+    """At a bound the derivative is zero."""
+    return jnp.where((x > min_val) & (x < max_val), x, jax.lax.stop_gradient(jnp.clip(x, min_val, max_val)))
+
+
+def atan2(y, x):
+    """At (0, 0) the gradient is zero, as torch has it."""
+    is_origin = (y == 0) & (x == 0)
+    return jnp.where(is_origin, jax.lax.stop_gradient(jnp.arctan2(y, x)), jnp.arctan2(y, jnp.where(is_origin, 1.0, x)))
+
+
+def celu(x, alpha=1.0):
+    return elu(x, alpha, 1.0, 1.0 / alpha)
 
 
 def elu(x, alpha=1.0, scale=1.0, input_scale=1.0):
@@ -70,6 +87,7 @@ UNARY |= {
     "square": jnp.square,
     "rsqrt": jax.lax.rsqrt,
     "round": round_,
+    "sinc": jnp.sinc,
     "erf": special.erf,
     "erfc": special.erfc,
     "erfinv": special.erfinv,
@@ -96,7 +114,7 @@ BINARY |= {
     "rsub": scaled(lambda x, y: y - x),
     "div": divide,
     "pow": jnp.power,
-    "atan2": jnp.arctan2,
+    "atan2": atan2,
 }
 POINTWISE = {
     **UNARY,
@@ -107,8 +125,9 @@ POINTWISE = {
     "_to_copy": converted,
     "where": jnp.where,
     "clamp": clamp,
-    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: jnp.clip(x, min_val, max_val),
+    "hardtanh": hardtanh,
     "elu": elu,
+    "celu": celu,
     "softplus": softplus,
     "leaky_relu": leaky_relu,
     "full": lambda size, value, *, dtype=None: jnp.full(size, value, dtype),

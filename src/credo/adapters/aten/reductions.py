@@ -11,6 +11,11 @@ def axes(dim):
     return tuple(dim) or None
 
 
+def whole(of):
+    """A sum or product: of whole numbers and truth values torch's has 64 bits, NumPy's those of its arguments."""
+    return lambda x, **given: of(x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(int), **given)
+
+
 def over(of):
     """A reduction with torch's arguments: ``(x, dim, keepdim, dtype)``."""
 
@@ -24,19 +29,29 @@ def variance(x, dim=None, *, correction=1, keepdim=False):
     return jnp.var(x, axis=axes(dim), ddof=1 if correction is None else correction, keepdims=keepdim)
 
 
-def variance_of_dim(x, dim=None, unbiased=True, keepdim=False):
-    return variance(x, dim, correction=int(unbiased), keepdim=keepdim)
+def of_dim(of):
+    """In torch's older form of the arguments."""
+    return lambda x, dim=None, unbiased=True, keepdim=False: of(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+def of_all(of):
+    return lambda x, unbiased=True: of(x, correction=int(unbiased))
 
 
 def deviation(x, dim=None, *, correction=1, keepdim=False):
-    return jnp.sqrt(variance(x, dim, correction=correction, keepdim=keepdim))
+    """Of equal entries the gradient is zero, as torch has it."""
+    found = variance(x, dim, correction=correction, keepdim=keepdim)
+    is_zero = found == 0
+    return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, found)))
 
 
-def extreme(place, value):
-    """(values, indices) along one axis."""
+def extreme(place):
+    """(values, indices) along one axis; of ties the gradient goes to one, as torch has it."""
 
     def found(x, dim, keepdim=False):
-        return value(x, axis=dim, keepdims=keepdim), place(x, axis=dim, keepdims=keepdim)
+        index = place(x, axis=dim, keepdims=True)
+        values = jnp.take_along_axis(x, index, axis=dim)
+        return (values, index) if keepdim else (jnp.squeeze(values, dim), jnp.squeeze(index, dim))
 
     return found
 
@@ -51,6 +66,12 @@ def cumulative(of):
 
 def softmax(x, dim, half_to_float=False):
     return jax.nn.softmax(x, axis=dim)
+
+
+def safe_softmax(x, dim, dtype=None):
+    """Zeros where all is masked."""
+    is_empty = jnp.all(x == -jnp.inf, axis=dim, keepdims=True)
+    return jnp.where(is_empty, 0.0, jax.nn.softmax(jnp.where(is_empty, 0.0, x), axis=dim))
 
 
 def log_softmax(x, dim, half_to_float=False):
@@ -76,26 +97,29 @@ def distances(x, y, p, mode=None):
 
 
 REDUCTIONS = {
-    **{name: over(getattr(jnp, name)) for name in ("sum", "mean", "prod", "amax", "amin", "any", "all")},
+    **{name: over(getattr(jnp, name)) for name in ("mean", "amax", "amin", "any", "all")},
+    **{name: over(whole(getattr(jnp, name))) for name in ("sum", "prod")},
     "logsumexp": over(jax.nn.logsumexp),
     "_cdist_forward": distances,
     "linalg_vector_norm": vector_norm,
     "var": variance,
-    "var.dim": variance_of_dim,
+    "var.dim": of_dim(variance),
     "std": deviation,
+    "std.dim": of_dim(deviation),
+    "std.default": of_all(deviation),
     "var_mean": lambda x, dim=None, **given: (
         variance(x, dim, **given),
         jnp.mean(x, axis=axes(dim), keepdims=given.get("keepdim", False)),
     ),
-    "max.dim": extreme(jnp.argmax, jnp.max),
-    "min.dim": extreme(jnp.argmin, jnp.min),
+    "max.dim": extreme(jnp.argmax),
+    "min.dim": extreme(jnp.argmin),
     "max": over(jnp.max),
     "min": over(jnp.min),
     "argmax": position(jnp.argmax),
     "argmin": position(jnp.argmin),
-    "cumsum": cumulative(jnp.cumsum),
-    "cumprod": cumulative(jnp.cumprod),
+    "cumsum": cumulative(whole(jnp.cumsum)),
+    "cumprod": cumulative(whole(jnp.cumprod)),
     "_softmax": softmax,
-    "_safe_softmax": softmax,
+    "_safe_softmax": safe_softmax,
     "_log_softmax": log_softmax,
 }

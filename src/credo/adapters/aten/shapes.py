@@ -2,6 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+
+from credo.status import CredoError
 
 
 def view(x, size):
@@ -46,11 +49,34 @@ def join(tensors, dim=0):
     return jnp.concatenate(kept or tensors, axis=dim)
 
 
+def _is_mask(index) -> bool:
+    """Of values that are not known before: a constant one is as good as numbers."""
+    return isinstance(index, Tracer) and index.dtype == bool
+
+
 def indices(given) -> tuple:
     return tuple(slice(None) if index is None else index for index in given)
 
 
+def index(x, given):
+    if any(_is_mask(each) for each in given):
+        raise CredoError(
+            "The module selects entries by a mask (x[mask]), as many as there are: let it keep the shape, with "
+            "torch.where or a product with the mask."
+        )
+    return x[indices(given)]
+
+
 def index_put(x, index, values, accumulate=False):
+    if _is_mask(index[0]) and len(index) == 1 and jnp.size(values) == 1:  # x[mask] = number
+        mask = index[0].reshape(index[0].shape + (1,) * (x.ndim - index[0].ndim))
+        value = jnp.reshape(values, ())
+        return jnp.where(mask, x + value if accumulate else value, x)
+    if any(_is_mask(each) for each in index):
+        raise CredoError(
+            "The module sets entries by a mask (x[mask] = y[mask]), as many as there are: let it say torch.where(mask, "
+            "y, x)."
+        )
     place = x.at[indices(index)]
     return place.add(values) if accumulate else place.set(values)
 
@@ -126,8 +152,7 @@ SHAPES = {
     "flip": lambda x, dims: jnp.flip(x, tuple(dims)),
     "repeat": lambda x, repeats: jnp.tile(x, repeats),
     "diagonal": jnp.diagonal,
-    "index": lambda x, given: x[indices(given)],
-    "_unsafe_index": lambda x, given: x[indices(given)],
+    **dict.fromkeys(("index", "_unsafe_index"), index),
     "index_put": index_put,
     "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim),
     "gather": gather,
