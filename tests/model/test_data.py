@@ -388,7 +388,12 @@ def test_one_index_in_two_orders_is_no_pair():
         model.given(x, y)
     with pytest.raises(CredoError, match="x and weights have the same index"):
         model.given(x, y.to_numpy(), weights=y)
+    with pytest.raises(CredoError, match=r"x\['x'\] and x\['z'\] have the same index in different orders"):
+        model.given({"x": x["x"], "z": y}, y.to_numpy())
+    with pytest.raises(CredoError, match=r"x\['x'\] and y have the same index in different orders"):
+        model.given({"x": x["x"]}, y)
     model.given(x, y.loc[x.index])
+    model.given({"x": x["x"]}, y.loc[x.index])
     model.given(x, y.reset_index(drop=True))
     model.given(x, y.to_numpy())
 

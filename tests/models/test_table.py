@@ -225,6 +225,14 @@ def test_columns_of_pandas_in_a_dict_stay_what_they_are():
         assert read_table({"dose": column, "y": [1.5, 2.0, 4.0]}, "y").columns == ("dose=mid", "dose=high")
 
 
+def test_columns_of_one_index_in_two_orders():
+    table = read_table(frame(a=[1.0, 2.0, 3.0], b=["u", "v", "w"], y=[1.5, 2.0, 3.0]), "y")
+    a, b = pd.Series([1.0, 2.0], index=[5, 6]), pd.Series(["u", "v"], index=[6, 5])
+    with pytest.raises(CredoError, match=r"table\['a'\] and table\['b'\] have the same index in different orders"):
+        table.inputs({"a": a, "b": b})
+    np.testing.assert_array_equal(table.inputs({"a": a, "b": b.loc[a.index]}).x, [[1, 1, 0], [2, 0, 0]])
+
+
 def test_names_of_columns():
     numbered = pd.DataFrame([[1.0, 5.0], [2.0, 3.0], [4.0, 9.0]])
     assert read_table(numbered, 0).columns == ("1",)  # type: ignore[arg-type]

@@ -86,8 +86,12 @@ def outcomes(y):
 
 def check_order(**tables) -> None:
     """CredoError where tables or columns of pandas have one index in two orders: rows are paired by position."""
+    columns: dict[str, Any] = {}
+    for name, table in tables.items():
+        is_dict = isinstance(table, Mapping)
+        columns |= {f"{name}[{key!r}]": column for key, column in table.items()} if is_dict else {name: table}
     found: list[tuple[str, Any]] = [
-        (name, table.index) for name, table in tables.items() if hasattr(getattr(table, "index", None), "equals")
+        (name, table.index) for name, table in columns.items() if hasattr(getattr(table, "index", None), "equals")
     ]
     for name, other in found[1:]:
         first, index = found[0]

@@ -148,7 +148,8 @@ def _numbers(name: str, column) -> np.ndarray:
         first = next((value for value in column if not _is_number(value)), column.iloc[0])
         what = OTHER_KINDS.get(column.dtype.kind, "text")
         raise CredoError(
-            f"Column {name!r} held numbers in the fit and holds {what} now (first value {str(first)!r}): give numbers."
+            f"Column {name!r} held numbers in the fit and holds {what} now (first value {str(first)!r:.60}): give "
+            "numbers."
         )
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))

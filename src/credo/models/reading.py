@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from credo.model.data import as_array
+from credo.model.data import as_array, check_order
 from credo.status import CredoError
 
 BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
@@ -53,6 +53,7 @@ def as_frame(rows):
 
 def _columns(given: Mapping) -> dict[str, Any]:
     """The columns, all of one length: a single number or word stands for every row."""
+    check_order(table=given)
     columns = {str(name): _column(str(name), values) for name, values in given.items()}
     lengths = {name: len(values) for name, values in columns.items() if values.ndim}
     if len(set(lengths.values())) > 1:
