@@ -134,12 +134,14 @@ def test_outcomes_and_offsets_are_arithmetic(text, value):
     np.testing.assert_allclose(read(f"y ~ k + offset({text})").inputs(range(40)).offset, value)
 
 
-def test_columns_named_as_the_intercept_is():
-    """Each was taken for it, and left out."""
+def test_columns_named_as_parts_of_a_formula_are():
+    """The first two were taken for the intercept, and left out."""
     data = DATA.rename(columns={"x1": "Intercept", "e": "1"})
     table = read_table(data, formula="y ~ Intercept + k")
     assert table.columns == ("Intercept", "k")
     assert not read_table(data, formula="y ~ 0 + Intercept + k").design.has_intercept
+    with pytest.raises(CredoError, match="Column 'a`b' has a backtick in its name.*rename it"):
+        read_table(DATA.rename(columns={"x1": "a`b"}), formula="y ~ .")
     with pytest.raises(CredoError, match="names a column '1', which would be taken for the intercept: rename it"):
         read_table(data, formula="y ~ .")
 

@@ -157,4 +157,6 @@ def _unquoted(text: str | None) -> str | None:
 
 
 def _quoted(name: str) -> str:
+    if "`" in name:
+        raise CredoError(f"Column {name!r} has a backtick in its name, by which a formula quotes names: rename it.")
     return name if name.isidentifier() else f"`{name}`"
