@@ -29,7 +29,8 @@ from credo.model.target import Target
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
-MAX_FULL = 100  # dimensions up to which a full covariance, and second derivatives, are the rule
+MAX_FULL = 100  # dimensions up to which a full covariance is the rule
+MAX_SECOND = 16  # and second derivatives: a draw's dim products with the Hessian cost more than the steps they save
 NEWTON, CAREFUL = 1.0, 0.3  # ρ at first, without noise and with it
 MAX_DRAWS, MAX_NUMBERS = 2_000, 2**24  # of the final ELBO: 128 MB of draws
 
@@ -40,7 +41,7 @@ class NaturalGradient:
 
     ``family``: ``FullRank()`` or ``MeanField()``, whose work and memory are linear in the dimension; None for the first
     up to 100 dimensions. ``gradient``: ``SecondOrder()`` or ``StickingTheLanding()``, which needs no second
-    derivatives; None for the first up to 100 dimensions. ``batch_size``: rows a step, None for all. ``num_samples``:
+    derivatives; None for the first up to 16 dimensions. ``batch_size``: rows a step, None for all. ``num_samples``:
     draws a step, None for what the family needs. ``step_size``: ρ at first, in (0, 1]; None for 1 with a full
     covariance, second derivatives and all rows, else 0.3 with momentum. It falls by itself; ``tolerance``,
     ``max_steps``, ``num_draws`` and the stop are those of ``ADVI``, as are ``info``, evidence and verdict. In
@@ -80,9 +81,8 @@ class NaturalGradient:
 
     def ascent(self, target: Target) -> ADVI:
         """The ascent that this is on ``target``."""
-        is_few = target.dim <= MAX_FULL
-        family = self.family or (FullRank() if is_few else MeanField())
-        gradient = self.gradient or (SecondOrder() if is_few else StickingTheLanding())
+        family = self.family or (FullRank() if target.dim <= MAX_FULL else MeanField())
+        gradient = self.gradient or (SecondOrder() if target.dim <= MAX_SECOND else StickingTheLanding())
         if not isinstance(family, MeanField | FullRank):
             raise CredoError(f"NaturalGradient() moves MeanField() or FullRank(); take ADVI() for {family!r}.")
         if not isinstance(gradient, SecondOrder | StickingTheLanding):
