@@ -11,7 +11,7 @@ import functools
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -27,8 +27,8 @@ MOST = 10_000  # values: whoever reads more of them has a world behind an attrib
 PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
 
 
-def captured(model: eqx.Module) -> str:
-    """A digest of what the functions in ``model`` would read now. Its own arrays are arguments, and not among it."""
+def captured(model: eqx.Module | Callable) -> str:
+    """A digest of what the functions in ``model``, or one function, would read now. Its own arrays are arguments, and not among it."""
     reader = _Reader()
     reader.part(model)
     return reader.digest.hexdigest()

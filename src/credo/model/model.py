@@ -54,7 +54,7 @@ class Model(eqx.Module):
     group_items: tuple[tuple[str, str], ...] = eqx.field(static=True)
     structure: Structure = eqx.field(static=True)
     start: Any
-    captured: str = eqx.field(static=True, default="")  # a digest of what its functions read beside their arguments
+    captured: str = eqx.field(static=True, default="", init=False)  # a digest of what its functions read outside
     weights_name: ClassVar[str | None] = None  # of the parameter that a network's weights are
 
     def __init__(
