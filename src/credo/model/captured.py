@@ -28,7 +28,10 @@ PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
 
 
 def captured(model: eqx.Module | Callable) -> str:
-    """A digest of what the functions in ``model``, or one function, would read now. Its own arrays are arguments, and not among it."""
+    """A digest of what the functions in ``model``, or one function, would read now.
+
+    The model's own arrays are arguments, and not among it.
+    """
     reader = _Reader()
     reader.part(model)
     return reader.digest.hexdigest()
