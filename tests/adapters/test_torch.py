@@ -589,6 +589,18 @@ def test_padding_rows_are_constants():
     np.testing.assert_allclose(again.table.weight[0].detach(), moved["table"]["weight"][0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("layer", [nn.Embedding(7, 2), nn.EmbeddingBag(7, 2)], ids=["table", "bag"])
+@pytest.mark.parametrize("token", [7, -1])
+def test_tokens_beyond_a_table_are_refused(layer, token):
+    """As torch does; JAX reads the last row in their place."""
+    module = nn.Sequential(layer, nn.Flatten())
+    network = from_torch(module)
+    tokens = np.array([[0, 1], [2, 3], [4, token]])
+    model = BayesianNetwork(network.apply, network.params, head=Gaussian(1.0))
+    with pytest.raises(credo.CredoError, match="there are 7 entries"):
+        model.given(tokens, np.zeros(module(torch.zeros(3, 2, dtype=torch.long)).shape))
+
+
 # gradients that are not those of the outputs ------------------------------------------------------------------------
 
 

@@ -119,3 +119,20 @@ def test_every_block_of_a_loader_is_looked_at():
     model = credo.Model(PRIOR, lambda p, x: dist.Normal(p["a"][x], 0.1))
     with pytest.raises(credo.CredoError, match="x indexes 'a' at 5"):
         model.given(credo.Loader(batches, in_memory=False))
+
+
+def outputs_of(params, x):
+    return jnp.tanh(params["table"][x].sum(1)) @ params["out"]
+
+
+def test_tokens_past_the_table_of_a_network_are_told():
+    """Of weights that are zero no row of the table would matter."""
+    params = {"table": np.zeros((7, 3)), "out": np.zeros((3, 2))}
+    network = credo.nn.BayesianNetwork(outputs_of, params, head=credo.nn.Categorical())
+    tokens, y = np.arange(40).reshape(10, 4) % 7, np.arange(10) % 2
+    wrong = np.where(tokens == 3, 9, tokens)
+    with pytest.raises(credo.CredoError, match=r"'weights.table' at 9 .*there are 7 entries"):
+        network.given(wrong, y)
+    posterior = credo.fit(network.given(tokens, y), credo.MAP(), progress=False)
+    with pytest.raises(credo.CredoError, match=r"'weights.table' at 9 .*there are 7 entries"):
+        posterior.predict(wrong)

@@ -10,6 +10,7 @@ import numpy as np
 from credo.model.check import check_new_inputs
 from credo.model.data import as_array, by_column, column_name, inputs, num_rows
 from credo.model.model import Model
+from credo.model.prior import Prior
 from credo.model.target import Target
 from credo.predict.levels import NewRows, code
 from credo.status import CredoError
@@ -55,7 +56,7 @@ def check_inputs(target: Target, x) -> Table:
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
     size = _size(x)
-    if type(target.model) is Model and _goes_further(fitted, x):
+    if isinstance(target.model.prior, Prior) and _goes_further(fitted, x):  # an adapter's may need data
         unseen = {column: np.zeros_like(x[column]) for column in target.model.groups}  # they have rows of their own
         check_new_inputs(target.model, {**x, **unseen} if unseen else x)
     return Table(widened(x), size, new_rows)

@@ -56,7 +56,12 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
 
 
 def embedding(weight, index, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    return jnp.asarray(weight)[index]
+    return jnp.asarray(weight)[_from_zero(index, len(weight))]
+
+
+def _from_zero(index, size: int):
+    """Torch refuses negative numbers of rows, which JAX counts from the end: they are past it, where checks look."""
+    return jnp.where(index < 0, size, index)
 
 
 def embedding_bag(
@@ -65,8 +70,8 @@ def embedding_bag(
     """Sums (``mode`` 0), means (1) or maxima (2) of the rows of each bag, without those of padding."""
     offsets = offsets[:-1] if has_end else offsets
     bag = jnp.searchsorted(offsets, jnp.arange(len(index)), side="right") - 1
-    is_own, num = index != padding_idx, len(offsets)
-    rows = jnp.asarray(weight)[index] * (1 if each is None else each[:, None])
+    is_own, num = (index != padding_idx) | (padding_idx < 0), len(offsets)
+    rows = embedding(weight, index) * (1 if each is None else each[:, None])
     if mode == 2:
         found = jax.ops.segment_max(jnp.where(is_own[:, None], rows, -jnp.inf), bag, num)
         return jnp.where(found == -jnp.inf, 0.0, found), None, None, None
