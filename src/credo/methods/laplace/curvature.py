@@ -191,7 +191,7 @@ def affordable(target: Target) -> OuterProducts:
     """Gauss-Newton, or where a backward pass for each output of each row is dear, by a few random columns a row."""
     head = target.head
     assert head is not None  # checked
-    u = jax.ShapeDtypeStruct((target.dim,), np.dtype(float))
+    u = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
     z = jax.eval_shape(lambda u: head.split(target.likelihood_distribution(target.constrain(u), row)), u)
     num_outputs = z.shape[-1]
