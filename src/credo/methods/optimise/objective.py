@@ -124,7 +124,7 @@ def chunk_size(target: Target, max_memory: int | None = None, *, most: int = MAX
 
 @by_shapes
 def _density_bytes(target: Target) -> int:
-    return footprint(log_density, target, jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float)))
+    return footprint(log_density, target, jax.ShapeDtypeStruct((target.dim,), jax.numpy.result_type(float)))
 
 
 def starting_position(target: Target, key, start) -> np.ndarray:
