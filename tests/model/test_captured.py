@@ -135,6 +135,20 @@ def test_hyperparameters_and_data_are_arguments_and_make_no_other_program():
     assert jax.tree.structure(one) == jax.tree.structure(other)
 
 
+def test_what_is_only_written_to_is_not_read():
+    calls: list = []
+
+    def likelihood(p, x):
+        calls.append(1)
+        return dist.Normal(p["b"] * SLOPES, 1.0)
+
+    model = Model({"b": dist.Normal(0.0, 1.0)}, likelihood)
+    first = captured(model)
+    model.given(y=Y)
+    assert calls
+    assert captured(model) == first
+
+
 def test_values_that_refer_to_each_other_are_read_once():
     ring: list = [1.0]
     ring.append(ring)

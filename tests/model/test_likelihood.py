@@ -1,7 +1,6 @@
 """The likelihood: against scipy, by row, in minibatches, weighted, joint, with several outcomes."""
 
 import itertools
-from collections import deque
 
 import equinox as eqx
 import jax
@@ -186,7 +185,7 @@ def test_no_data_no_minibatch():
 
 def test_a_likelihood_may_be_a_pytree():
     """An Equinox module: its arrays are arguments of compiled code, so another module traces nothing."""
-    count = deque()  # a list would be read as a part of the model
+    count = []
 
     class Scorer(eqx.Module):
         offset: np.ndarray
@@ -207,7 +206,7 @@ def test_a_likelihood_may_be_a_pytree():
 
 def test_a_second_target_compiles_nothing():
     """Same likelihood, prior structure and shapes; other data, weights and hyperparameters."""
-    count = deque()  # a list would be read as a part of the model
+    count = []
 
     def likelihood(params, x):
         count.append(None)

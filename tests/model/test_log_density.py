@@ -1,7 +1,5 @@
 """Models from a bare log density of constrained parameters."""
 
-from collections import deque
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +68,7 @@ def linear(params, data):
 
 def test_data_are_arguments():
     """log_density(params, data): other data of the same shapes compile nothing; given() looks once, abstractly."""
-    count, compiled = deque(), []  # a list of counts would be read as a part of the model
+    count, compiled = [], []
 
     def density(params, data):
         count.append(None)

@@ -12,7 +12,8 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from itertools import pairwise
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +25,9 @@ from jax.core import Tracer
 from credo.model.distributions import is_distribution
 
 MOST = 10_000  # values: whoever reads more of them has a world behind an attribute
+LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"
+ATTRIBUTES = "LOAD_ATTR", "LOAD_METHOD"
+WRITES = "append", "extend", "add", "update", "insert", "write"
 PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
 
 
@@ -115,34 +119,45 @@ class _Reader:
 
     def _function(self, function: FunctionType) -> None:
         self._each((function.__defaults__, function.__kwdefaults__))
-        for cell in function.__closure__ or ():
-            try:
-                self.value(cell.cell_contents)
-            except ValueError:  # not filled yet
-                continue
-        if not _is_written_by_user(function.__module__):
+        reads = _reads(function.__code__)
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        for name, attributes in reads.items():
+            if name in cells:
+                self._cell(cells[name])
+            elif name in function.__globals__ and _is_written_by_user(function.__module__):
+                self._global(function.__globals__[name], attributes)
+
+    def _cell(self, cell: CellType) -> None:
+        try:
+            self.value(cell.cell_contents)
+        except ValueError:  # not filled yet
             return
-        for name, attributes in _names(function.__code__).items():
-            if name not in function.__globals__:
-                continue
-            found = function.__globals__[name]
-            if isinstance(found, ModuleType) and _is_written_by_user(found.__name__):
-                self._each(getattr(found, each) for each in attributes if hasattr(found, each))
-            else:
-                self.value(found)
+
+    def _global(self, value, attributes: set[str]) -> None:
+        if not isinstance(value, ModuleType):
+            self.value(value)
+        elif _is_written_by_user(value.__name__):
+            self._each(getattr(value, each) for each in sorted(attributes) if hasattr(value, each))
 
 
 @functools.lru_cache(maxsize=1_000)
-def _names(code: CodeType) -> dict[str, set[str]]:
-    """Names of globals that a function and those within it load, each with all names of attributes."""
+def _reads(code: CodeType) -> dict[str, set[str]]:
+    """Globals and closures that a function and those within it read, each with the names of all attributes there.
+
+    What is only written to, such as a list that counts calls, is not read.
+    """
     instructions = list(dis.get_instructions(code))
-    attributes = {str(each.argval) for each in instructions if each.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-    names = {str(each.argval): attributes for each in instructions if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    attributes = {str(each.argval) for each in instructions if each.opname in ATTRIBUTES}
+    reads: dict[str, set[str]] = {}
+    for each, after in pairwise([*instructions, instructions[-1]]):
+        is_written = after.opname in ATTRIBUTES and after.argval in WRITES
+        if each.opname in LOADS and not is_written:
+            reads[str(each.argval)] = attributes
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            for name, more in _names(inner).items():
-                names[name] = names.get(name, set()) | more
-    return names
+            for name, more in _reads(inner).items():
+                reads[name] = reads.get(name, set()) | more
+    return reads
 
 
 @functools.cache
