@@ -137,6 +137,10 @@ NOT_CONJUGATE = {
         lambda params, x: dist.Normal(params["mean"], jnp.sqrt(params["variance"])),
         None, NUMBERS,
     ),
+    "a kink two sds away": (
+        {"m": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(jnp.maximum(params["m"], 2.0) * x, 1.0),
+        np.array([1.0, 2.0]), np.array([0.3, 0.1]),
+    ),
     "a small addition": (
         {"rate": dist.Gamma(2.0, 3.0)}, lambda params, x: dist.Poisson(params["rate"] + 1e-4), None, COUNTS[:5],
     ),

@@ -30,6 +30,7 @@ from credo.precision import double, to_numpy
 TOLERANCE = 1e-10  # of the log densities compared: rounding over 10⁵ rows leaves about 1e-13
 NUM_POSITIONS = 6  # a batch; every batch has the same shape, so that one program is compiled
 NUM_BATCHES = 10  # at which a candidate is checked where it has its mass
+NUM_WIDE, WIDENING = 4, 3.0  # and three times as far out, where a kink of two sds would else be missed by one in four
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: constraints have no hash
@@ -71,10 +72,11 @@ def recognise(target: Target) -> tuple[dict[str, Distribution], float] | None:
         candidate = candidate and _fit(target, leaves, _near(candidate, leaves, generator))
         if candidate is None:
             return None
-        near = [_near(candidate, leaves, generator) for _ in range(NUM_BATCHES)]
-        positions = np.concatenate([*near, far])
-        constants, tolerances = _constants(candidate, target, positions)
-        log_evidence = float(np.mean(constants[: len(near) * NUM_POSITIONS]))
+        near = np.concatenate([_near(candidate, leaves, generator) for _ in range(NUM_BATCHES)])
+        middle = near.mean(axis=0)
+        wide = middle + WIDENING * (near[: NUM_WIDE * NUM_POSITIONS] - middle)
+        constants, tolerances = _constants(candidate, target, np.concatenate([near, wide, far]))
+        log_evidence = float(np.mean(constants[: len(near)]))
         is_constant = np.all(np.abs(constants - log_evidence) <= tolerances)  # False where anything is NaN
         return (to_numpy(candidate), log_evidence) if is_constant else None
 
