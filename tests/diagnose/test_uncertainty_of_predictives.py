@@ -85,6 +85,13 @@ def test_coverage_is_what_intervals_cover():
     assert interval_coverage(predictive(count), counts, 0.5).value == np.mean((low <= counts) & (counts <= high))
 
 
+def test_counts_without_a_sign_are_the_same_counts():
+    """One less than zero is 255 in bytes: zeros lay outside of every interval, and had PIT values round a half."""
+    counts = stats.poisson(3.0).rvs(400, random_state=5)
+    assert interval_coverage(predictive(count), counts.astype(np.uint8)) == interval_coverage(predictive(count), counts)
+    np.testing.assert_array_equal(pit(predictive(count), counts.astype(np.uint8)), pit(predictive(count), counts))
+
+
 def test_all_inside_is_not_certain():
     found = interval_coverage(predictive(line), OUTCOME.mean(), 0.5)
     assert found.value == 1.0

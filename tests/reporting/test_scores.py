@@ -118,7 +118,7 @@ COUNTS = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Poisso
 def test_coverage_without_intervals_is_that_of_the_intervals(model):
     x = np.linspace(-2.0, 2.0, 300)
     y = np.random.default_rng(1).poisson(3.0, 300) * (1 if model is COUNTS else 0.5)
-    y = y.astype(np.int64) if model is COUNTS else y
+    y = y.astype(np.uint8) if model is COUNTS else y
     w = np.random.default_rng(0).normal(size=(1, 60, 1))
     predictive = Posterior(Draws(w), model.given(x, y), verdict=Verdict("pass")).predict(x)
     low, high = predictive.interval(0.9)

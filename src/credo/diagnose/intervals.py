@@ -60,9 +60,15 @@ def _ends(predictive: Predictive, y: np.ndarray, key: int) -> tuple[np.ndarray, 
     if not outcome.has_cdf:
         draws = np.asarray(predictive.sample(key, NUM_DRAWS))
         return (draws < y).mean(axis=0), (draws <= y).mean(axis=0)
+    return ends_by_formula(predictive, y)
+
+
+def ends_by_formula(predictive: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Pr(Y < y), Pr(Y ≤ y)) of the one outcome of a predictive whose distribution function is known."""
+    outcome: Any = predictive._outcomes
+    y = y.astype(float)  # first: one less than zero is 255 where counts are bytes
     with double():
-        before = y - 1 if outcome.is_discrete else y
-        return predictive._compute(_distribution, before.astype(float), y.astype(float))
+        return predictive._compute(_distribution, y - 1 if outcome.is_discrete else y, y)
 
 
 @jax.jit

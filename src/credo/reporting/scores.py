@@ -18,6 +18,7 @@ import numpy as np
 
 from credo.arguments import as_key
 from credo.diagnose import calibration
+from credo.diagnose.intervals import ends_by_formula
 from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.predict import MonteCarlo, Predictive
@@ -122,13 +123,5 @@ def coverage(predictive: Predictive, y, mass: float) -> float:
     if isinstance(outcome, dict) or not outcome.has_cdf:
         low, high = predictive.interval(mass)
         return calibration.coverage(np.asarray(low), np.asarray(high), y)
-    before = y - 1 if outcome.is_discrete else y
-    with double():
-        at, below = predictive._compute(_distribution, y, before)
+    below, at = ends_by_formula(predictive, y)
     return float(np.mean((at >= 0.5 * (1.0 - mass)) & (below < 0.5 * (1.0 + mass))))
-
-
-@jax.jit
-def _distribution(law, rows, y, before):
-    function = law.cdf(rows, None)
-    return function(y), function(before)
