@@ -63,6 +63,9 @@ def test_the_information_is_the_expected_shrinkage_of_the_posterior():
 def test_an_acquisition_of_ones_own():
     found = predictive(noisy, Point(np.ones(1)))
     np.testing.assert_array_equal(choose(found, lambda predictive: -predictive.mean, 1), [0])
+    marks = np.array([0, 2, 1, 0])
+    for dtype in (np.uint8, bool):  # neither has negatives
+        np.testing.assert_array_equal(choose(found, lambda _, dtype=dtype: marks.astype(dtype), 2), [1, 2])
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def choose(
         )
     if not callable(acquisition):
         raise CredoError(f"acquisition is a function such as credo.decisions.bald; got {acquisition!r} (say n=…).")
-    values = np.asarray(acquisition(predictive))
+    values = np.asarray(acquisition(predictive), float)  # with a sign: the order is that of its negatives
     if values.ndim != 1:
         raise CredoError(f"An acquisition is one number a row, (M,); this one has shape {values.shape}.")
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(values):
