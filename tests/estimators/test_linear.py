@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.linalg import helmert
 from scipy.stats import multivariate_normal
@@ -12,7 +13,7 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.utils.estimator_checks import check_estimator
 
 import credo
-from credo.estimators import BayesianLinearRegression, BayesianMLPRegressor
+from credo.estimators import BayesianLinearRegression, BayesianLogisticRegression, BayesianMLPRegressor
 from credo.precision import double
 from credo.status import CredoError
 
@@ -130,6 +131,17 @@ def test_what_a_mask_hides_is_missing(estimator):
         estimator.fit(X, np.ma.masked_greater(Y, Y.max() - 1e-9))
     with pytest.raises(ValueError, match="weight.*NaN"):
         estimator.fit(X, Y, sample_weight=np.ma.masked_array(np.ones(30), np.arange(30) == 3))
+
+
+@pytest.mark.parametrize("estimator", [BayesianLinearRegression(), BayesianLogisticRegression()])
+def test_scores_are_of_pairs_that_belong_together(estimator):
+    y = Y if isinstance(estimator, BayesianLinearRegression) else (np.median(Y) < Y).astype(int)
+    fitted = estimator.fit(X, y)
+    assert fitted.score(pd.DataFrame(X), pd.Series(y)) == fitted.score(X, y)
+    with pytest.raises(ValueError, match="in different orders"):
+        fitted.score(pd.DataFrame(X), pd.Series(y)[::-1])
+    with pytest.raises(ValueError, match="A mask hides 1 of y"):
+        fitted.score(X, np.ma.masked_array(y, np.arange(30) == 3))
 
 
 def test_what_a_mask_hides_is_not_predicted_for():

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -143,3 +144,7 @@ def test_data_that_cannot_be_fitted(regressor):
         BayesianMLPClassifier().fit(X, np.ones(60, int))
     with pytest.raises(CredoError, match="one outcome a row"):
         regressor.log_prob(X, Y[:5])
+    with pytest.raises(CredoError, match="in different orders"):
+        regressor.log_prob(pd.DataFrame(X), pd.Series(Y)[::-1])
+    with pytest.raises(CredoError, match="NaN"):
+        regressor.log_prob(X, np.ma.masked_greater(Y, 0.0))

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from credo.arguments import unmasked
 from credo.diagnose.ranking import Measured
 from credo.precision import double
 from credo.predict.predictive import Predictive
@@ -25,7 +26,7 @@ def pit(predictive: Predictive, y, *, key: int = 0) -> np.ndarray:
     >>> credo.diagnose.pit(posterior.predict(), np.zeros(1)).round(3)
     array([0.5])
     """
-    before, at = _ends(predictive, np.asarray(y), key)
+    before, at = _ends(predictive, y, key)
     return before + np.random.default_rng(key).uniform(size=at.shape) * (at - before)
 
 
@@ -38,16 +39,15 @@ def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int 
     """
     if not 0 < mass < 1:
         raise CredoError(f"An interval's mass lies strictly between 0 and 1; got {mass}.")
-    y = np.asarray(y)
     before, at = _ends(predictive, y, key)
     is_inside = (at >= 0.5 * (1.0 - mass)) & (before < 0.5 * (1.0 + mass))
     a, b = is_inside.sum() + 0.5, np.sum(~is_inside) + 0.5
     return Measured(float(is_inside.mean()), float(np.sqrt(a * b / (a + b + 1.0)) / (a + b)))
 
 
-def _ends(predictive: Predictive, y: np.ndarray, key: int) -> tuple[np.ndarray, np.ndarray]:
+def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray]:
     """(Pr(Y < y), Pr(Y ≤ y)): alike for a continuous outcome."""
-    outcome: Any = predictive._outcomes
+    y, outcome = np.asarray(unmasked(y)), predictive._outcomes
     if isinstance(outcome, dict):
         raise CredoError(f"The predictive has outcomes {', '.join(outcome)}: PIT values are of one.")
     if outcome.num_classes is not None:

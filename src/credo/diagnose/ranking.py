@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from credo.diagnose.columns import paired
 from credo.status import CredoError
 
 
@@ -27,7 +28,8 @@ def auroc(scores: Float[np.ndarray, " M"], is_positive: Shaped[np.ndarray, " M"]
     >>> credo.diagnose.auroc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([0, 0, 1, 1])).value
     0.875
     """
-    scores, positive = np.asarray(scores, np.float64), np.asarray(is_positive)
+    scores, positive = paired(scores=scores, is_positive=is_positive)
+    scores = scores.astype(np.float64)
     if scores.ndim != 1 or positive.shape != scores.shape:
         raise CredoError(
             f"scores has shape {scores.shape} and is_positive {positive.shape}: give one score and one 0 or 1 a row."

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from credo.diagnose.columns import paired
 from credo.status import CredoError
 
 NUM_BINS = 10
@@ -103,9 +104,12 @@ def brier_decomposition(
 
 def check_classes(probs, y) -> tuple[np.ndarray, np.ndarray]:
     """``probs`` (M,) or (M, K) and labels (M,) as arrays, or a sentence."""
-    probs, y = np.asarray(probs, np.float64), np.asarray(y)
+    probs, y = paired(probs=probs, y=y)
+    probs = probs.astype(np.float64)
     if probs.ndim not in (1, 2) or y.shape != probs.shape[:1] or not len(y):
         raise CredoError(f"probs has shape {probs.shape} and y {y.shape}: give (M,) or (M, K) and one label a row.")
+    if np.isnan(probs).any():
+        raise CredoError("probs holds NaN or masked entries: leave those rows out, and say how many.")
     if not np.all((probs >= 0) & (probs <= 1 + 1e-9)):
         raise CredoError("probs holds entries outside [0, 1]: give probabilities, not logits.")
     if probs.ndim == 2 and not np.allclose(probs.sum(axis=1), 1.0, atol=1e-5):

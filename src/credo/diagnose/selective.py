@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from credo.diagnose.columns import paired
 from credo.status import CredoError
 
 
@@ -38,7 +39,8 @@ def risk_coverage(confidence: Float[np.ndarray, " M"], losses: Float[np.ndarray,
     >>> credo.diagnose.risk_coverage(np.array([0.9, 0.8, 0.6, 0.5]), np.array([0, 0, 0, 1])).risk_at(0.75)
     0.0
     """
-    confidence, losses = np.asarray(confidence, np.float64), np.asarray(losses, np.float64)
+    columns = paired(confidence=confidence, losses=losses)
+    confidence, losses = (column.astype(np.float64) for column in columns)
     if confidence.ndim != 1 or losses.shape != confidence.shape or not len(losses):
         raise CredoError(
             f"confidence has shape {confidence.shape} and losses {losses.shape}: give one number of each a row."

@@ -76,6 +76,18 @@ class Pickled:
             self.posterior_ = self._fitted.posterior()
 
 
+class Scored:
+    """Scores the rows that ``fit`` would take: what a mask hides is missing, and tables of pandas have one order."""
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """R² of a regressor, the share of rows that are right of a classifier: scikit-learn's own."""
+        check_order(X=X, y=y, sample_weight=sample_weight)
+        if np.ma.is_masked(y):
+            raise CredoError(f"A mask hides {np.ma.count_masked(y)} of y: leave those rows out of the score.")
+        mixin: Any = super()
+        return mixin.score(X, y, unmasked(sample_weight))
+
+
 def fit_padded(
     recipe: "Recipe | NetworkRecipe", x: np.ndarray, y: np.ndarray, weights: np.ndarray, method: Method, key: int
 ) -> tuple[Posterior, Fitted]:

@@ -22,6 +22,7 @@ from credo.estimators.base import (
     Fitted,
     Pickled,
     Recipe,
+    Scored,
     checked_method,
     checked_scale,
     checked_weights,
@@ -70,7 +71,7 @@ class EvidenceRecipe:
         return Model(prior, KnownNoise(np.asarray(self.noise_sd)))
 
 
-class BayesianLinearRegression(Pickled, RegressorMixin, BaseEstimator):
+class BayesianLinearRegression(Pickled, Scored, RegressorMixin, BaseEstimator):
     """E(y | x) and its spread from a posterior over coefficients and noise.
 
     ``inference``: None finds the prior and the noise precision that maximise the evidence, and the rest is closed form;

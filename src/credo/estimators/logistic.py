@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from credo.estimators.base import (
     Pickled,
     Recipe,
+    Scored,
     checked_classes,
     checked_method,
     checked_scale,
@@ -29,7 +30,7 @@ NODES = np.linspace(-8.5, 8.5, 341)  # trapezoidal in sds: error below 1e-8 for 
 NUM_ROWS_AT_ONCE = 5_000
 
 
-class BayesianLogisticRegression(Pickled, ClassifierMixin, BaseEstimator):
+class BayesianLogisticRegression(Pickled, Scored, ClassifierMixin, BaseEstimator):
     """p(class | x) from a posterior over coefficients; logits for two classes, softmax for more.
 
     ``inference``: a method; ``None`` is ``Laplace()``. ``prior_scale``: the prior sd of a coefficient, in logits per

@@ -13,6 +13,7 @@ from credo.arguments import unmasked
 from credo.estimators.base import (
     Fitted,
     Pickled,
+    Scored,
     checked_classes,
     checked_method,
     checked_scale,
@@ -74,7 +75,7 @@ class _BayesianMLP(Pickled, BaseEstimator):
         return self.posterior_.predict(filled, self._rule, key=self._seed), len(x)
 
 
-class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
+class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
     """p(y | x) from a posterior over the weights of a multilayer perceptron.
 
     ``hidden``: widths of the hidden layers. ``inference``: any method of Credo, such as ``HMC(…)``, ``Laplace(…)``
@@ -122,8 +123,9 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
 
     def log_prob(self, X, y):
         """log p(y_i | x_i) of each row in the units of y, (M,)."""
+        check_order(X=X, y=y)
         predictive, size = self._predictive(X)
-        y = np.asarray(y, np.float64)
+        y = np.asarray(unmasked(y), np.float64)
         if y.shape != (size,):
             raise CredoError(f"y has shape {y.shape} for {size} rows of X: give one outcome a row.")
         filled = np.concatenate([(y - self._centre) / self._unit, np.zeros(padding(size))])
@@ -135,7 +137,7 @@ class BayesianMLPRegressor(RegressorMixin, _BayesianMLP):
         return (self._centre + self._unit * predictive.sample(seed_of(random_state), n_samples)[:, :size]).T
 
 
-class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
+class BayesianMLPClassifier(Scored, ClassifierMixin, _BayesianMLP):
     """p(class | x) from a posterior over the weights of a multilayer perceptron.
 
     Settings and attributes of ``BayesianMLPRegressor``, and ``classes_``. ``predict_proba`` averages over the

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from credo.arguments import unmasked
+from credo.model.data import check_order
 from credo.model.same_data import inputs_differ, outcomes_differ
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
@@ -44,6 +46,7 @@ def compare(
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
     check_alike(posteriors)
     x, y = (None, None) if held_out is None else held_out
+    check_order(x=x, y=y)
     predictives = {} if held_out is None else {n: predict_held_out(p, x, key=key) for n, p in posteriors.items()}
     table = tabulate(posteriors, predictives, y, reference=reference, key=key)
     if show:
@@ -101,7 +104,7 @@ def tabulate(
         rows[name] = {
             **_evidence(posterior),
             **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
-            **(scores(posterior, predictives[name], np.asarray(y), key) if name in predictives else {}),
+            **(scores(posterior, predictives[name], np.asarray(unmasked(y)), key) if name in predictives else {}),
             **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
             **_seconds(posterior),
             "verdict": posterior.verdict.status,
