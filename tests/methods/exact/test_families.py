@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from scipy.integrate import dblquad, quad
@@ -12,7 +13,9 @@ from scipy.special import logsumexp
 from credo.methods.exact.beta import BetaBernoulli
 from credo.methods.exact.dirichlet import DirichletCategorical
 from credo.methods.exact.gamma import GammaPoisson
+from credo.methods.exact.linear_regression import LinearRegression
 from credo.methods.exact.normal import NormalInverseGamma, NormalKnownVariance
+from credo.methods.vi import cavi
 from credo.status import CredoError
 
 
@@ -267,6 +270,23 @@ def test_the_posterior_is_a_prior_of_a_model():
 def test_bad_input_is_a_sentence(call, words):
     with pytest.raises(CredoError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda a, b: BetaBernoulli().update(successes=a, trials=b),
+        lambda a, b: GammaPoisson(1, 1).update(a, exposure=b),
+        lambda a, b: LinearRegression().update(a.to_frame(), b),
+        lambda a, b: cavi.LinearRegression().update(a.to_frame(), b),
+        lambda a, b: cavi.ProbitRegression().update(a.to_frame(), b),
+    ],
+)
+def test_rows_of_pandas_are_paired_in_one_order(update):
+    a, b = pd.Series([0, 1]), pd.Series([1, 1])
+    update(a, b)
+    with pytest.raises(CredoError, match="in different orders"):
+        update(a, b[::-1])
 
 
 @pytest.mark.parametrize(

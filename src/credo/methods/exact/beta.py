@@ -16,6 +16,7 @@ from scipy.special import betaln
 
 from credo.methods.exact import checks
 from credo.methods.exact.family import NO_DATA, Family, Predictive, distribution, extend, settle
+from credo.model.data import check_order
 from credo.status import CredoError, Estimate
 
 
@@ -47,6 +48,7 @@ class BetaBernoulli(Family):
             outcomes = checks.vector("y", y)
             checks.inside("y", outcomes, (outcomes == 0) | (outcomes == 1), "0 or 1")
             return self._absorb(outcomes.sum(), len(outcomes), 0.0)
+        check_order(successes=successes, trials=trials)
         s = checks.counts("successes", checks.vector("successes", successes))  # type: ignore[arg-type]
         n = _trials(trials)
         n = np.broadcast_to(n, s.shape) if len(n) == 1 else n

@@ -14,6 +14,7 @@ from scipy.special import gammaln, xlogy
 
 from credo.methods.exact import checks
 from credo.methods.exact.family import NO_DATA, Family, Predictive, distribution, extend, settle
+from credo.model.data import check_order
 from credo.status import Estimate
 
 
@@ -37,6 +38,7 @@ class GammaPoisson(Family):
 
     def update(self, y: ArrayLike, *, exposure: ArrayLike = 1.0) -> "GammaPoisson":
         """The posterior after counts ``y`` (N,), each observed over an ``exposure`` (N,) or ()."""
+        check_order(y=y, exposure=exposure)
         y = checks.counts("y", checks.vector("y", y))
         e = _exposure(exposure)
         e = np.broadcast_to(e, y.shape) if len(e) == 1 else e

@@ -22,6 +22,7 @@ from credo.methods.exact import checks
 from credo.methods.exact.family import NO_DATA, Family, Predictive, distribution, extend, settle
 from credo.methods.exact.information import Information
 from credo.methods.exact.normal import LOG_2PI, inverse_gamma_evidence
+from credo.model.data import check_order
 from credo.status import CredoError, Estimate
 
 
@@ -159,6 +160,7 @@ def gaussian_predictive(now: Information, x: np.ndarray, beta: float, joint: boo
 
 def design_and_response(x: ArrayLike, y: ArrayLike, now: Information | None) -> tuple[np.ndarray, np.ndarray]:
     """Checked ``x`` (N, D) and ``y`` (N,)."""
+    check_order(x=x, y=y)
     x = checks.matrix("x", x, None if now is None else len(now.target))
     y = checks.vector("y", y)
     checks.same_length("x", x, "y", y)

@@ -30,6 +30,7 @@ from credo.methods.vi.cavi.gamma import Gamma, gamma_prior, normal_predictive
 from credo.methods.vi.cavi.ready import ReadyModel, lower_root
 from credo.methods.vi.cavi.response import linear_response
 from credo.methods.vi.cavi.sweeps import Ascent, Leap, ascend
+from credo.model.data import check_order
 
 LOG_2PI = float(np.log(2 * np.pi))
 NAMES = "weights", "noise_precision", "weight_precision"
@@ -92,6 +93,7 @@ class LinearRegression(ReadyModel):
 
     def update(self, x: ArrayLike, y: ArrayLike) -> "LinearRegression":
         """All data so far and rows ``x`` (N, D) with responses ``y`` (N,)."""
+        check_order(x=x, y=y)
         before = self.statistics
         x = checks.matrix("x", x, None if before is None else before.x.shape[1])
         y = checks.vector("y", y)

@@ -29,6 +29,7 @@ from credo.methods.exact.family import Predictive, distribution, settle
 from credo.methods.exact.information import Information
 from credo.methods.vi.cavi.ready import ReadyModel, lower_root
 from credo.methods.vi.cavi.sweeps import Ascent, Leap, ascend
+from credo.model.data import check_order
 from credo.status import CredoError
 
 AT_ONCE = 10_000_000  # numbers: 80 MB in float64
@@ -84,6 +85,7 @@ class ProbitRegression(ReadyModel):
 
     def update(self, x: ArrayLike, y: ArrayLike) -> "ProbitRegression":
         """All data so far and rows ``x`` (N, D) with labels ``y`` (N,), each 0 or 1."""
+        check_order(x=x, y=y)
         before = self.statistics
         x = checks.matrix("x", x, None if before is None else before.x.shape[1])
         y = checks.vector("y", y)
