@@ -197,6 +197,23 @@ def test_an_interval_too_dear_to_keep_is_empty():
     np.testing.assert_allclose(decision.expected_loss, 1.0)
 
 
+@pytest.mark.parametrize("price", [1e-20, 1e-4, 0.02, 0.5])
+def test_no_interval_of_counts_loses_less(price):
+    """Every pair of ends is tried: draws alone left up to 1 % of the loss."""
+    model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"] * x))
+    predictive = credo.fit(model.given(np.ones(4), COUNTS), credo.Exact(), progress=False).predict(
+        np.array([0.1, 40.0])
+    )
+    counts = np.arange(400)
+    probs = np.exp([predictive.log_prob(np.full(2, count)) for count in counts])
+    above = np.cumsum(probs, axis=0)
+    low, high = credo.decide(predictive, Interval(price)).action
+    for row in range(2):
+        risk = 1 - above[None, :, row] + (above - probs)[:, None, row] + price * (counts[None] - counts[:, None])
+        risk = np.where(counts[None] >= counts[:, None], risk, np.inf)
+        assert risk[low[row], high[row]] <= risk.min() + 1e-11
+
+
 @pytest.mark.slow
 def test_the_interval_of_a_skewed_posterior():
     """Gamma(15, 5): both ends at density PRICE. The loss is flat there, so 4,001 levels leave 0.05 sd."""

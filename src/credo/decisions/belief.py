@@ -28,7 +28,8 @@ from credo.predict.predictive import Predictive
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES
 from credo.status import CredoError
 
-MAX_COUNT = 1_000  # values of a count that are tried for its mode
+MAX_COUNT = 1_000  # values of a count that are tried for its mode or its interval
+RARE = 1e-3  # the tails of a count in which its mode is not looked for
 
 
 class Outcomes(NamedTuple):
@@ -68,6 +69,10 @@ class Belief(ABC):
 
     @abstractmethod
     def log_prob(self, y) -> np.ndarray: ...
+
+    def points(self, rare: float) -> tuple[np.ndarray, np.ndarray] | None:
+        """(values, their probabilities), (n, m) each, of a count but for tails of ``rare``; None where that is none."""
+        return None
 
     @abstractmethod
     def each(self, function: Callable, *more, is_fresh: bool = False) -> Any:
@@ -114,13 +119,29 @@ class OfPredictive(Belief):
                 f"The mode of an outcome of shape {self.parts[0].shape} is not searched for: give the actions to "
                 "choose from as actions=[…]."
             )
-        low, high = int(np.min(self.quantile(1e-3))), int(np.max(self.quantile(0.999)))
+        low, high = self._reach(RARE)
         if high - low > MAX_COUNT:
             raise CredoError(
                 f"The counts to choose from reach from {low} to {high}: give those that matter as actions=[…]."
             )
-        shape = self.parts[0].shape
-        return low + np.argmax([self.log_prob(np.full(shape, count)) for count in range(low, high + 1)], axis=0)
+        return low + np.argmax(self._log_probs(low, high), axis=0)
+
+    def points(self, rare):
+        if not self.is_discrete or len(self.parts[0].shape) != 1:
+            return None
+        low, high = self._reach(rare)
+        if high - low > MAX_COUNT:
+            return None
+        probs = np.exp(self._log_probs(low, high))
+        return np.broadcast_to(np.arange(low, high + 1)[:, None], probs.shape), probs
+
+    def _reach(self, rare: float) -> tuple[int, int]:
+        """The least of the rows' quantiles of ``rare``, and the largest of those of 1 − ``rare``."""
+        return int(np.min(self.quantile(rare))), int(np.max(self.quantile(1.0 - rare)))
+
+    def _log_probs(self, low: int, high: int) -> np.ndarray:
+        """Of each count from ``low`` to ``high`` at each row, (n, m)."""
+        return np.stack([self.log_prob(np.full(self.parts[0].shape, count)) for count in range(low, high + 1)])
 
     def each(self, function, *more, is_fresh=False):
         entries = sum(max(1, int(np.prod(part.shape[1:]))) for part in self.parts)

@@ -2,17 +2,18 @@
 
 On ordered points y_1 ≤ … ≤ y_n of weights w and running totals W, an interval from y_i to y_j loses
 1 − (W_j − γ y_j) + (W_{i−1} − γ y_i): with the running maximum of the last bracket the best pair is found in O(n), of
-all modes. Draws place its ends with an error of n^(−1/3), for the loss is flat there; where the density is known the
-ends are therefore moved to f = γ.
+all modes. Draws place its ends with an error of n^(−1/3), for the loss is flat there; counts are therefore weighed by
+their probabilities, and where a density is known the ends are moved to f = γ.
 """
 
 import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from credo.decisions.belief import Belief, OfPosterior
+from credo.decisions.belief import RARE, Belief, OfPosterior
 
 NUM_LEVELS = 4_001  # of the quantile function of a posterior
+NEVER = 1e-12  # tails of counts that are left out at any price
 WIDENINGS = 6  # of the bracket round an end: from 2 % of the spread of y to 64 %
 BISECTIONS = 50
 
@@ -22,6 +23,9 @@ def best_interval(belief: Belief, price: float):
     if isinstance(belief, OfPosterior):
         levels = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
         return _on_tree(belief.quantile(levels), np.full((NUM_LEVELS, 1), 1.0 / NUM_LEVELS), price)
+    # an end of the best interval is as probable as the price at least, or it is the mode alone
+    if (points := belief.points(float(np.clip(price, NEVER, RARE)))) is not None:
+        return highest_density(*points, price)
     low, high, spread = belief.each(lambda drawn: _of_draws(drawn.values, np.asarray(drawn.weights), price))
     return refine(belief.log_prob, low, high, spread, np.log(price)) if belief.has_density else (low, high)
 
