@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from numpyro.distributions import constraints
 
 import credo
 from contract import check_accuracy
+from credo.diagnose.convergence import mcse_sd
 from credo.equations import equations
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
@@ -134,6 +136,34 @@ def test_a_slice_of_one_point_ends_where_it_began(outside):
     np.testing.assert_array_equal(state.position, 0)
     assert state.log_density == 0
     assert info.num_densities <= 2 * (MAX_SHRINKS + 4)
+
+
+BEHIND = -1.2e7  # a log density of millions of rows: in float32 whole numbers alone
+FAR_BEHIND = {
+    "slice": (
+        credo.Slice(),
+        credo.Model.from_log_density(lambda p: BEHIND - 0.5 * p["w"] ** 2, {"w": constraints.real}).given(),
+    ),
+    "elliptical slice": (
+        credo.EllipticalSlice(),
+        credo.Model(
+            {"w": dist.Normal(0.0, 4.0)}, lambda p, x: dist.Delta(0.0, BEHIND - 0.5 * p["w"] ** 2 * (1 - 1 / 16))
+        ).given(y=np.zeros(1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FAR_BEHIND))
+def test_slices_of_a_density_of_few_digits_are_those_of_its_differences(name):
+    method, target = FAR_BEHIND[name]
+    posterior = credo.fit(target, method, key=0, precision="float32", progress=False)
+    w = np.linspace(-8.0, 8.0, 4_001)
+    share = 1 if name == "slice" else 1 - 1 / 16
+    rounded = np.float32(BEHIND - 0.5 * share * w**2).astype(float) - BEHIND
+    density = np.exp(rounded - 0.5 * (1 - share) * w**2)
+    sd = np.sqrt(np.sum(density * w**2) / np.sum(density))
+    draws = posterior.draws["w"][..., None].astype(float)
+    assert abs(np.std(draws) - sd) < 4 * mcse_sd(draws)[0]
 
 
 @pytest.mark.usefixtures("strict")

@@ -1,7 +1,7 @@
 """Elliptical slice sampling (Murray, Adams & MacKay 2010, figure 2): for Gaussian priors, with nothing to tune.
 
 p(u | D) ∝ N(u | m, S Sᵀ) L(u)                    m, S: prior; L: the likelihood
-log y = log L(u) − e,  e ~ Exponential(1)         log_level
+log y = log L(u) − e,  e ~ Exponential(1)         drop: −e, held against differences of log L (see slice.py)
 ν ~ N(0, S Sᵀ)                                    with u − m it spans an ellipse, along which the prior is constant
 θ ~ Uniform(0, 2π),  [θ_min, θ_max] = [θ − 2π, θ]
 u' = m + (u − m) cos θ + ν sin θ
@@ -68,7 +68,7 @@ def elliptical_slice(target, *, prior: Gaussian, num_steps: int = 1) -> Algorith
             state, count = carry
             key_i = jax.random.fold_in(key, i)
             z, (u_level, u_angle) = start_of_transition(jax.random.fold_in(key_i, 0), dim, (2,), dtype)
-            log_level = state.log_likelihood + jnp.log1p(-u_level)
+            drop = jnp.log1p(-u_level)
             deviation, nu = state.position - prior.mean, prior.scale.matvec(z)
 
             def is_under_way(search: Search):
@@ -78,7 +78,8 @@ def elliptical_slice(target, *, prior: Gaussian, num_steps: int = 1) -> Algorith
                 angle, count = search.angle, search.num_densities + 1
                 position = prior.mean + deviation * jnp.cos(angle) + nu * jnp.sin(angle)
                 new = State(position, log_likelihood(position))
-                is_found = (new.log_likelihood > log_level) & (new.log_likelihood < jnp.inf)  # NaN is not
+                rise = new.log_likelihood - state.log_likelihood
+                is_found = (rise > drop) & (new.log_likelihood < jnp.inf)  # NaN is not
                 lowest = jnp.where(angle < 0, angle, search.lowest)
                 highest = jnp.where(angle < 0, search.highest, angle)
                 uniform = jax.random.uniform(jax.random.fold_in(key_i, count), (), dtype)

@@ -1,14 +1,16 @@
 """Slice sampling (Neal 2003, figures 3 and 5) along the columns of a metric, one after another (Tibbits et al. 2014).
 
 For each column s of S, with e ~ Exponential(1) and v, v' ~ Uniform(0, 1):
-    log y = log p(u) − e                      level; the slice is {t: log p(u + t s) > log y}
+    {t: log p(u + t s) − log p(u) > −e}       the slice; drop: −e
     L = −w v,  R = L + w                      left, right: an interval round t = 0; w: width
     J = ⌊m v'⌋,  K = m − 1 − J                left_steps, right_steps; m: max_widths
     step out:  L ← L − w while J > 0 and L lies in the slice, J ← J − 1; then R likewise with K
     shrink:    t ~ Uniform(L, R); in the slice u ← u + t s, else t takes the place of the end on its side of 0
 
-The random split of the m − 1 steps makes an interval as likely from its new point as from the old. A shrinkage that
-finds nothing leaves u where it is: the ways there and back are equally long, so that stopping them both is fair.
+The slice is one of differences, since log p(u) − e is rounded where log p(u) is large: about −3·10⁶ float32 has
+multiples of ¼. The random split of the m − 1 steps makes an interval as likely from its new point as from the old. A
+shrinkage that finds nothing leaves u where it is: the ways there and back are equally long, so that stopping them both
+is fair.
 """
 
 from typing import NamedTuple
@@ -34,9 +36,9 @@ class Info(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """One column's update under way. ``log_level``: log y."""
+    """One column's update under way."""
 
-    log_level: Float[Array, ""]
+    drop: Float[Array, ""]  # −e
     direction: Float[Array, " dim"]  # s
     left: Float[Array, ""]
     right: Float[Array, ""]
@@ -80,10 +82,8 @@ def slice_sampling(
         )
         left = -width * uniform[1]
         left_steps = jnp.floor(max_widths * uniform[2]).astype(jnp.int32)
-        log_level = state.log_density + jnp.log1p(-uniform[0])
-        return Slice(
-            log_level, direction, left, left + width, left_steps, max_widths - 1 - left_steps, jnp.int32(0)
-        )  # fmt: skip
+        drop = jnp.log1p(-uniform[0])
+        return Slice(drop, direction, left, left + width, left_steps, max_widths - 1 - left_steps, jnp.int32(0))
 
     def advance(sweep: Sweep) -> Sweep:
         state, count = sweep.state, sweep.num_densities + 1
@@ -95,7 +95,7 @@ def slice_sampling(
         t = jnp.where(is_left, s.left, jnp.where(is_right, s.right, s.left + uniform[3] * (s.right - s.left)))
         position = state.position + t * s.direction
         new = State(position, target.log_density(position))
-        is_inside = (new.log_density > s.log_level) & (new.log_density < jnp.inf)  # NaN lies outside
+        is_inside = (new.log_density - state.log_density > s.drop) & (new.log_density < jnp.inf)  # NaN lies outside
         is_out = is_draw & ~is_inside
         s = s._replace(
             left=jnp.where(is_left & is_inside, s.left - width, jnp.where(is_out & (t < 0), t, s.left)),
