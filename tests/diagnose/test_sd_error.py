@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.diagnose.sd_error import sd_error
+from credo.diagnose.sd_error import sd_error, sd_figures
 
 RANDOM = np.random.default_rng(4)
 
@@ -52,6 +52,32 @@ def test_draws_of_twice_the_weight_count_as_two():
     weights = np.where(np.arange(50) < 20, 2, 1)[None] / 70
     ess = np.array([100.0])
     assert sd_error(x, ess, SCALE, weights) == pytest.approx(sd_error(twice, ess, SCALE))
+
+
+@pytest.mark.parametrize("spec", [NORMAL, SCALE])
+def test_the_tail_of_what_has_no_variance_shows_in_its_shape(spec):
+    """Of 100 samples of a t with two degrees of freedom; an exponential tail, of kurtosis nine, is light."""
+    ess = np.array([4_000.0])
+    heavy, light = RANDOM.standard_t(2, (100, 4, 1_000, 1)), RANDOM.laplace(size=(100, 4, 1_000, 1))
+    if spec is SCALE:
+        heavy, light = np.log(np.abs(heavy)), np.log(np.abs(light))
+    shapes = [[sd_figures(x, ess, spec).get("tail_shape", 0.0) for x in many] for many in (heavy, light)]
+    # k̂ of the 190 largest draws has an sd near 0.1; it is 0.5 here, or a little more at a finite distance, and 0
+    assert np.mean(np.array(shapes[0]) > 0.4) > 0.75
+    assert np.mean(np.array(shapes[1]) > 0.4) <= 0.01
+
+
+def test_a_tail_on_either_side_counts():
+    x = np.abs(RANDOM.standard_t(1.5, (4, 1_000, 1)))
+    ess = np.array([4_000.0])
+    assert sd_figures(x, ess, NORMAL)["tail_shape"] == pytest.approx(sd_figures(-x, ess, NORMAL)["tail_shape"])
+
+
+def test_an_sd_that_does_not_exist_passes_seldom():
+    """A t with two degrees of freedom: by its kurtosis alone half of the fits passed, with sds that mean nothing."""
+    target = credo.Model({"x": dist.StudentT(2.0, 0.0, 1.0)}, None).given()
+    fits = [credo.fit(target, credo.Slice(), key=key, progress=False) for key in range(20)]
+    assert sum(each.verdict.status == "pass" for each in fits) <= 8  # 17 without the shape of the tail
 
 
 @pytest.mark.parametrize("method", [credo.NUTS(), credo.SMC()])

@@ -3,15 +3,23 @@
 The error of a log sd is ((κ − 1) / (4 ESS))^½ with the kurtosis κ of the parameter, 3 of a normal one. A scale whose
 posterior has a heavy tail, θ = exp(u), may be well explored in u and have a κ of hundreds, or no variance at all: κ
 then grows with the number of draws, and the error does not fall.
+
+Draws that have not met the end of such a tail show too small a κ with too small an sd. How the tail falls, they show
+before: as |θ|^(−1/k), with k the shape of a generalised Pareto distribution fitted to it (pareto.py), which has a
+variance where k < ½.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
 
+from credo.diagnose.pareto import smooth
 from credo.model.structure import Structure
 
 LOGS = ("positive", "nonnegative", "greater_than", "greater_than_eq", "less_than", "less_than_eq")  # by exp, moved
 AT_ONCE = 1_000_000  # numbers of draws in memory
+HEAVY = 9.0  # κ of an exponential variable: draws of what has no variance have more, and lighter tails need no look
 
 
 def sd_error(
@@ -25,32 +33,79 @@ def sd_error(
     ``ess``: of each coordinate, in its tails. ``weights``: of the draws, of sum one; equal if None.
     """
     share = None if weights is None else np.ravel(weights)
-    found, first = [], 0
+    return _largest(
+        [_errors(_kurtoses(u, is_log, share), ess[own]) for u, own, is_log in _blocks(positions, structure)]
+    )
+
+
+def sd_figures(
+    positions: Float[np.ndarray, "chain draw dim"], ess: Float[np.ndarray, " dim"], structure: Structure
+) -> dict[str, float]:
+    """``sd_error`` and ``tail_shape``, the largest k of the parameters whose κ is that of a heavy tail.
+
+    Either is left out where no parameter has one.
+    """
+    errors, shapes = [], []
+    for u, own, is_log in _blocks(positions, structure):
+        kurtoses = _kurtoses(u, is_log, None)
+        errors.append(_errors(kurtoses, ess[own]))
+        shapes.append([_shape(u[:, :, i], ess[own][i], is_log) for i in np.flatnonzero(kurtoses > HEAVY)])
+    found = {"sd_error": _largest(errors), "tail_shape": _largest(shapes)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _blocks(positions, structure: Structure) -> Iterator[tuple[np.ndarray, slice, bool]]:
+    """(draws of a few coordinates, which ones, whether they are logarithms), of positive and of real parameters."""
+    first = 0
     size = max(1, AT_ONCE // (positions.shape[0] * positions.shape[1]))
     for leaf in structure.leaves:
         last = first + leaf.size
         if leaf.is_elementwise and not leaf.is_discrete and leaf.support in (*LOGS, "real"):
-            blocks = [slice(i, min(i + size, last)) for i in range(first, last, size)]
-            found += [_worst(positions[:, :, own], np.asarray(ess)[own], leaf.support in LOGS, share) for own in blocks]
+            for i in range(first, last, size):
+                own = slice(i, min(i + size, last))
+                yield positions[:, :, own], own, leaf.support in LOGS
         first = last
-    known = [each for each in found if each is not None]
-    return float(np.max(known)) if known else None
 
 
-def _worst(u: Float[np.ndarray, "chain draw k"], ess: Float[np.ndarray, " k"], is_log: bool, share) -> float | None:
-    """Of a few coordinates; None where none of them moves. ``share``: of each draw, None where all are equal."""
+def _kurtoses(u: Float[np.ndarray, "chain draw k"], is_log: bool, share) -> Float[np.ndarray, " k"]:
+    """κ of a few coordinates; 0 where one does not move. ``share``: of each draw, None where all are equal."""
 
     def mean(x):
         return x.mean(axis=0) if share is None else share @ x
 
     with np.errstate(all="ignore"):
-        theta = np.asarray(u, float).reshape(-1, len(ess))
+        theta = _in_users_space(u.reshape(-1, u.shape[-1]), is_log)
         is_moving = np.ptp(theta, axis=0) > 0
-        if is_log:
-            theta = np.exp(theta - theta.max(axis=0))  # κ knows no scale
         theta = theta - mean(theta)
         theta *= theta
         variance = mean(theta)
         theta *= theta
-        errors = np.sqrt(np.maximum(mean(theta) / np.square(variance) - 1, 0) / (4 * ess))
-    return float(np.max(errors[is_moving])) if is_moving.any() else None
+        return np.where(is_moving, mean(theta) / np.square(variance), 0.0)
+
+
+def _in_users_space(u, is_log: bool) -> np.ndarray:
+    """Up to a scale, which neither κ nor k knows."""
+    theta = np.asarray(u, float)
+    return np.exp(theta - theta.max(axis=0)) if is_log else theta
+
+
+def _errors(kurtoses, ess) -> Float[np.ndarray, " moving"]:
+    """Of log sds, of those coordinates that move."""
+    is_moving = kurtoses != 0
+    with np.errstate(all="ignore"):
+        return np.sqrt(np.maximum(kurtoses - 1, 0) / (4 * np.asarray(ess)))[is_moving]
+
+
+def _shape(u: Float[np.ndarray, "chain draw"], ess: float, is_log: bool) -> float:
+    """k of the heavier tail of one coordinate; the exponential of one has no other than the upper."""
+    theta = _in_users_space(u.ravel(), is_log)
+    deviation = theta - theta.mean()
+    sides = [deviation] if is_log else [deviation, -deviation]
+    with np.errstate(divide="ignore"):
+        logs = [np.log(np.maximum(side, 0)) for side in sides]
+    return float(np.max([smooth(each, relative_efficiency=ess / u.size).k_hat for each in logs]))
+
+
+def _largest(found: list) -> float | None:
+    values = np.concatenate(found) if found else np.zeros(0)
+    return float(np.max(values)) if values.size else None

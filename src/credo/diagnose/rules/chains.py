@@ -85,6 +85,17 @@ CHAINS: dict[str, Rule] = {
         "how well these are known), or give it a prior with a lighter tail.",
         "look for parameters whose values overflow",
     ),
+    "tail_shape": Rule(
+        "largest shape k̂ of a tail, |θ|^(−1/k), among positive and real parameters of a kurtosis above 9",
+        "at most",
+        0.4,  # half is where variances end, and a tail of 200 draws knows it to 0.1
+        ANY,
+        "this library; Vehtari et al. (2024)",
+        "The tail of some parameter has the shape {value:.2f} (0.4 passes): from 0.5 on it has no variance, from 1 on "
+        "no mean, and near that draws understate the sd and its error. Report its median and quantiles (tail ESS says "
+        "how well these are known), or give it a prior with a lighter tail.",
+        "look for parameters whose values overflow or stay the same for long",
+    ),
     "num_stuck_chains": Rule(
         "chains that stood still for all or a tenth of their draws",
         "at most",

@@ -13,7 +13,7 @@ from credo.diagnose import geometry
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.function_space import observed
 from credo.diagnose.pareto import judged_shape, smooth
-from credo.diagnose.sd_error import sd_error
+from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
@@ -211,8 +211,7 @@ def figures(positions, info, method, seen=None, structure: Structure | None = No
         "min_ess_tail": float(np.min(found.ess_tail)),
     }
     if structure is not None and (seen is None or seen is positions):
-        error = sd_error(positions, found.ess_tail, structure)
-        figures |= {} if error is None else {"sd_error": error}
+        figures |= sd_figures(positions, found.ess_tail, structure)
     if hasattr(info, "is_divergent"):
         figures["num_divergences"] = int(info.is_divergent.sum())
         figures["divergence_share"] = float(np.mean(info.is_divergent))
