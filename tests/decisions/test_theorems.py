@@ -214,6 +214,16 @@ def test_no_interval_of_counts_loses_less(price):
         assert risk[low[row], high[row]] <= risk.min() + 1e-11
 
 
+def test_counts_drawn_for_all_rows_together():
+    """No count of one row has a probability of its own: intervals are by draws, and modes are not searched for."""
+    model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"] * x).to_event(1))
+    predictive = credo.fit(model.given(np.ones(4), COUNTS), credo.Laplace(), progress=False).predict(np.ones(4))
+    low, high = credo.decide(predictive, Interval(0.02)).action
+    assert np.all((low >= 0) & (low < high) & (high < 15))
+    with pytest.raises(credo.CredoError, match="drawn for all rows together"):
+        credo.decide(predictive, ZeroOne())
+
+
 @pytest.mark.slow
 def test_the_interval_of_a_skewed_posterior():
     """Gamma(15, 5): both ends at density PRICE. The loss is flat there, so 4,001 levels leave 0.05 sd."""

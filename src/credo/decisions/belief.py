@@ -114,10 +114,11 @@ class OfPredictive(Belief):
         return self.predictive.log_prob(y)
 
     def mode(self):
-        if len(self.parts[0].shape) != 1:
+        if not self._is_count:
+            together = ", drawn for all rows together," if self.parts[0].is_joint else ""
             raise CredoError(
-                f"The mode of an outcome of shape {self.parts[0].shape} is not searched for: give the actions to "
-                "choose from as actions=[…]."
+                f"The mode of an outcome of shape {self.parts[0].shape}{together} is not searched for: give the "
+                "actions to choose from as actions=[…]."
             )
         low, high = self._reach(RARE)
         if high - low > MAX_COUNT:
@@ -127,13 +128,18 @@ class OfPredictive(Belief):
         return low + np.argmax(self._log_probs(low, high), axis=0)
 
     def points(self, rare):
-        if not self.is_discrete or len(self.parts[0].shape) != 1:
+        if not self._is_count:
             return None
         low, high = self._reach(rare)
         if high - low > MAX_COUNT:
             return None
         probs = np.exp(self._log_probs(low, high))
         return np.broadcast_to(np.arange(low, high + 1)[:, None], probs.shape), probs
+
+    @property
+    def _is_count(self) -> bool:
+        """Whether each row has a whole number with probabilities of its own."""
+        return self.is_discrete and len(self.parts[0].shape) == 1 and not self.parts[0].is_joint
 
     def _reach(self, rare: float) -> tuple[int, int]:
         """The least of the rows' quantiles of ``rare``, and the largest of those of 1 − ``rare``."""
