@@ -524,3 +524,17 @@ def test_normal_elements_that_meet_when_a_rare_switch_is_on_are_drawn_together()
     share = 0.3 * np.exp(log_evidences[1]) / (0.7 * np.exp(log_evidences[0]) + 0.3 * np.exp(log_evidences[1]))
     error = posterior.summary()["mcse_mean"]["on"]
     assert abs(posterior.mean()["on"] - share) < 4.5 * error
+
+
+@pytest.mark.parametrize("num_values", [1_000, 1_500])
+def test_elements_that_meet_only_where_they_are_equal_are_drawn_one_after_the_other(num_values):
+    """Two places of thousands, and an outcome that only equal ones explain: all at once, they would hardly ever be."""
+    model = credo.Model(
+        {"z": dist.DiscreteUniform(0, num_values - 1).expand([2])},
+        lambda p, x: dist.Normal(jnp.where(p["z"][0] == p["z"][1], 7.0, 0.0), 1.0),
+    )
+    posterior = credo.fit(
+        model.given(y=np.array([7.0])), credo.Gibbs({"z": credo.Enumerated()}, num_draws=100), key=0, progress=False
+    )
+    z = posterior.draws["z"]
+    assert np.mean(z[..., 0] == z[..., 1]) > 0.99  # odds of 1 : (num_values − 1) exp(−7²/2) against it

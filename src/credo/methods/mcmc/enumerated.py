@@ -168,15 +168,16 @@ def _is_apart(target: Target, position, block: Block, values, seed: int) -> bool
     """Whether the terms of elements stay as they are while others change.
 
     The elements that change are those whose number has, or has not, a one at some place in binary: of each two
-    elements there is then a change of the one without the other.
+    elements there is then a change of the one without the other. Configurations are drawn at random, and once with all
+    elements alike: some meet only where they are equal, which of thousands of values two hardly ever are by chance.
     """
     random, size = np.random.default_rng(seed), block.dim
     target, position = target.cast(np.float64), np.asarray(position, np.float64)
     places = np.arange(max(1, int(np.ceil(np.log2(size)))))
     ones = (np.arange(size) >> places[:, None]) & 1 == 1
     changes = np.concatenate([np.zeros((1, size)), np.ones((1, size)), ones, ~ones]).astype(bool)
-    for _ in range(NUM_TRIALS):
-        first, second = random.choice(values, (2, size))
+    alike = np.broadcast_to(random.choice(values, (2, 1)), (2, size))
+    for first, second in [*random.choice(values, (NUM_TRIALS, 2, size)), alike]:
         v = np.where(changes, second, first).astype(np.float64)
         with double():
             rows, rest = to_numpy(_terms_of_all(target, position, v, block=block))
