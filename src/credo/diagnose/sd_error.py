@@ -39,15 +39,20 @@ def sd_error(
 
 
 def sd_figures(
-    positions: Float[np.ndarray, "chain draw dim"], ess: Float[np.ndarray, " dim"], structure: Structure
+    positions: Float[np.ndarray, "chain draw dim"],
+    ess: Float[np.ndarray, " dim"],
+    structure: Structure,
+    weights: Float[np.ndarray, "chain draw"] | None = None,
 ) -> dict[str, float]:
     """``sd_error`` and ``tail_shape``, the largest k of the parameters whose κ is that of a heavy tail.
 
-    Either is left out where no parameter has one.
+    Either is left out where no parameter has one. ``weights`` as in ``sd_error``; they are no part of k, since those of
+    particles differ from island to island alone.
     """
+    share = None if weights is None else np.ravel(weights)
     errors, shapes = [], []
     for u, own, is_log in _blocks(positions, structure):
-        kurtoses = _kurtoses(u, is_log, None)
+        kurtoses = _kurtoses(u, is_log, share)
         errors.append(_errors(kurtoses, ess[own]))
         shapes.append([_shape(u[:, :, i], ess[own][i], is_log) for i in np.flatnonzero(kurtoses > HEAVY)])
     found = {"sd_error": _largest(errors), "tail_shape": _largest(shapes)}

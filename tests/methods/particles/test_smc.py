@@ -392,3 +392,12 @@ def test_mistakes_have_their_sentences(tmp_path):
         fit(bare(), SMC(), progress=False)
     with pytest.raises(CredoError, match="no likelihood apart from its prior"):
         fit(Model({"v": dist.Normal(0.0, 1.0)}, None).given(), SMC(), progress=False)
+
+
+def test_a_posterior_without_a_variance_does_not_pass():
+    """InverseGamma(1.5, 1.5): by the error of the sd alone two of four keys passed."""
+    model = Model({"v": dist.InverseGamma(1.0, 1.0)}, lambda params, x: dist.Normal(0.0, jnp.sqrt(params["v"])))
+    for key in range(3):
+        posterior = fit(model.given(y=np.array([1.0])), SMC(), key=key, progress=False)
+        assert posterior.verdict.figures["tail_shape"] > 0.4
+        assert posterior.verdict.status == "doubtful"

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from credo.algorithm import Options, stream
 from credo.cores import num_cores
 from credo.course import Course
-from credo.diagnose.sd_error import sd_error
+from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
 from credo.memory import footprint
 from credo.methods.particles.bridge import bridge
@@ -279,8 +279,7 @@ def _verdict(
         "num_temperatures": len(done.moved),
         "num_draws": len(u),
     }
-    spread = sd_error(position, num_effective, structure, shares)
-    figures |= {} if spread is None else {"sd_error": spread}
+    figures |= sd_figures(position, num_effective, structure, shares)
     if bridged is not None and bridged.error <= RULES["evidence_error"].passes:  # beyond, it can tell nothing
         figures["evidence_gap"] = _gap(along, bridged)
     return judge(figures)
