@@ -74,7 +74,7 @@ def test_pieces_are_those_of_the_whole_matrix(groups):
     P, g, c = np.exp(random.normal(size=9))[groups], random.normal(size=9), 1.7
     with double():
         ours = LowRankPieces.of(s, U, groups)
-        assert (ours.grams is None) == (groups.max() == 8)
+        assert (ours.grams is None) == (groups.max() in (0, 8))  # one group needs none, and many would be dear
         whole = DensePieces(jnp.asarray(U @ np.diag(s) @ U.T), None, None)
         for name, given in (("log_det", ()), ("solve", (g,))):
             one, other = (getattr(each, name)(c, jnp.asarray(P), *given) for each in (ours, whole))

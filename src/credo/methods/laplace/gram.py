@@ -15,6 +15,7 @@ from numpyro.distributions import Normal
 
 from credo.compiling import brief
 from credo.linalg.lowrank import LowRank
+from credo.linalg.singular import along
 from credo.methods.laplace import layered
 from credo.methods.laplace.curvature import Curvature, OuterProducts
 from credo.methods.laplace.structure import Shape
@@ -56,8 +57,7 @@ class Gram:
         J = J[has_word] if has_word.any() else J[:1]
         s, V = (each[..., ::-1] for each in np.linalg.eigh(J @ J.T))  # the largest first
         s = np.where(s > least * max(float(s[0]), np.finfo(float).tiny), s, 0.0)
-        vectors, _ = np.linalg.qr((J.T @ V) / np.sqrt(np.where(s > 0, s, 1.0)))  # those of zeros serve for the shape
-        return Shape(LowRank.from_eigen(np.ones(target.dim), vectors, 1 / (1 + s)), 1.0, 0)
+        return Shape(LowRank.from_eigen(np.ones(target.dim), along(J.T, s, V), 1 / (1 + s)), 1.0, 0)
 
 
 @functools.partial(brief, static_argnames=("curvature",))

@@ -21,6 +21,7 @@ from credo.linalg.kronecker import Block
 from credo.linalg.kronecker import Kronecker as KroneckerScale
 from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator
+from credo.linalg.singular import along
 
 NOTHING = 1e-10  # of the largest eigenvalue: rounding
 
@@ -80,7 +81,7 @@ class LowRankPieces(Pieces):
         |c H + P| = |P| |I + c Bᵀ P⁻¹ B|,   (c H + P)⁻¹ = P⁻¹ − c P⁻¹ B (I + c Bᵀ P⁻¹ B)⁻¹ Bᵀ P⁻¹
 
     ``grams`` (G, r, r): Bᵀ B over each group of weights that have one precision, of which ``firsts`` (G,) are some;
-    None where groups are many.
+    None where groups are many, or there is one alone, of which Bᵀ B = diag(s).
     """
 
     values: Array
@@ -93,18 +94,23 @@ class LowRankPieces(Pieces):
         """``groups`` (weight,): 0 … G − 1."""
         _, firsts = np.unique(groups, return_index=True)
         B, grams = U * np.sqrt(s), None
-        if len(firsts) * len(s) <= len(U):  # no more numbers than U has
+        if len(firsts) > 1 and len(firsts) * len(s) <= len(U):  # no more numbers than U has
             grams = jnp.asarray(np.stack([B[groups == g].T @ B[groups == g] for g in range(len(firsts))]))
         return cls(jnp.asarray(s), jnp.asarray(U), grams, jnp.asarray(firsts))
 
     def log_det(self, c, P):
+        if self._is_isotropic:
+            return jnp.sum(jnp.log(P)) + jnp.sum(jnp.log1p(c * self.values / P[self.firsts]))
         return jnp.sum(jnp.log(P)) + 2 * jnp.sum(jnp.log(jnp.diagonal(self._middle(c, P))))
 
     def solve(self, c, P, g):
         root = jnp.sqrt(self.values)
         along = root * (self.vectors.T @ (g / P))
-        along = root * jax.scipy.linalg.cho_solve((self._middle(c, P), True), along)
-        return (g - c * (self.vectors @ along)) / P
+        if self._is_isotropic:
+            along = along / (1 + c * self.values / P[self.firsts])
+        else:
+            along = jax.scipy.linalg.cho_solve((self._middle(c, P), True), along)
+        return (g - c * (self.vectors @ (root * along))) / P
 
     def bend(self, c, v):
         return c * jnp.dot(self.values, jnp.square(self.vectors.T @ v))
@@ -112,11 +118,15 @@ class LowRankPieces(Pieces):
     def scale(self, c, P, covariance):
         B = np.asarray(self.vectors) * np.sqrt(c * np.asarray(self.values)) / np.sqrt(P)[:, None]
         s, V = (each[..., ::-1] for each in np.linalg.eigh(B.T @ B))  # of P^−½ c H P^−½, the largest first
-        vectors, _ = np.linalg.qr(B @ V)
-        own = LowRank.from_eigen(P**-0.5, vectors, 1 / (1 + np.where(s > NOTHING * s[0], s, 0.0)))
+        s = np.where(s > NOTHING * s[0], s, 0.0)
+        own = LowRank.from_eigen(P**-0.5, along(B, s, V), 1 / (1 + s))
         k = len(covariance)
         blocks = DenseScale(np.linalg.cholesky(covariance)), own
         return BlockDiagonal(blocks, (((0, k),), ((k, k + len(P)),)))
+
+    @property
+    def _is_isotropic(self) -> bool:
+        return len(self.firsts) == 1
 
     def _middle(self, c, P):
         """The Cholesky factor of I + c Bᵀ P⁻¹ B."""
