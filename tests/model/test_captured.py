@@ -1,6 +1,8 @@
 """What a likelihood reads from outside of its arguments may change between two fits: the second sees what is there."""
 
 import functools
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import pytest
 
 import credo
 from credo import Model
-from credo.model.captured import captured
+from credo.model.captured import _is_written_by_user, captured
 
 Y = np.random.default_rng(0).normal(size=6)
 SLOPE = 1.0
@@ -157,3 +159,28 @@ def test_values_that_refer_to_each_other_are_read_once():
     assert before == captured(model)
     ring[0] = 2.0
     assert before != captured(model)
+
+
+def test_installed_packages_are_not_read_wherever_they_lie(monkeypatch):
+    """Their globals change with use, such as caches: each fit would compile anew."""
+    package = types.ModuleType("thing")
+    package.__file__ = "/home/me/.local/lib/python3.11/site-packages/thing/__init__.py"
+    monkeypatch.setitem(sys.modules, "thing", package)
+    assert not _is_written_by_user("thing.inner")
+    assert not _is_written_by_user("jax.numpy")
+    assert _is_written_by_user(__name__)
+
+
+class Ops:
+    def add(self, b):
+        return b * SLOPE * jnp.ones(6)
+
+
+OPS = Ops()
+
+
+def test_an_object_whose_method_has_the_name_of_a_list_s_is_read(monkeypatch):
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(OPS.add(p["b"]), 1.0))
+    assert mean(model.given(y=Y)) == pytest.approx(expected(1.0))
+    use_global(monkeypatch, 3.0)
+    assert mean(model.given(y=Y)) == pytest.approx(expected(3.0))

@@ -10,9 +10,9 @@ import dis
 import functools
 import hashlib
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -27,7 +27,8 @@ from credo.model.distributions import is_distribution
 MOST = 10_000  # values: whoever reads more of them has a world behind an attribute
 LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"
 ATTRIBUTES = "LOAD_ATTR", "LOAD_METHOD"
-WRITES = "append", "extend", "add", "update", "insert", "write"
+WRITES = "append", "extend"  # of lists
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, a user's own among them
 PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
 
 
@@ -167,4 +168,4 @@ def _is_written_by_user(module: str | None) -> bool:
     if root == "credo" or root in sys.stdlib_module_names:
         return False
     file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return not any(file.startswith(sysconfig.get_path(each)) for each in ("purelib", "platlib"))
+    return INSTALLED.isdisjoint(Path(file).parts)

@@ -17,7 +17,7 @@ from jax.lax import GatherScatterMode
 from credo.equations import equations
 from credo.model.data import column_name
 from credo.model.program import Path, bind, called, run
-from credo.model.structure import Structure
+from credo.model.structure import Structure, somewhere
 from credo.status import CredoError
 
 FILLINGS = -1.9, 0.4, 1_000.0  # of any sign and size, also as whole numbers
@@ -59,13 +59,13 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
     _walk(program.jaxpr, list(map(_constant, program.consts)), arguments, (), reads)
     for read in reads:
         said = _beyond(read, structure)
-        if said is not None and _matters(read, program, [*map(_anywhere, jax.tree.leaves(u)), *leaves]):
+        if said is not None and _matters(read, program, [*map(_somewhere, jax.tree.leaves(u)), *leaves]):
             raise CredoError(said)
 
 
-def _anywhere(leaf) -> np.ndarray:
-    """A position of this shape at which products show: where weights are zero nothing that they multiply matters."""
-    return 0.5 * np.cos(np.arange(np.size(leaf))).reshape(np.shape(leaf))
+def _somewhere(leaf) -> np.ndarray:
+    """In the shape of ``leaf``: where weights are zero nothing that they multiply matters."""
+    return somewhere(np.size(leaf)).reshape(np.shape(leaf))
 
 
 def _is(value) -> Callable[[], Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from credo.model.check import explained
 from credo.model.data import NO_ROWS, Inputs, are_missing, as_array, column, column_name, is_leaf
+from credo.model.structure import somewhere
 from credo.model.target import log_prob_rows
 from credo.precision import double
 from credo.status import CredoError
@@ -127,7 +128,7 @@ def check_factors(target: "Target", x: Inputs, observed: np.ndarray) -> None:
         )
     first = np.where(observed, np.cumsum(observed) - 1, 0)  # an observed outcome stands in for a missing one
     y = select(target.y, first)
-    u = 0.5 * np.cos(np.arange(target.dim))
+    u = somewhere(target.dim)
     with double(), explained("The likelihood", target.structure, x):
         with_all = np.asarray(_terms(target, u, x, y))[observed]
         alone = np.asarray(_terms(target, u, target.x, target.y))

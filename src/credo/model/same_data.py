@@ -13,6 +13,7 @@ from numpyro.distributions import Distribution
 from numpyro.distributions.distribution import MaskedDistribution
 
 from credo.model.distributions import Scaled, is_distribution
+from credo.model.structure import somewhere
 from credo.model.target import Target
 from credo.precision import double
 
@@ -60,7 +61,7 @@ def _counts(target: Target) -> list[np.ndarray]:
 
 def _by_likelihood(target: Target) -> list[np.ndarray] | None:
     """The part of the likelihood's own masks and scales, one array an outcome; None where it has neither."""
-    position = 0.5 * np.cos(np.arange(target.dim))  # masks that depend on parameters are those of some position
+    position = somewhere(target.dim)  # masks that depend on parameters are those of some position
 
     def found(u) -> list[Any]:
         params, _, outcome = target.model.prior.joint(target.structure.unravel(u))

@@ -98,6 +98,11 @@ class Structure(NamedTuple):
         return [name for leaf in self.leaves for name in scalar_names(leaf.name, leaf.shape)]
 
 
+def somewhere(size: int) -> np.ndarray:
+    """An arbitrary position (size,) at which to look what depends on what: at 0 the effect of inputs may vanish."""
+    return 0.5 * np.cos(np.arange(size))
+
+
 def _is_elementwise(distribution: Distribution) -> bool:
     transform = transform_to(distribution)
     while isinstance(transform, IndependentTransform):

@@ -21,7 +21,7 @@ from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import contains, is_moved, unscaled
 from credo.model.heads import Head
 from credo.model.source import Source
-from credo.model.structure import Structure
+from credo.model.structure import Structure, somewhere
 from credo.model.visit import AbstractPrior
 from credo.precision import double
 from credo.status import CredoError
@@ -179,7 +179,7 @@ class Target(eqx.Module):
     def rows_stand_apart(self, num_rows: int = FEW) -> bool:
         """Whether the likelihood of a row is the same without the rows beside it, by the values of so many rows."""
         rows = np.arange(min(max(2, num_rows), self.size))
-        u = 0.5 * np.cos(np.arange(self.dim))  # an arbitrary position: at 0 the effect of the inputs may vanish
+        u = somewhere(self.dim)
         with double():
             together, apart = _row_terms(self.flat(), u, rows)
         return np.allclose(np.asarray(together)[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True)

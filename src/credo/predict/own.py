@@ -16,6 +16,7 @@ from credo.compiling import TINY, brief
 from credo.equations import equations, runs_along
 from credo.model.distributions import is_distribution
 from credo.model.same_data import inputs_differ
+from credo.model.structure import somewhere
 from credo.model.target import Target
 from credo.predict.inputs import Table
 from credo.status import CredoError
@@ -85,10 +86,10 @@ def _may_lean(target: Target, x, *, size: int) -> bool:
 
 
 def _leans(target: Target, x) -> bool:
-    """By the values of the first of a few rows, at an arbitrary position: at 0 the effect of x may vanish."""
+    """By the values of the first of a few rows."""
     few = jax.tree.map(lambda leaf: leaf[:FEW], x)
     try:
-        together, alone = _first(target.flat(), 0.5 * np.cos(np.arange(target.dim)), few)
+        together, alone = _first(target.flat(), somewhere(target.dim), few)
     except REFUSED:
         return False
     return not all(
