@@ -63,6 +63,14 @@ def use_attribute(monkeypatch, value):
     SETTINGS.slopes = np.full(6, value)
 
 
+MODULE = types.ModuleType("settings_of_a_project")
+MODULE.__dict__["slope"] = 1.0
+
+
+def use_module(monkeypatch, value):
+    monkeypatch.setattr(MODULE, "slope", value)
+
+
 def use_class(monkeypatch, value):
     monkeypatch.setattr(Settings, "slope", value)
 
@@ -73,6 +81,8 @@ WAYS = {
     "by a function": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * slope_of(1.0), 1.0)),
     "within a function": (use_global, lambda p, x: dist.Normal(*(lambda b: (b * SLOPE * jnp.ones(6), 1.0))(p["b"]))),
     "under jit": (use_global, jax.jit(lambda p, x: dist.Normal(p["b"] * SLOPE * jnp.ones(6), 1.0))),
+    "a module": (use_module, lambda p, x: dist.Normal(p["b"] * MODULE.slope * jnp.ones(6), 1.0)),
+    "a module within": (use_module, lambda p, x: dist.Normal((lambda b: b * MODULE.slope)(p["b"]) * jnp.ones(6), 1.0)),
     "a column": (use_frame, lambda p, x: dist.Normal(p["b"] * TABLE["slope"].to_numpy(), 1.0)),
     "a method": (use_attribute, SCALED.likelihood),
     "a class": (use_class, lambda p, x: dist.Normal(p["b"] * SETTINGS.slope * jnp.ones(6), 1.0)),

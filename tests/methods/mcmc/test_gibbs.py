@@ -19,6 +19,7 @@ from credo.methods.mcmc.chains import first_tuning
 from credo.methods.mcmc.conditional import Block, Conditional
 from credo.methods.mcmc.conjugate import conjugating
 from credo.methods.mcmc.enumerated import enumerating
+from credo.methods.mcmc.families import Normal
 from credo.methods.mcmc.gibbs_sampling import Sweep
 from credo.methods.mcmc.sweeps import figures_of_sweeps
 from credo.precision import double, to_numpy
@@ -538,3 +539,11 @@ def test_elements_that_meet_only_where_they_are_equal_are_drawn_one_after_the_ot
     )
     z = posterior.draws["z"]
     assert np.mean(z[..., 0] == z[..., 1]) > 0.99  # odds of 1 : (num_values − 1) exp(−7²/2) against it
+
+
+def test_normal_elements_that_never_meet_are_drawn_apart():
+    """By a product with the Hessian, whatever their number."""
+    model = credo.Model({"m": dist.Normal(0.0, 1.0).expand([8])}, lambda p, x: dist.Normal(p["m"][x], 1.0))
+    target = model.given(np.arange(16) % 8, np.ones(16)).flat()
+    update = conjugating(target, Block.of(target.structure, ("m",)), np.zeros((4, target.dim)))
+    assert update.family == Normal(True)
