@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 import credo
 import targets
 from credo.linalg.dense import Dense
+from credo.methods.vi.matching.draws import draws, in_blocks
 from credo.methods.vi.matching.update import inconsistency, match
 from credo.model.model import Model
 from credo.posterior.kinds import Gaussian
@@ -71,6 +72,50 @@ def test_inconsistency_is_what_no_gaussian_explains():
         found = np.asarray(jax.vmap(inconsistency)(noise, linear + a * (noise**2 - 1)))
     assert np.max(none) < 1e-24
     assert abs(found.mean() - 2 * a**2 * dim) < 4 * found.std() / np.sqrt(len(found))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 10, 40])
+def test_blocks_average_quadratics_exactly(dim):
+    number = in_blocks(dim)
+    assert 20 <= number < 20 + 2 * dim
+    with double():
+        first, second = (np.asarray(draws(jax.random.key(k), number, dim)) for k in (0, 1))
+    assert first.shape == (number, dim)
+    np.testing.assert_allclose(first[0::2], -first[1::2])
+    np.testing.assert_allclose(first.T @ first / number, np.eye(dim), atol=1e-12)
+    assert dim == 1 or np.max(np.abs(first - second)) > 0.1  # another key, another position
+
+
+def test_the_lengths_of_many_blocks_are_chis():
+    """E|ε|⁴ = d (d + 2), by the quantiles' midpoints to a few per cent; one block knows nothing of it."""
+    dim, num_blocks = 3, 200
+    with double():
+        squares = np.sum(np.asarray(draws(jax.random.key(0), 2 * dim * num_blocks, dim)) ** 2, axis=1)
+        sphere = np.sum(np.asarray(draws(jax.random.key(0), 2 * dim, dim)) ** 2, axis=1)
+    np.testing.assert_allclose(np.mean(squares), dim, rtol=1e-12)
+    np.testing.assert_allclose(np.mean(squares**2), dim * (dim + 2), rtol=0.02)
+    np.testing.assert_allclose(sphere, dim, rtol=1e-12)
+
+
+def test_fewer_draws_than_a_block_and_numbers_that_fill_none():
+    with double():
+        assert draws(jax.random.key(0), 7, 5).shape == (7, 5)
+        cut = np.asarray(draws(jax.random.key(0), 15, 5))
+    assert cut.shape == (15, 5)
+    np.testing.assert_allclose(cut[:10].T @ cut[:10] / 10, np.eye(5) * np.sum(cut[0] ** 2) / 5, atol=1e-12)
+
+
+def test_inconsistency_of_a_block():
+    """A residual (ε_1 ε_2, 0, …): of mean square d/(d + 2) on the sphere, and (B/(B − 1))² of it, since the mean of a
+    block, which the estimate takes from its squares, is exactly 0."""
+    dim, a = 6, 0.5
+    with double():
+        noise = np.stack([np.asarray(draws(jax.random.key(k), 2 * dim, dim)) for k in range(400)])
+        scores = -2 * noise
+        scores[..., 0] += a * noise[..., 1] * noise[..., 2]
+        found = np.asarray(jax.vmap(inconsistency)(noise, scores))
+    expected = a**2 * dim / (dim + 2) * (2 * dim / (2 * dim - 1)) ** 2
+    assert abs(found.mean() - expected) < 4 * found.std() / np.sqrt(len(found))
 
 
 def gaussian(dim, seed=0, root=None):
@@ -142,6 +187,24 @@ def test_the_bound_holds_on_logistic_regression_for_few_gradients():
     assert posterior.verdict.status == "pass"
     assert posterior.info["num_gradients"] < 500
     assert posterior.info["elbo_path"].shape == (2, posterior.info["num_steps"])
+
+
+def test_standardised_effects_need_no_mode():
+    """Eight schools, whose mode lies where the scale of the effects is far too small or wide: from N(0, I)."""
+    y, sd = np.array([28, 8, -3, 7, -1, 1, 18, 12.0]), np.array([15, 10, 16, 11, 9, 11, 10, 18.0])
+    prior = {"mu": dist.Normal(0, 5), "tau": dist.HalfCauchy(5), "z": dist.Normal(0, 1).expand([8])}
+    target = credo.Model(prior, lambda p, sd: dist.Normal(p["mu"] + p["tau"] * p["z"], sd)).given(sd, y)
+    posterior = credo.fit(target, credo.BatchAndMatch(), progress=False)
+    assert posterior.info["num_gradients"] == 4 + 20 * posterior.info["num_steps"] < 2_000
+    longest = credo.fit(target, credo.ADVI(family=credo.FullRank()), progress=False).log_evidence
+    assert posterior.log_evidence.value > longest.value - 0.1 - 4 * (posterior.log_evidence.error + longest.error)
+
+
+def test_a_start_far_from_the_posterior_goes_by_way_of_the_mode():
+    target, _, _ = gaussian(6)
+    posterior = credo.fit(target, credo.BatchAndMatch(), start=np.full(6, 40.0), progress=False)
+    assert posterior.info["num_gradients"] > 4 + 24 * posterior.info["num_steps"]
+    assert posterior.verdict.status == "pass"
 
 
 def test_another_family_is_refused():

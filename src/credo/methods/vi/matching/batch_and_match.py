@@ -2,10 +2,10 @@
 
     q = argmin  E[ |∇ log p(u, D) − ∇ log q(u)|²_Σ ]  over Gaussians, Σ the covariance of q
 
-by steps with a closed form (update.py) from the mode (forms.py) until the memory of the steps averages their noise
-away (matching.py). Where q is the best it has E_q[∇ log p] = 0 and E_q[∇ log p ∇ log pᵀ] = Σ⁻¹. The ELBO's best
-Gaussian has E_q[−∇² log p] = Σ⁻¹ instead: the same where log p is quadratic, and somewhat wider elsewhere, since the
-first is E_q[−∇² log p] Σ E_q[−∇² log p] or more.
+by steps with a closed form (update.py) from the mode, or nearer by (forms.py), until the memory of the steps averages
+their noise away (matching.py). Where q is the best it has E_q[∇ log p] = 0 and E_q[∇ log p ∇ log pᵀ] = Σ⁻¹, as draws
+of even spread see them (draws.py). The ELBO's best Gaussian has E_q[−∇² log p] = Σ⁻¹ instead: the same where log p is
+quadratic, and somewhat wider elsewhere, since the first is E_q[−∇² log p] Σ E_q[−∇² log p] or more.
 """
 
 import math
@@ -18,6 +18,7 @@ from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.matching.draws import fits_blocks, in_blocks
 from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
 from credo.methods.vi.measure import Measured, measure
@@ -28,7 +29,7 @@ from credo.run import run
 from credo.status import CredoError, Verdict
 
 ESCAPE = 1e6  # growth of a standard deviation since the start
-FEWEST, MOST = 32, 128  # draws a step
+FEW, MANY = 32, 128  # independent draws a step: of a low rank, of a full covariance
 MAX_PATH = 1_000  # points of the ELBO's path that info keeps
 
 
@@ -37,9 +38,9 @@ class BatchAndMatch:
     """A Gaussian whose scores match the posterior's: full-rank variational inference for far fewer gradients.
 
     ``family``: ``FullRank()``, or ``vi.LowRank(rank)``, whose steps cost no d². ``num_samples`` B: draws a step; None
-    for one a dimension, 32 to 128 (low rank: 32). ``tolerance``: nats that the noise of the steps may leave; None for
-    0.01, rising from 100 dimensions on to 0.08. ``max_steps``: where the fit ends without being there, with a verdict
-    that is no pass. ``num_draws``: of the final ELBO and k̂.
+    for two a dimension, at least 20, and from 101 dimensions on 128 (low rank: 32). ``tolerance``: nats that the noise
+    of the steps may leave; None for 0.01, rising from 100 dimensions on to 0.08. ``max_steps``: where the fit ends
+    without being there, with a verdict that is no pass. ``num_draws``: of the final ELBO and k̂.
 
     Exact on Gaussian targets (in few steps where B exceeds the dimension). Where scores are heavy-tailed, as those of
     the scale of a hierarchy, the answer is narrower than ADVI's and its ELBO lower: the verdict's k̂ judges both alike.
@@ -67,8 +68,8 @@ class BatchAndMatch:
         family = self.family.bound(target.structure)
         form = form_of(family)
         at_once = evaluations_at_once(target, options.max_memory)
-        most = FEWEST if isinstance(form, LowRankForm) else MOST
-        num_samples = self.num_samples or int(np.clip(target.dim + 1, FEWEST, most))
+        apart = FEW if isinstance(form, LowRankForm) else MANY
+        num_samples = self.num_samples or (in_blocks(target.dim) if fits_blocks(target.dim) else apart)
         matching = Matching(
             form=form,
             num_samples=num_samples,

@@ -9,13 +9,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options
+from credo.compiling import brief
 from credo.linalg.dense import Dense
 from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.operator import ScaleOperator
+from credo.methods.optimise.objective import starting_position
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.matching.draws import draws, fits_blocks
 from credo.methods.vi.matching.update import Match
 from credo.methods.vi.start import Start, find_start
 from credo.model.target import Target
@@ -26,6 +29,8 @@ from credo.status import CredoError
 NUM_PATCHES = 10  # steps of EM after each step: they begin where the last ended
 LEAST = 1e-6  # of a variance that is the coordinate's own, at least
 WIDE = 1.0  # sd of a start without a mode: matching learns of a width from draws that see it
+NUM_LOOKS = 4  # draws by which a start is judged
+NEAR = 1.0  # of F a dimension: half a nat
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,15 @@ class Form(ABC):
 @dataclass(frozen=True)
 class FullForm(Form):
     """Σ ← S X Sᵀ: the lower triangular root becomes S chol(X)."""
+
+    def find_start(self, target: Target, key, start, options: Options) -> Start:
+        """N(start, I) where that is near already, as for scales and standardised effects: their mode lies apart."""
+        if not isinstance(start, Posterior) and fits_blocks(target.dim):
+            position = starting_position(target, key, start)
+            noise = np.asarray(draws(key, 2 * target.dim, target.dim))[:NUM_LOOKS]
+            if float(_distance(target, position, noise)) <= NEAR * target.dim:
+                return Start(self.family.start(position, np.full_like(position, WIDE)), len(noise))
+        return find_start(target, self.family, key, start, options, sd=WIDE)
 
     def noise_per_square(self, dim: int) -> float:
         """½ for the mean. ε rᵀ + r εᵀ has 2 d r² of squares, of which Σ takes a half as change: ¼ ‖·‖² / 4."""
@@ -134,6 +148,13 @@ class LowRankForm(Form):
 
         ψ, B = jax.lax.fori_loop(0, NUM_PATCHES, patch, (jnp.ones_like(δ), B))
         return Gaussian(q.mean + S.matvec(step.mean), DiagonalPlusFactor(δ * jnp.sqrt(ψ), δ[:, None] * B))
+
+
+@brief
+def _distance(target: Target, position, noise):
+    """F of N(position, I) (matching.py), by these draws."""
+    scores = jax.vmap(jax.grad(target.log_density))(position + noise)
+    return jnp.mean(jnp.sum(jnp.square(scores + noise), axis=1))
 
 
 def form_of(family: Family) -> Form:

@@ -1,17 +1,18 @@
 """Batch and match as steps (Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei & Saul 2024, algorithm 1).
 
-    ε_1 … ε_B ~ N(0, I);  u_b = μ + S ε_b;  γ_b = Sᵀ ∇ log p(u_b);  q ← match(ε, γ, λ), whitened (update.py)
+    ε_1 … ε_B of N(0, I) (draws.py);  u_b = μ + S ε_b;  γ_b = Sᵀ ∇ log p(u_b);  q ← match(ε, γ, λ), whitened (update.py)
 
 *The rate.* λ = B/M, with M the draws that q remembers: a step then counts the batch beside them as it would in an
 average. With c r² the nats that one draw leaves open (forms.py) and F = mean |γ_b + ε_b|², of which q may lack a half,
-M = 2 c r² / F is what the start is worth (Kalman's gain). M grows by a share of the batch whenever a step goes against
-the trend of those before (Kesten 1958): under drift steps agree and the rate stays, about the optimum they do not and
-it falls as 1/t. While r² makes up little of F, q is still far, and M is kept at what the start was worth: at the
-optimum r²/F is a half or more where E[−∇² log p] is positive, (1 + k)/2 in one dimension where that is k/Σ. On Gaussian
-targets r² = 0: the rate is the largest, and q exact in a few steps.
+M = 2 c r² / F is what the start is worth (Kalman's gain). M grows by the batch whenever a step goes against the trend
+of those before (Kesten 1958): under drift steps agree and the rate stays, about the optimum they do not and it falls as
+1/t. At the optimum F is 2 r² at most where E[−∇² log p] is positive (2 r²/(1 + k) in one dimension where that is k/Σ).
+Where averages of F exceed those of r² ``FAR`` times q is far, and worth 2 c r² / (F − FAR r²) at most. Averages forget
+what came before a fall of F by ``FALL``. On Gaussian targets r² = 0: the rate is the largest, and q exact in a few
+steps.
 
-*The end.* What q lacks is c r² / M nats, or more under heavy tails (forms.py), averaged over steps: done once that is
-within ``tolerance`` and q is no longer far.
+*The end.* What q lacks is c r² / M nats, or more under heavy tails (forms.py), averaged since q was far: done once that
+is within ``tolerance``.
 
 A step whose scores or result are not finite is not taken: q contracts about its mean instead.
 """
@@ -22,23 +23,23 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.linalg.operator import Stored
 from credo.methods.vi.gradients.estimator import in_batches
+from credo.methods.vi.matching.draws import draws
 from credo.methods.vi.matching.forms import Form
 from credo.methods.vi.matching.update import inconsistency, match
 from credo.model.target import Target
-from credo.normals import normal
 from credo.posterior.kinds import Gaussian, Kind
 from credo.tree import where
 
 LARGEST_RATE = 1e3  # beyond it a step gains nothing, and digits are lost
+FAR = 4.0  # times r², where F says that q is far: at the optimum it is 2 r² at most
 TREND = 0.8  # of the trend kept each step
-GROWTH = 0.5  # of the batch that M grows by
-EXPLAINED = 1 / 3  # of F by r², from which on q is not far
-RECENT = 0.3  # weight of a batch in the averages of the noise and of r²/F
+FALL = 30.0  # the factor by which F has fallen where its average says nothing of today's
+RECENT = 0.3  # weight of a batch in the averages
 EXACT = 0.85  # power of the precision's ε, a coordinate: a distance in scores that is rounding
 
 
@@ -49,14 +50,16 @@ class Tuning(NamedTuple):
 
 
 class State(NamedTuple):
-    """``memory`` M, in draws. Averages: ``noise``, nats a draw, and ``explained``, r²/F. ``gap``: nats q lacks."""
+    """``memory`` M, in draws. Averages: ``noise``, nats a draw, ``residual`` r², ``distance`` F. ``gap``: nats left."""
 
     q: Gaussian
     trend: Float[Array, " n"]
     memory: Float[Array, ""]
     noise: Float[Array, ""]
-    explained: Float[Array, ""]
-    count: Float[Array, ""]
+    residual: Float[Array, ""]
+    distance: Float[Array, ""]
+    is_far: Bool[Array, ""]
+    count: Int[Array, ""]
     gap: Float[Array, ""]
     is_done: Bool[Array, ""]
     is_escaping: Bool[Array, ""]
@@ -87,7 +90,7 @@ class Matching:
             zero, no = jnp.zeros(()), jnp.zeros((), bool)
             trend = self.form.direction(match(ε, ε, zero))
             assert isinstance(q, Gaussian)
-            return State(q, trend, zero, zero, zero, jnp.zeros((), jnp.int32), zero, no, no)
+            return State(q, trend, zero, zero, zero, zero, no, jnp.zeros((), jnp.int32), zero, no, no)
 
         return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(build, target))
 
@@ -103,7 +106,7 @@ class Matching:
 
         def climb(key, state: State) -> tuple[State, Info]:
             S = self.form.root(state.q)
-            ε = normal(key, (B, dim))
+            ε = draws(key, B, dim)
 
             def one(ε):
                 value, score = density(state.q.mean + S.matvec(ε))
@@ -111,31 +114,33 @@ class Matching:
 
             log_ratios, γ = in_batches(one, ε, self.draws_at_once)
             elbo = jnp.mean(log_ratios) + S.log_det() + 0.5 * dim * jnp.log(2 * jnp.pi)
-            r2, distance = inconsistency(ε, γ), jnp.mean(jnp.sum(jnp.square(γ + ε), axis=1))
-            weight = jnp.where(state.count == 0, 1.0, RECENT).astype(r2.dtype)
-            noise = state.noise + weight * (self.form.noise(ε, γ, r2) - state.noise)
-            ratio = r2 / jnp.maximum(distance, jnp.finfo(r2.dtype).tiny)
-            explained = state.explained + RECENT * (ratio - state.explained)  # nothing of it at first
-            is_far = explained < EXPLAINED
-            worth = 2 * c * jnp.where(state.count == 0, ratio, explained)
-            held = jnp.where(state.count == 0, jnp.inf, state.memory)
-            memory = jnp.maximum(jnp.where(is_far, jnp.minimum(held, worth), held), B / LARGEST_RATE)
+            r2, f = inconsistency(ε, γ), jnp.mean(jnp.sum(jnp.square(γ + ε), axis=1))
+            is_first = state.count == 0
+            has_fallen = FALL * f < state.distance
+            residual, distance = _averaged(is_first | has_fallen, (state.residual, state.distance), (r2, f))
+            to_go = distance - jnp.where(is_first, 0.0, FAR) * residual
+            worth = jnp.where(to_go > 0, 2 * c * residual / to_go, jnp.inf)
+            memory = jnp.maximum(jnp.where(is_first, worth, jnp.minimum(state.memory, worth)), B / LARGEST_RATE)
             step = match(ε, γ, B / memory)
             direction = self.form.direction(step)
             is_against = jnp.dot(direction, state.trend) < 0
             q = self.form.take(state.q, step)
-            memory = memory + jnp.where(is_against, GROWTH * B, 0.0)
-            gap = jnp.maximum(noise / memory, jnp.where(is_far, distance, 0.0))
-            is_exact = distance <= dim * jnp.finfo(distance.dtype).eps ** EXACT
+            memory = memory + jnp.where(is_against | (memory < B), B, 0.0)
+            is_far = distance > FAR * residual
+            (noise,) = _averaged(is_first | state.is_far, (state.noise,), (self.form.noise(ε, γ, r2),))
+            gap = jnp.maximum(noise / memory, jnp.where(is_far, f, 0.0))
+            is_exact = f <= dim * jnp.finfo(f.dtype).eps ** EXACT
             is_escaping = jnp.max(self.form.family.variances(q)) > tuning.largest_sd**2
             taken = State(
                 q=q,
                 trend=TREND * state.trend + direction,
                 memory=memory,
                 noise=noise,
-                explained=explained,
+                residual=residual,
+                distance=distance,
+                is_far=is_far,
                 count=state.count + 1,
-                gap=jnp.where(is_exact, distance, gap),
+                gap=jnp.where(is_exact, f, gap),
                 is_done=is_escaping | is_exact | (~is_far & (gap <= self.tolerance)),
                 is_escaping=is_escaping,
             )
@@ -151,6 +156,12 @@ class Matching:
 
     def record(self, state: State) -> dict[str, jax.Array]:
         return {}
+
+
+def _averaged(is_anew, averages: tuple, now: tuple) -> tuple:
+    """Averages over batches, the last of which counts for ``RECENT`` of them, or for all."""
+    weight = jnp.where(is_anew, 1.0, RECENT).astype(now[0].dtype)
+    return tuple(before + weight * (value - before) for before, value in zip(averages, now, strict=True))
 
 
 def _all_finite(tree) -> Bool[Array, ""]:
