@@ -22,6 +22,27 @@ X = RNG.normal([1.0, 200.0, 0.0], [1.0, 50.0, 0.01], (30, 3))
 Y = 4.0 + X @ [1.0, -0.02, 30.0] + RNG.normal(0.0, 0.5, 30)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (pd.Categorical(["u", "v"] * 15), "u"),
+        (pd.Series([None, "w"] * 15, dtype="string"), "w"),
+        (pd.date_range("2020-01-01", periods=30), "2020-01-01 00:00:00"),
+    ],
+    ids=["categories", "text", "dates"],
+)
+@pytest.mark.parametrize("estimator", [BayesianLinearRegression, BayesianLogisticRegression, BayesianMLPRegressor])
+def test_columns_that_hold_no_numbers_are_named(estimator, column, value):
+    """These were NumPy's errors, which named no column."""
+    table = pd.DataFrame({"a": X[:, 0], "g": column})
+    y = (Y.mean() < Y).astype(int)
+    with pytest.raises(CredoError, match=f"Column 'g' of X holds '{value}', and an estimator takes numbers"):
+        estimator().fit(table, y)
+    fitted = BayesianLinearRegression().fit(table.assign(g=X[:, 1]), y)
+    with pytest.raises(CredoError, match=f"Column 'g' of X holds '{value}'"):
+        fitted.predict(table)
+
+
 def scaled(x=X):
     return (x - X.mean(axis=0)) / X.std(axis=0)
 

@@ -258,6 +258,14 @@ def test_wrong_inputs_heads_and_priors():
         network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
 
 
+@pytest.mark.parametrize("name", ["precision", "weights"])
+def test_a_head_and_a_prior_with_one_name_are_two_parameters(name):
+    """The prior's had taken the place of the head's, and was read as both."""
+    head = Custom(lambda z, **own: dist.Normal(z, own[name]), {name: dist.HalfNormal(1.0)})
+    with pytest.raises(credo.CredoError, match=f"called '{name}', and so has the prior of the weights"):
+        network(head, prior=Isotropic(dist.LogNormal(0.0, 1.0)))
+
+
 def test_what_people_bring_is_taken_or_named():
     """Lists, DataFrames, and classes that a table holds as floats."""
     params = {"w": np.zeros((2, 3))}

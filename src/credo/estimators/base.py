@@ -164,7 +164,30 @@ def new_rows(estimator, X) -> np.ndarray:
     """Rows (M, D) to predict at, checked against those of the fit."""
 
     check_is_fitted(estimator)
-    return np.asarray(validate_data(estimator, unmasked(X), dtype=np.float64, reset=False))
+    return np.asarray(checked_table(estimator, X, reset=False))
+
+
+def checked_table(estimator, X, *y, **settings) -> Any:
+    """scikit-learn's ``validate_data``, with a sentence that names the column of a table which holds no numbers."""
+    try:
+        return validate_data(estimator, unmasked(X), *map(unmasked, y), dtype=np.float64, **settings)
+    except (TypeError, ValueError) as error:
+        if sentence := _no_number(X):
+            raise CredoError(sentence) from error
+        raise
+
+
+def _no_number(X) -> str | None:
+    for name, column in X.items() if hasattr(X, "iloc") and np.ndim(X) == 2 else ():
+        for value in column.dropna():
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                return (
+                    f"Column {name!r} of X holds {str(value)!r}, and an estimator takes numbers: encode categories "
+                    "first, such as by OneHotEncoder() in a ColumnTransformer before it, and count dates in days."
+                )
+    return None
 
 
 def scaling_of(x: np.ndarray, weights: np.ndarray) -> Scaling:
@@ -222,7 +245,7 @@ def seed_of(random_state) -> int:
 def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(x, each row's class by number, the classes, weights); CredoError where the rows that count are of one class."""
     check_order(X=X, y=y, sample_weight=sample_weight)
-    x, y = validate_data(estimator, unmasked(X), unmasked(y), dtype=np.float64)
+    x, y = checked_table(estimator, X, y)
     x = np.asarray(x)
     lacking = np.array([label is None for label in np.asarray(y, object)])
     if lacking.any():

@@ -15,9 +15,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import validate_data
 
-from credo.arguments import unmasked
 from credo.estimators.base import (
     Fitted,
     Pickled,
@@ -25,6 +23,7 @@ from credo.estimators.base import (
     Scored,
     checked_method,
     checked_scale,
+    checked_table,
     checked_weights,
     draws,
     factor,
@@ -100,7 +99,7 @@ class BayesianLinearRegression(Pickled, Scored, RegressorMixin, BaseEstimator):
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,), ``sample_weight`` (N,): the number of times each row counts. N ≥ 2."""
         check_order(X=X, y=y, sample_weight=sample_weight)
-        x, y = validate_data(self, unmasked(X), unmasked(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        x, y = checked_table(self, X, y, y_numeric=True, ensure_min_samples=2)
         x, y = np.asarray(x), np.asarray(y, np.float64)
         weights = checked_weights(sample_weight, x)
         prior_scale = checked_scale(self.prior_scale)

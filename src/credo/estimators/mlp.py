@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from credo.arguments import unmasked
 from credo.estimators.base import (
@@ -17,6 +17,7 @@ from credo.estimators.base import (
     checked_classes,
     checked_method,
     checked_scale,
+    checked_table,
     checked_weights,
     distinct_rows,
     fit_padded,
@@ -60,7 +61,6 @@ class _BayesianMLP(Pickled, BaseEstimator):
             checked_scale(self.prior_scale),
         )
         recipe = NetworkRecipe(family, x.shape[1], hidden, activation, num_outputs, scale, self._seed)
-        x, y, weights = distinct_rows(x, y, weights)
         self._scaling = scaling_of(x, weights)
         _, self._fitted = fit_padded(recipe, self._scaling(x), y, weights, method, self._seed)
         # Sampled weights of a linearised fit predict worse than the fit itself does: see how-to-choose.md.
@@ -104,9 +104,9 @@ class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,), ``sample_weight`` (N,): the number of times each row counts. N ≥ 2."""
         check_order(X=X, y=y, sample_weight=sample_weight)
-        x, y = validate_data(self, unmasked(X), unmasked(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        x, y = checked_table(self, X, y, y_numeric=True, ensure_min_samples=2)
         x, y = np.asarray(x), np.asarray(y, np.float64)
-        weights = checked_weights(sample_weight, x)
+        x, y, weights = distinct_rows(x, y, checked_weights(sample_weight, x))  # before means, which round by order
         noise: Any = checked_word("noise", self.noise, ("constant", "input"))
         self._centre = float(np.average(y, weights=weights))
         self._unit = float(np.sqrt(np.average((y - self._centre) ** 2, weights=weights)))
@@ -153,6 +153,7 @@ class BayesianMLPClassifier(Scored, ClassifierMixin, _BayesianMLP):
     def fit(self, X, y, sample_weight=None):
         """``X`` (N, D), ``y`` (N,) of any labels, ``sample_weight`` (N,): the number of times each row counts."""
         x, codes, self.classes_, weights = checked_classes(self, X, y, sample_weight)
+        x, codes, weights = distinct_rows(x, codes, weights)
         is_binary = len(self.classes_) == 2
         family: Family = "bernoulli" if is_binary else "categorical"
         self._fit(family, x, codes.astype(np.int64), weights, 1 if is_binary else len(self.classes_))

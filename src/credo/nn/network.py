@@ -69,9 +69,14 @@ class BayesianNetwork(Model):
             raise CredoError(
                 f"The prior of a network is a rule for its weights, such as credo.nn.Isotropic(1.0); got {prior!r}."
             )
-        own = head.priors()
+        own, of_weights = head.priors(), rule.of(params)
+        if twice := [name for name in own if name in of_weights]:
+            raise CredoError(
+                f"The head has a parameter of its own called {twice[0]!r}, and so has the prior of the weights: give "
+                "the head's another name."
+            )
         self.network = Outcome(apply, head, tuple(own))
-        super().__init__({**own, **rule.of(params)}, self.network)
+        super().__init__({**own, **of_weights}, self.network)
         self.start = self._start(params, own)
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:

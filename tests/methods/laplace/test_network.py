@@ -9,7 +9,7 @@ from scipy import stats
 
 import credo
 from credo.laplace import Dense, Evidence, Kronecker
-from credo.nn import BayesianNetwork, Gaussian, HorseshoeLike, Isotropic, LaplacePrior, PerLayer
+from credo.nn import BayesianNetwork, Gaussian, HorseshoeLike, Isotropic, LaplacePrior, PerLayer, StudentT
 from credo.precision import double
 from credo.status import CredoError
 
@@ -170,7 +170,35 @@ def test_a_network_that_is_computed_again_backwards_has_its_layers():
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
-def test_weights_at_which_the_network_gives_no_number_are_refused():
-    network = BayesianNetwork(lambda p, x: jnp.log(x @ p["w"]), {"w": np.ones(4)}, head=Gaussian(0.3))
+@pytest.mark.parametrize("function", [jnp.log, jnp.sqrt])
+@pytest.mark.parametrize(
+    "method",
+    [
+        credo.Laplace(num_steps=0),
+        credo.Laplace(),
+        credo.MAP(batch_size=8),
+        credo.ADVI(batch_size=8),
+        credo.NaturalGradient(batch_size=8),
+    ],
+    ids=["no steps", "Laplace", "MAP", "ADVI", "NaturalGradient"],
+)
+def test_weights_at_which_the_network_gives_no_number_are_refused(method, function):
+    network = BayesianNetwork(lambda p, x: function(x @ p["w"]), {"w": np.ones(4)}, head=Gaussian(0.3))
     with pytest.raises(CredoError, match=r"nan in \d+ of 40 rows"):
-        credo.fit(network.given(X, Y), credo.Laplace(num_steps=0), key=0)
+        credo.fit(network.given(X, Y), method, key=0, progress=False)
+
+
+@pytest.mark.parametrize("y", [X @ [0.5, -0.3, 0.2, 0.0], np.zeros(40)], ids=["computed", "zero"])
+@pytest.mark.parametrize("head", [Gaussian(), StudentT()], ids=["Gaussian", "StudentT"])
+def test_outcomes_without_noise_leave_no_noise_to_tune(head, y):
+    """The density of exact outcomes is without bound as the noise goes to zero; it had gone to 1e-75."""
+    network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=head)
+    with pytest.raises(CredoError, match="the noise rises without end.*Give the noise as a number"):
+        credo.fit(network.given(X, y), credo.Laplace(), key=0, progress=False)
+
+
+def test_factors_of_outputs_that_are_not_known_say_what_to_take():
+    """It said curvature=GaussNewton(), which then said curvature=ExactHessian()."""
+    network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=lambda z: dist.Laplace(z, 0.3))
+    with pytest.raises(CredoError, match=r"not known for this one: use structure=Dense\(\) or Diagonal\(\)"):
+        credo.fit(network.given(X, Y), credo.Laplace(structure=Kronecker()), key=0, progress=False)

@@ -191,13 +191,19 @@ def test_features_are_points_and_the_last_layer_is_not(fitted, tmp_path):
             "0 products",
         ),
         (
+            lambda: BayesianNetwork(lambda w, x: jnp.sqrt(x) @ w, np.ones((2, 3)), head=Categorical()).given(
+                X, CLASSES
+            ),
+            "log likelihood of y is nan in",
+        ),
+        (
             lambda: credo.Model({"a": dist.Normal()}, lambda p, x: dist.Gamma(1.0, jnp.exp(p["a"] * x))).given(
                 X[:, 0], np.abs(Y)
             ),
             "knows outcomes",
         ),
     ],
-    ids=["laplace", "heteroscedastic", "tanh", "no product", "gamma"],
+    ids=["laplace", "heteroscedastic", "tanh", "no product", "nan", "gamma"],
 )
 def test_models_without_a_last_layer_of_normal_weights(target, sentence):
     with pytest.raises(credo.CredoError, match=sentence):

@@ -37,6 +37,7 @@ WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
 STEP = 1e-5  # of θ, between gradients whose difference is a second derivative
+NOISY = "normal", "student_t"  # heads of a location and a log scale
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ def maximum(args: Linearised, theta: np.ndarray) -> Found:
     found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30)
     if found is None or found.curvature is None:
         raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
+    _check_noise(args, found.position)
     is_peak = Spectrum(found.curvature, STEP).is_positive
     covariance = np.linalg.inv(found.curvature) if is_peak else np.diag(np.full(len(theta), WIDE**2))
     return at(args, found.position)._replace(covariance=covariance)
@@ -141,6 +143,23 @@ def _why_not_finite(P: np.ndarray) -> str:
         f"{P.size:,} weights (a Laplace prior is straight on either side of zero), and the data leave some of these "
         "free, so that no Gaussian is near. Give the weights a normal prior, such as credo.nn.Isotropic(1.0), or use "
         "NUTS() or ADVI(), which need no curvature."
+    )
+
+
+def _check_noise(args: Linearised, theta: np.ndarray) -> None:
+    """CredoError where the noise is below the rounding of the outcomes: the evidence rises for ever as it falls."""
+    target, u = args.target, np.concatenate([theta, args.weights])
+    if target.head is None or (target.head.column or target.head.name) not in NOISY:
+        return
+    z, _ = _outputs(target, jnp.asarray(u), args.rows)
+    noise = float(np.exp(np.min(np.asarray(z)[:, 1::2])))  # location and log scale of each column
+    largest = float(np.nanmax(np.abs(target.y))) or 1.0
+    if noise > np.finfo(u.dtype).eps * largest:
+        return
+    raise CredoError(
+        f"The evidence of the noise rises without end as it goes to zero (to {noise:.1g}, of outcomes up to "
+        f"{largest:.3g}): the network gives the outcomes exactly, as where they are constant or computed without "
+        "noise. Give the noise as a number, or a prior that keeps away from zero."
     )
 
 

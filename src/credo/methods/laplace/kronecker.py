@@ -64,6 +64,11 @@ class Kronecker:
         self, curvature, objective, target: Target, optimum, chunk, is_mode=True, free: np.ndarray | None = None
     ) -> Shape:
         if not isinstance(curvature, OuterProducts):
+            if target.head is None:
+                raise CredoError(
+                    "Kronecker() factors the Gauss-Newton matrix, which needs the natural outputs of the likelihood, "
+                    "and they are not known for this one: use structure=Dense() or Diagonal()."
+                )
             raise CredoError("Kronecker() factors the Gauss-Newton matrix: say curvature=GaussNewton() beside it.")
         u = jnp.asarray(optimum.position)
         layers = layers_of(target, u)

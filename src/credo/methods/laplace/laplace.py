@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.algorithm import Options
+from credo.diagnose.startup import check_finite_start
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.linalg.matrix_free import MatrixFree
@@ -79,7 +80,7 @@ class Laplace:
     and how far weights move means and sds (``mean_shift``, ``mean_limit``, ``log_sd_shift``, ``log_sd_limit``), by
     1,000 draws of the Gaussian weighed against the target, up to 32,000 where fewer cannot tell.
     ``log_evidence`` is None under an improper prior. Raises CredoError where the density is not finite at the start,
-    or the curvature asked for does not exist.
+    the curvature asked for does not exist, or a noise that is tuned goes to zero.
     """
 
     structure: Structure | None = None
@@ -164,7 +165,12 @@ class Laplace:
         curvature = self.curvature or affordable(target)
         objective = self._objective(target)
         u = starting_position(target, key, self.prior if start is None else start)
-        found = fit_network(self, objective, target, u, curvature, key, options, is_begun=is_part)
+        try:
+            found = fit_network(self, objective, target, u, curvature, key, options, is_begun=is_part)
+        except CredoError:
+            if self.num_steps == 0:  # no training has looked at the start: a curvature of NaN is a consequence
+                check_finite_start(target, u)
+            raise
         names = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)]
         info = {
             "mode": objective.mode,

@@ -25,6 +25,7 @@ from jaxtyping import Float
 
 from credo.algorithm import Options, stream
 from credo.compiling import TINY, brief
+from credo.diagnose.startup import check_finite_start
 from credo.linalg.grouped import Grouped
 from credo.linalg.operator import Stored
 from credo.methods.networks.descent import descend
@@ -228,6 +229,7 @@ def _checked(target: Target, position, is_dense: bool) -> LastLayer:
     few = jax.tree.map(lambda leaf: leaf[:8], Rows(target.x, target.y, target.weights))
     is_linear, is_normal, is_shared = _checks(target, position, few)
     if not is_linear:
+        check_finite_start(target, position)  # outputs that are no numbers are linear in nothing
         raise CredoError(
             "The outputs are not linear in the last layer, or the noise depends on it: VBLL() needs a head whose "
             "output is that layer's, such as credo.nn.Gaussian() or Categorical(). Use Laplace() or ADVI()."

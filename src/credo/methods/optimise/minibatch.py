@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from credo.algorithm import Options
 from credo.course import Course
+from credo.diagnose.startup import check_finite_start
 from credo.methods.optimise.training import adam
 from credo.model.target import Target
 from credo.status import CredoError
@@ -52,6 +53,7 @@ def ascend(
     def advance(state, first: int, last: int):
         state = _advance(optimiser, batch_size, target, key, state, first, last)
         if not np.all(np.isfinite(state[0])):
+            check_finite_start(target, position)  # where the fault lies there, no step size mends it
             raise CredoError(
                 f"The position is no longer finite after {last} steps: lower the optimiser's step size, or add "
                 "optax.clip_by_global_norm before it."
