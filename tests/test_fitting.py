@@ -220,3 +220,37 @@ def test_a_start_that_is_a_posterior_is_not_kept(tmp_path, monkeypatch):
     assert "nothing is kept" in stopped_before_it_began(start, tmp_path, monkeypatch)
     with pytest.raises(CredoError, match="holds no run to continue"):
         credo.resume(tmp_path, TARGET)
+
+
+MATRIX = np.eye(20) + 0.5
+with jax.enable_x64(True):
+    DOUBLE = jax.numpy.asarray(X)
+
+
+def by_numpy(p, x):
+    return dist.MultivariateNormal(x @ p["w"], covariance_matrix=MATRIX)
+
+
+def by_jax(p, x):
+    return dist.Normal(jax.lax.scan(lambda c, row: (c + row @ p["w"],) * 2, DOUBLE[0, 0], DOUBLE)[1], 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # JAX's own, of its float64 array
+@pytest.mark.parametrize("likelihood", [by_numpy, by_jax])
+def test_a_captured_array_of_the_other_precision_has_its_sentence(likelihood):
+    """JAX 0.10 keeps a NumPy array in the precision in which some program read it first."""
+    target = Model({"w": dist.Normal(0.0, 1.0).expand([2])}, likelihood).given(X, np.arange(20.0))
+    assert credo.fit(target, credo.Laplace()).verdict.status == "pass"
+    with pytest.raises(CredoError, match=r"from outside of their arguments.*give the array as data, in x, or copy it"):
+        credo.fit(target, credo.Laplace(), precision="float32")
+
+
+def test_a_captured_array_that_is_copied_where_it_is_read_serves_either_precision():
+    matrix = np.eye(20) + 0.5
+
+    def likelihood(p, x):
+        return dist.MultivariateNormal(x @ p["w"], covariance_matrix=np.array(matrix))
+
+    target = Model({"w": dist.Normal(0.0, 1.0).expand([2])}, likelihood).given(X, np.arange(20.0))
+    found = [credo.fit(target, credo.Laplace(), precision=each).mean()["w"] for each in ("float64", "float32")]
+    np.testing.assert_allclose(*found, atol=1e-4)

@@ -14,7 +14,13 @@ import numpy as np
 from credo.algorithm import LAYOUTS, Options
 from credo.arguments import as_key
 from credo.collector import collecting_rarely
-from credo.diagnose.scales import column_sentence, escape_sentence, outcome_sentence, parameter_sentence
+from credo.diagnose.scales import (
+    column_sentence,
+    escape_sentence,
+    outcome_sentence,
+    parameter_sentence,
+    rounded_sentence,
+)
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
 from credo.methods.optimise.diagnosis import coordinate_names
@@ -278,6 +284,10 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     escape = escape_sentence(posterior.kind, target.structure)
     if escape is not None:
         return replace(verdict, status="failed", sentences=(escape, *verdict.sentences, *remarks))
+    rounded = rounded_sentence(posterior.kind, target.structure)
+    if rounded is not None:
+        status = "doubtful" if verdict.status == "pass" else verdict.status
+        return replace(verdict, status=status, sentences=(*verdict.sentences, rounded, *remarks))
     return replace(verdict, sentences=(*verdict.sentences, *remarks))
 
 

@@ -5,20 +5,40 @@ JAX's 64-bit switch is a context of the current thread. Everything public that c
 """
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import jax
 import numpy as np
 
+from credo.status import CredoError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def double(enabled: bool = True) -> AbstractContextManager:
-    """The context in which JAX computes in float64 (or, with ``enabled=False``, in float32)."""
-    return jax.enable_x64(enabled)
+@contextmanager
+def double(enabled: bool = True) -> Iterator[None]:
+    """The context in which JAX computes in float64 (or, with ``enabled=False``, in float32).
+
+    CredoError where an array that the user's code captured meets it in the other precision. (JAX 0.10 keeps what it
+    made of a NumPy array by the array's identity, also for programs of the other precision.)
+    """
+    try:
+        with jax.enable_x64(enabled):
+            yield
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        is_kept = "Cannot lower jaxpr" in text and "f32" in text and "f64" in text
+        if not (is_kept or (isinstance(error, TypeError) and "float32" in text and "float64" in text)):
+            raise
+        raise CredoError(
+            f"This computation is in {'float64' if enabled else 'float32'}, and the model's functions read an array "
+            "of the other precision from outside of their arguments, perhaps one that an earlier fit read in that "
+            f"precision ({text.splitlines()[0][:120].rstrip(':')}): give the array as data, in x, or copy it where it "
+            "is read, as in jnp.asarray(np.array(a))."
+        ) from error
 
 
 def in_double(function: Callable[P, R]) -> Callable[P, R]:

@@ -132,3 +132,19 @@ def test_a_positive_parameter_ends_where_it_is_large_and_not_next_to_zero(place,
     """Logarithms of a gamma variable of shape 0.001 go down to −7,000."""
     structure = Model({"s": dist.Gamma(0.001, 1.0)}, None).given().structure
     assert (escape_sentence(Draws(np.full((4, 100, 1), place)), structure) is not None) == is_away
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.Slice()], ids=repr)
+def test_probabilities_that_are_one_but_for_rounding_do_not_pass(method):
+    """Beta(3.01, 0.01): two thirds of it lie nearer to one than numbers do, and the sd came out 60 % too large."""
+    model = Model({"p": dist.Beta(0.01, 0.01)}, lambda params, x: dist.Bernoulli(params["p"]).expand([3]))
+    verdict = credo.fit(model.given(y=np.ones(3, int)), method, key=0, progress=False).verdict
+    assert verdict.status != "pass"
+    assert any("are one but for rounding" in sentence for sentence in verdict.sentences)
+
+
+@pytest.mark.parametrize("y", [np.zeros(3, int), np.array([0, 1, 1])])
+def test_probabilities_next_to_zero_are_no_matter(y):
+    model = Model({"p": dist.Beta(0.01, 0.01)}, lambda params, x: dist.Bernoulli(params["p"]).expand([3]))
+    posterior = credo.fit(model.given(y=y), credo.Slice(), key=0, progress=False)
+    assert not any("rounding" in sentence for sentence in posterior.verdict.sentences)

@@ -95,6 +95,45 @@ def test_from_the_end_python_counts():
         of_rows(lambda p, x: p["a"][x["g"] - 7])(LEVELS)
 
 
+NEGATIVE = {
+    "a parameter": lambda p, x: p["a"][x["g"]],
+    "a row at a time": lambda p, x: jax.vmap(lambda i: p["a"][i])(x["g"]),
+    "jnp.take": lambda p, x: jnp.take(p["a"], x["g"]),
+    "a jitted one": lambda p, x: jax.jit(lambda a, i: a[i])(p["a"], x["g"]),
+    "beside a constant": lambda p, x: (p["a"][:, None] * jnp.ones(3))[x["g"], -1],
+    "numbers cast": lambda p, x: p["a"][(x["g"] / 1.0).astype(int)],
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_negative_numbers_in_the_data_are_told(name):
+    """JAX reads them from the end, so that a mark of what is missing, -1, was the last level."""
+    given = of_rows(NEGATIVE[name])
+    with pytest.raises(credo.CredoError, match=r"x\['g'\] indexes 'a' at -2 \(in row 3\), which JAX would count from"):
+        given(np.array([0, 1, 2, -2, -1]))
+    given(np.array([0, 1, 2, 3, 4]))
+
+
+def test_negative_numbers_that_are_masked_or_index_nothing_are_let_pass():
+    g = np.array([0, 1, 2, -2, -1])
+    of_rows(lambda p, x: jnp.where(x["g"] >= 0, p["a"][x["g"]], 0.0))(g)
+    of_rows(lambda p, x: p["a"][jnp.maximum(x["g"], 0)] * x["g"])(g)
+    of_rows(lambda p, x: p["a"][-1] * x["g"] + p["a"][jnp.array([-1, -2, 0, 0, 0])])(g)
+    of_rows(lambda p, x: p["a"][jnp.abs(x["g"])])(g)
+
+
+def test_negative_tokens_of_a_network_are_told_in_predictions_too():
+    params = {"table": np.zeros((7, 3)), "out": np.zeros((3, 2))}
+    network = credo.nn.BayesianNetwork(outputs_of, params, head=credo.nn.Categorical())
+    tokens, y = np.arange(40).reshape(10, 4) % 7, np.arange(10) % 2
+    padded = np.where(tokens == 3, -1, tokens)
+    with pytest.raises(credo.CredoError, match=r"x indexes 'weights.table' at -1 \(in row 0\)"):
+        network.given(padded, y)
+    posterior = credo.fit(network.given(tokens, y), credo.MAP(), progress=False)
+    with pytest.raises(credo.CredoError, match=r"x indexes 'weights.table' at -1 \(in row 0\)"):
+        posterior.predict(padded)
+
+
 @pytest.mark.parametrize(
     "index",
     [

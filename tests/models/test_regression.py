@@ -58,7 +58,7 @@ def test_scaling_and_priors_come_from_the_rows_of_the_fit_alone():
 def test_a_rare_indicator_is_scaled_by_its_two_values():
     data = pd.DataFrame({"a": [0.0] * 49 + [3.0], "y": np.random.default_rng(0).normal(size=50)})
     prepared = prepare(read_table(data, "y"), np.arange(50))
-    assert np.ptp(prepared.inputs(np.arange(50))) == pytest.approx(1.0)
+    assert np.ptp(prepared.inputs(np.arange(50))["features"]) == pytest.approx(1.0)
     assert any(line.startswith("coefficient of a: ") and "between its two values" in line for line in prepared.priors)
 
 
@@ -237,4 +237,17 @@ def test_rows_may_be_a_mask():
     mask = np.arange(300) % 3 == 0
     by_mask, by_number = prepare(table, mask), prepare(table, np.flatnonzero(mask))
     np.testing.assert_array_equal(by_mask.rows, by_number.rows)
-    np.testing.assert_array_equal(by_mask.inputs(~mask), by_number.inputs(np.flatnonzero(~mask)))
+    here, there = by_mask.inputs(~mask), by_number.inputs(np.flatnonzero(~mask))
+    np.testing.assert_array_equal(here["features"], there["features"])
+
+
+@pytest.mark.parametrize("new", [np.array([[100.0], [200.0]]), pd.DataFrame({"x": [100.0, 200.0]})])
+def test_rows_that_were_not_scaled_are_refused(new):
+    """An array had been taken as it was, where the fit had scaled its columns."""
+    data = pd.DataFrame({"x": 100.0 + 50.0 * np.random.default_rng(0).normal(size=40)})
+    data["y"] = 0.1 * data["x"] + np.random.default_rng(1).normal(size=40)
+    prepared = prepare(read_table(data, "y"), np.arange(40))
+    posterior = credo.fit(given(prepared), credo.Laplace())
+    np.testing.assert_allclose(posterior.predict(prepared.inputs({"x": [100.0, 200.0]})).mean, [10.0, 20.0], atol=1.0)
+    with pytest.raises(credo.CredoError, match=r"fitted with .*features.*prepared.inputs\("):
+        posterior.predict(new)

@@ -431,3 +431,22 @@ def test_numbers_as_objects_are_numbers():
         assert credo.prepare(table, range(40)).inputs({"k": 20}) is not None  # a row by itself
     words = read_table(pd.DataFrame({"k": [f"a{v}" for v in k], "y": y}), target="y", family="gaussian")
     assert "k=a1" in words.columns
+
+
+@pytest.mark.parametrize(
+    ("fitted", "new", "sentence"),
+    [
+        ([True, False], [1, 0], "'g' held truth values in the fit .False, True, …. and holds numbers now .0."),
+        ([1, 2], [True, False], "'g' held numbers in the fit .* and holds truth values now .False."),
+        (["u", "v"], [1, 2], "'g' held text in the fit .* and holds numbers now .1.*every level would be a new one"),
+    ],
+)
+def test_groups_of_another_kind_are_no_new_ones(fitted, new, sentence):
+    table = read_table(frame(g=fitted * 6, y=np.arange(12.0)), formula="y ~ 1 + (1 | g)")
+    with pytest.raises(CredoError, match=sentence):
+        table.inputs({"g": new})
+
+
+def test_numerals_and_numbers_are_the_same_groups():
+    table = read_table(frame(g=["1", "2"] * 6, y=np.arange(12.0)), formula="y ~ 1 + (1 | g)")
+    assert table.inputs({"g": [2, 1, 3]}).groups[0][0].tolist() == ["2", "1", "3"]

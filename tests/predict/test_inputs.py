@@ -39,7 +39,7 @@ def bare():
         (matrix, X[0], r"shape \(3,\)"),
         (matrix, X[:, :, None], r"shape \(10, 3, 1\)"),
         (matrix, np.where(X > 2, np.nan, X) * np.where(X[4, 1] == X, np.inf, 1), "NaN or infinite.*row 4"),
-        (matrix, TABLE, r"a table with columns a, k and the model was fitted with an array.*prepared.inputs\(x\)"),
+        (matrix, TABLE, r"a table with columns a, k and the model was fitted with an array.*x.to_numpy\(\)"),
         (matrix, X[:0], "no rows"),
         (matrix, np.array([["u", "v", "w"]]), "text or dates"),
         (table, X, "an array of shape"),

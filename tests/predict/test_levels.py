@@ -184,3 +184,28 @@ def test_rules_that_cannot_draw_say_so(rule):
 def test_group_columns_are_checked(table, sentence):
     with pytest.raises(CredoError, match=sentence):
         posterior().predict(table)
+
+
+@pytest.mark.parametrize(
+    ("fitted_to", "new", "sentence"),
+    [
+        ([True, False], [5, 7], "held truth values in the fit and holds numbers now"),
+        ([5, 7], [True, False], "held numbers in the fit and holds truth values now"),
+        (["u", "v"], np.array([b"u", b"v"], object), "held text in the fit and holds bytes now"),
+        ([5, 7], np.array(pd.to_datetime(["2020-01-01", "2020-01-02"]), object), "held numbers in the fit and holds d"),
+    ],
+)
+def test_levels_of_another_kind_are_no_new_ones(fitted_to, new, sentence):
+    """They were drawn as new groups, or ended in an error of NumPy's."""
+    prior = {"a": dist.Normal(0.0, 1.0).expand([2])}
+    known = fitted(prior, intercepts, pd.DataFrame({"county": fitted_to * 6}), {"county": "a"})
+    with pytest.raises(CredoError, match=sentence):
+        known.predict({"county": new})
+
+
+def test_truth_values_are_zero_and_one():
+    prior = {"a": dist.Normal(0.0, 1.0).expand([2])}
+    known = fitted(prior, intercepts, pd.DataFrame({"county": [True, False] * 6}), {"county": "a"})
+    for new in ([0, 1], np.array([False, True], object)):
+        mean = known.predict({"county": np.array(new)}).mean
+        np.testing.assert_array_equal(mean, known.predict({"county": np.array([False, True])}).mean)

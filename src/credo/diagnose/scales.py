@@ -17,6 +17,7 @@ LIMIT = 1e4  # between the largest and the smallest scale
 MAX_ROWS, MAX_DRAWS = 100_000, 400  # that are looked at
 LOG_ENDLESS, ENDLESS = 300.0, 1e130  # of the logarithm of a positive parameter, and of a real one
 SHARE_AWAY = 0.1  # of the draws
+NEXT_TO_ONE, SHARE_THERE = 10, 0.01  # roundings, and the share of the draws from which it is said
 
 
 def column_sentence(x) -> str | None:
@@ -77,6 +78,27 @@ def escape_sentence(kind: Kind, structure: Structure) -> str | None:
     return (
         f"Draws of {names[int(np.argmax(far))]!r} went on to where numbers end, beyond 1e130: the posterior is "
         "improper. Give it a proper prior."
+    )
+
+
+def rounded_sentence(kind: Kind, structure: Structure) -> str | None:
+    """Of probabilities next to one, where numbers end 10⁻¹⁶ before it, and what lies nearer is cut off.
+
+    Of a beta distribution with b = 0.01 that is most of the mass. Next to zero numbers go on to 10⁻³⁰⁸.
+    """
+    few = _few(kind)
+    is_share = np.concatenate([np.full(leaf.size, leaf.support == "unit_interval") for leaf in structure.leaves])
+    if few is None or not is_share.any():
+        return None
+    eps = np.finfo(np.asarray(kind.positions).dtype).eps  # type: ignore[union-attr]  # there are few of draws alone
+    near = np.where(is_share, np.mean(few > -np.log(NEXT_TO_ONE * eps), axis=0), 0.0)
+    if not near.max() > SHARE_THERE:
+        return None
+    names = [leaf.name for leaf in structure.leaves for _ in range(leaf.size)]
+    return (
+        f"Of the draws of {names[int(np.argmax(near))]!r} {near.max():.0%} are one but for rounding (1 % passes), and "
+        "the mass that lies nearer is cut off. Let the parameter be what is left to one, since numbers go on next to "
+        "zero, give it a prior with less mass at its ends, or use Exact() where there is a closed form."
     )
 
 

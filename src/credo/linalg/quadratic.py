@@ -6,6 +6,7 @@ P is minus the Hessian at one point. With S a square root of P⁻¹, a quadratic
 
 which is tried in random directions z at distances r from half a standard deviation to 64. A residual of
 these equations is an error in the answer itself: it sees a third derivative, a kink, and an ill-conditioned P alike.
+What f itself loses to rounding, as where y − m is a difference of numbers near 10⁹, is measured next to m and is none.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from credo.status import CredoError
 
 DISTANCES = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])  # in standard deviations
 NUM_REFINEMENTS = 3  # of m, by Newton steps with the one factor of P: each gains the digits that the last one left
+NEAR = 1e-4  # standard deviations from m at which rounding is measured: what bends f shows 10⁻⁸ of itself there
+ROUNDINGS, MOST_ROUNDING = 4.0, 1e-4  # of those of the worst position; in standard deviations that m may be off by
 FLAT = 1e-13  # eigenvalues of P in units of its diagonal below this times dim are rounding
 
 Function = Callable[[Array], Array]  # a pytree: compiled code is keyed on its structure and not on its arrays
@@ -71,18 +74,31 @@ def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     for _ in range(NUM_REFINEMENTS):
         mean = mean + S @ (S.T @ _values_and_slopes(f, mean[None])[1][0])
     z = _directions(dim)
-    steps = DISTANCES[:, None] * z
-    values, slopes = _values_and_slopes(f, np.concatenate([mean[None], mean + steps @ S.T]))
+    positions = mean + DISTANCES[:, None] * z @ S.T
+    steps = np.linalg.solve(S, (positions - mean).T).T  # where mean is large, rounded
+    values, slopes = _values_and_slopes(f, np.concatenate([mean[None], positions]))
     wanted = -0.5 * np.sum(steps**2, axis=1)
     size = np.abs(values[1:]) + np.abs(values[0]) - wanted
     if not (np.isfinite(values).all() and np.isfinite(slopes).all()):  # further off f is no quadratic
         return Quadratic(float(values[0]), mean, precision, slopes[0], scale, np.inf)
+    rounding = _rounding(f, mean, slopes[0], precision, S)
+    off = np.linalg.norm(slopes @ S + np.vstack([0 * z[:1], steps]), axis=1) - rounding
     residual = max(
-        np.max(np.linalg.norm(slopes @ S + np.vstack([0 * z[:1], steps]), axis=1)[1:] / np.linalg.norm(steps, axis=1)),
-        np.linalg.norm(slopes[0] @ S) / np.sqrt(dim),
+        0.0,
+        np.max(off[1:] / np.linalg.norm(steps, axis=1)),
+        off[0] / np.sqrt(dim),
         np.max(np.abs(values[1:] - values[0] - wanted) / size),
     )
     return Quadratic(float(values[0]), mean, precision, slopes[0], scale, float(residual))
+
+
+def _rounding(f: Function, mean: np.ndarray, slope: np.ndarray, precision: np.ndarray, S: np.ndarray) -> float:
+    """By how much Sᵀ ∇f may miss for the digits that f loses, in standard deviations; 0 where these are too many."""
+    near = mean + NEAR * _directions(len(mean)) @ S.T
+    slopes = _values_and_slopes(f, near)[1]
+    missed = ROUNDINGS * np.max(np.linalg.norm((slopes - slope + (near - mean) @ precision) @ S, axis=1))
+    missed += np.linalg.norm(np.linalg.solve(S, np.spacing(np.abs(mean))))  # m itself is a rounded number
+    return float(missed) if missed <= MOST_ROUNDING else 0.0
 
 
 def third_derivatives(f: Function, dim: int, blocks: list[slice]) -> np.ndarray:

@@ -6,6 +6,7 @@ wrong with a table is said here, before anything is compiled.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, MappingView
+from datetime import date
 from typing import Any, NamedTuple
 
 import jax
@@ -154,10 +155,19 @@ def group_column(name: str, values) -> np.ndarray:
         )
     if values.dtype != object:
         return values
-    kinds = {"text" if isinstance(v, str | bytes) else "numbers" for v in values.tolist()}
+    kinds = sorted({kind_of_level(value) for value in values.ravel().tolist()})
     if len(kinds) > 1:
-        raise CredoError(f"Column {name!r}, a group, holds both text and numbers: write all its levels as text.")
-    return np.array(values.tolist()) if kinds == {"numbers"} else values
+        raise CredoError(
+            f"Column {name!r}, a group, holds both {kinds[-1]} and {kinds[0]}: write all its levels as text."
+        )
+    return np.array(values.tolist()) if kinds == ["numbers"] else values
+
+
+def kind_of_level(value) -> str:
+    """What cannot be compared with one another."""
+    if isinstance(value, str | bytes):
+        return "text" if isinstance(value, str) else "bytes"
+    return "dates" if isinstance(value, date | np.datetime64) else "numbers"
 
 
 def are_missing(values: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Indices among the data: where one lies past the rows of a parameter, JAX reads the last row and says nothing.
 
+Where one is negative JAX counts from the end, as Python does: right of a constant, and of data nobody's intention.
+
 A traced program is walked through. What no parameter reaches can be computed, so the indices that come of the data.
 Of ``a[i]`` JAX is promised that it lies within, or brings it there under vmap; ``jnp.take`` gives NaN, which is heard.
 """
@@ -24,11 +26,18 @@ FILLINGS = -1.9, 0.4, 1_000.0  # of any sign and size, also as whole numbers
 
 
 class _Value(NamedTuple):
-    """In a program: which parameters and columns reach it, and what gives it where no parameter does."""
+    """In a program: which parameters and leaves of the data reach it, and what gives it where no parameter does.
+
+    ``written``: the same, but for the lines that JAX adds to an index, i if i ≥ 0 else i + n; None without such lines.
+    ``sign_of``, ``shifted``: the value of which this is "i < 0", or to which this adds a constant.
+    """
 
     parameters: frozenset[str] = frozenset()
-    columns: frozenset[str] = frozenset()
+    columns: frozenset[int] = frozenset()
     value: Callable[[], Any] | None = None
+    written: Callable[[], Any] | None = None
+    sign_of: Any = None
+    shifted: Any = None
 
 
 class _Read(NamedTuple):
@@ -40,6 +49,7 @@ class _Read(NamedTuple):
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     widths: tuple[int, ...]
+    reads_the_last: bool
 
 
 def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **data) -> None:
@@ -47,19 +57,21 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
 
     ``u``: an array for each parameter.
     """
-    if not any(_reads_the_last(equation) for equation in equations(program.jaxpr)):
+    if not any(equation.primitive.name == "gather" for equation in equations(program.jaxpr)):
         return
-    columns = [
-        _named(path, name) for name, tree in data.items() for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    names = [_named(path, name) for name, tree in data.items() for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     leaves = jax.tree.leaves(list(data.values()))
     arguments = [_Value(parameters=frozenset([name])) for name in sorted(u)]
-    arguments += [_Value(columns=names, value=_is(leaf)) for names, leaf in zip(columns, leaves, strict=True)]
+    arguments += [_Value(columns=frozenset([k]), value=_is(leaf)) for k, leaf in enumerate(leaves)]
     reads: list[_Read] = []
     _walk(program.jaxpr, list(map(_constant, program.consts)), arguments, (), reads)
     for read in reads:
-        said = _beyond(read, structure)
-        if said is not None and _matters(read, program, [*map(_somewhere, jax.tree.leaves(u)), *leaves]):
+        positions = [*map(_somewhere, jax.tree.leaves(u)), *leaves]
+        said = _beyond(read, structure, names) if read.reads_the_last else None
+        if said is not None and _matters(read, program, positions):
+            raise CredoError(said)
+        said = _from_the_end(read, structure, names, leaves)
+        if said is not None and _matters(read, program, positions, read.index.written):
             raise CredoError(said)
 
 
@@ -76,16 +88,15 @@ def _constant(value) -> _Value:
     return _Value(value=_is(value))
 
 
-def _named(path, root: str) -> frozenset[str]:
+def _named(path, root: str) -> str | None:
     """The name of a column; of what is held in another way there is none."""
     is_column = all(isinstance(key, jax.tree_util.DictKey) for key in path)
-    return frozenset([column_name(path, root)] if is_column else [])
+    return column_name(path, root) if is_column else None
 
 
 def _reads_the_last(equation) -> bool:
     """Whether an array is read, and past its end the last entry in place of what is not there."""
-    is_read = equation.primitive.name == "gather"
-    return is_read and equation.params["mode"] in (GatherScatterMode.PROMISE_IN_BOUNDS, GatherScatterMode.CLIP)
+    return equation.params["mode"] in (GatherScatterMode.PROMISE_IN_BOUNDS, GatherScatterMode.CLIP)
 
 
 def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, reads: list[_Read]) -> list[_Value]:
@@ -98,10 +109,12 @@ def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, r
     for i, equation in enumerate(jaxpr.eqns):
         given = [value_of(atom) for atom in equation.invars]
         inner = called(equation)
-        if _reads_the_last(equation) and given[0].value is None and given[1].value is not None:
+        is_read = equation.primitive.name == "gather"
+        if is_read and given[0].value is None and given[1].value is not None:
             axes = equation.params["dimension_numbers"].start_index_map
             widths = tuple(equation.params["slice_sizes"][axis] for axis in axes)
-            reads.append(_Read(given[0], given[1], (*path, i), equation.invars[0].aval.shape, axes, widths))
+            shape = equation.invars[0].aval.shape
+            reads.append(_Read(given[0], given[1], (*path, i), shape, axes, widths, _reads_the_last(equation)))
         if inner is not None:
             own, given = list(map(_constant, inner.consts)), given[-len(inner.jaxpr.invars) :]
             outputs = _walk(inner.jaxpr, own, given, (*path, i), reads)
@@ -118,14 +131,35 @@ def _outputs(equation, given: list[_Value]) -> list[_Value]:
     makers = [each.value for each in given]
     if any(make is None for make in makers):
         return [_Value(parameters, columns)] * len(equation.outvars)
+    found = _computed(equation, makers)
+    values = [_Value(parameters, columns, lambda i=i: found()[i]) for i in range(len(equation.outvars))]
+    name = equation.primitive.name
+    if name == "lt" and _is_number(equation.invars[1], 0):
+        return [values[0]._replace(sign_of=given[0])]
+    if name == "select_n" and len(given) == 3 and given[0].sign_of is given[1] is given[2].shifted:
+        return [values[0]._replace(written=given[1].value)]
+    if name == "add" and _is_number(equation.invars[1]):
+        return [values[0]._replace(shifted=given[0])]
+    if any(each.written is not None for each in given):
+        as_written = _computed(equation, [each.written or each.value for each in given])
+        return [value._replace(written=lambda i=i: as_written()[i]) for i, value in enumerate(values)]
+    return values
+
+
+def _is_number(atom, number: int | None = None) -> bool:
+    return isinstance(atom, jex.Literal) and np.ndim(atom.val) == 0 and number in (None, atom.val)
+
+
+def _computed(equation, makers) -> Callable[[], list]:
+    """The outputs, once they are asked for."""
 
     @functools.cache
     def found() -> list:
-        operands = [make() for make in makers if make is not None]
+        operands = [make() for make in makers]
         on_host = ON_HOST.get(equation.primitive.name)
         return bind(equation, operands) if on_host is None else [on_host(*map(np.asarray, operands), **equation.params)]
 
-    return [_Value(parameters, columns, lambda i=i: found()[i]) for i in range(len(equation.outvars))]
+    return found
 
 
 def _spread(x: np.ndarray, *, shape, broadcast_dimensions, **_):
@@ -145,12 +179,17 @@ ON_HOST = {  # what an index mostly passes through: to compile each for JAX woul
 }
 
 
-def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list) -> bool:
-    """Whether the outputs change with what stands in the place of what is not there; else it is masked, as by where."""
+def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Callable | None = None) -> bool:
+    """Whether the outputs change with what stands in the place of what is not there; else it is masked, as by where.
+
+    ``index``: gives another index than that of the program, by which it is not there.
+    """
+    other = None if index is None else np.asarray(index())
 
     def outputs(filling, *arguments):
         def filled(equation, operands):
             how = {name: equation.params[name] for name in ("dimension_numbers", "slice_sizes")}
+            operands = operands if other is None else [operands[0], other]
             there = jax.lax.gather(*operands, **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=0)
             ones = jnp.ones_like(operands[0])
             is_there = jax.lax.gather(ones, operands[1], **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=0)
@@ -158,11 +197,11 @@ def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list) -> bool:
 
         return run(program, list(arguments), {read.path: filled})
 
-    one, *others = (jax.jit(outputs)(np.asarray(filling), *arguments) for filling in FILLINGS)
-    return any(not np.array_equal(a, b, equal_nan=True) for other in others for a, b in zip(one, other, strict=True))
+    one, *rest = (jax.jit(outputs)(np.asarray(filling), *arguments) for filling in FILLINGS)
+    return any(not np.array_equal(a, b, equal_nan=True) for each in rest for a, b in zip(one, each, strict=True))
 
 
-def _beyond(read: _Read, structure: Structure) -> str | None:
+def _beyond(read: _Read, structure: Structure, names: list[str | None]) -> str | None:
     """What is to be said of an index past the end; None where there is none."""
     assert read.index.value is not None
     index = np.asarray(read.index.value())
@@ -174,11 +213,6 @@ def _beyond(read: _Read, structure: Structure) -> str | None:
         place = np.unravel_index(np.argmax(is_outside), along.shape)
         value = int(along[place])
         value = value - size if value < 0 else value  # from the end, as Python counts
-        names = [leaf.name for leaf in structure.leaves if leaf.name in read.array.parameters]
-        fitting = [leaf.name for leaf in structure.leaves if leaf.name in names and size in leaf.shape]
-        what = " and ".join(map(repr, fitting or names))
-        columns = sorted(read.index.columns)
-        who = f"{' and '.join(columns)} {'index' if len(columns) > 1 else 'indexes'}" if columns else "The data index"
         where = f" (in row {place[0]})" if place else ""
         is_from_one = along.min() == 1 and along.max() == size
         remedy = (
@@ -187,7 +221,38 @@ def _beyond(read: _Read, structure: Structure) -> str | None:
             else f"give 0 to {size - 1}, make the prior longer, or name a column of levels in groups="
         )
         return (
-            f"{who} {what} at {value}{where}, and there are {size} entries, 0 to {size - 1}, of which JAX would read "
-            f"the last in silence: {remedy}."
+            f"{_who(read, size, structure, names)} at {value}{where}, and there are {size} entries, 0 to {size - 1}, "
+            f"of which JAX would read the last in silence: {remedy}."
         )
     return None
+
+
+def _from_the_end(read: _Read, structure: Structure, names: list[str | None], leaves: list) -> str | None:
+    """What is to be said of negative numbers in the data that index; None where there are none.
+
+    An index that the likelihood itself made negative, as by x − 6 of positive data, counts from the end on purpose.
+    """
+    held = [np.asarray(leaves[k]) for k in read.index.columns]
+    if read.index.written is None or not any(leaf.dtype.kind in "if" and np.any(leaf < 0) for leaf in held):
+        return None
+    index = np.asarray(read.index.written())
+    for k, axis in enumerate(read.axes):
+        size, along = read.shape[axis], index[..., k]
+        if not (along < 0).any():
+            continue
+        place = np.unravel_index(np.argmax(along < 0), along.shape)
+        where = f" (in row {place[0]})" if place else ""
+        return (
+            f"{_who(read, size, structure, names)} at {along[place]}{where}, which JAX would count from the end in "
+            f"silence: give 0 to {size - 1}, and where a negative number stands for what is not there let jnp.where "
+            "put something else in its place."
+        )
+    return None
+
+
+def _who(read: _Read, size: int, structure: Structure, names: list[str | None]) -> str:
+    parameters = [leaf.name for leaf in structure.leaves if leaf.name in read.array.parameters]
+    fitting = [leaf.name for leaf in structure.leaves if leaf.name in parameters and size in leaf.shape]
+    columns = sorted({name for k in read.index.columns if (name := names[k]) is not None})
+    who = f"{' and '.join(columns)} {'index' if len(columns) > 1 else 'indexes'}" if columns else "The data index"
+    return f"{who} {' and '.join(map(repr, fitting or parameters))}"

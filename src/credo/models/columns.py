@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from credo.model.data import kind_of_level
 from credo.status import CredoError
 
 Levels = tuple[str, ...]
@@ -42,6 +43,22 @@ def as_text(values) -> np.ndarray:
         return str(int(value)) if is_whole else str(value)
 
     return np.array([text(value) for value in np.asarray(values, object)], dtype=str)
+
+
+def check_same_levels(name: str, column, fitted) -> None:
+    """CredoError where levels of another kind than the ``fitted`` ones are all new, as 1 is where True was known."""
+    was, now = _kind_of_levels(fitted), _kind_of_levels(column)
+    known, new = (set(as_text(each.dropna().unique()).tolist()) for each in (fitted, column))
+    if was != now and new and not new & known:
+        raise CredoError(
+            f"Group column {name!r} held {was} in the fit ({', '.join(sorted(known)[:3])}, …) and holds {now} now "
+            f"({min(new)}), so that every level would be a new one: write them as they were."
+        )
+
+
+def _kind_of_levels(column) -> str:
+    values = column.dropna().unique().tolist()
+    return " and ".join(sorted({"truth values" if isinstance(v, bool) else kind_of_level(v) for v in values}))
 
 
 def declared_levels(column) -> Levels | None:

@@ -59,10 +59,7 @@ class Prepared:
         Raises CredoError for a column that is missing or holds what the fit did not know.
         """
         raw = self.table.inputs(rows)
-        x = self.scaling(raw.x)
-        if not self.table.groups and raw.offset is None and _is_plain(self.table):
-            return x
-        inputs: dict[str, Any] = {"features": x}
+        inputs: dict[str, Any] = {"features": self.scaling(raw.x)}  # by name: a bare array was never scaled
         if raw.offset is not None:
             inputs["offset"] = raw.offset
         for group, scaling, (levels, design) in zip(self.table.groups, self.group_scalings, raw.groups, strict=True):
@@ -119,14 +116,9 @@ def prepare(table: Table, rows) -> Prepared:
     prior = _prior(table, unit, centre)
     for term, known in zip(terms, levels, strict=True):
         prior |= term.prior(len(known), unit)
-    likelihood = (
-        LIKELIHOODS[table.family]
-        if not terms and raw.offset is None and _is_plain(table)
-        else Additive(table.family, tuple(terms), raw.offset is not None)
-    )
     model = Model(
         prior,
-        likelihood,
+        Additive(table.family, tuple(terms), raw.offset is not None),
         derived={name: effects for term in terms for name, effects in term.derived.items()}
         | ({"contrasts": contrasts} if table.family == "categorical" and table.columns else {}),
         groups={term.key: term.parameters[-1] for term in terms},
@@ -172,10 +164,6 @@ def _unit_and_centre(family: Family, y: np.ndarray, offset: np.ndarray | None) -
         exposure = float(len(y) if offset is None else np.sum(np.exp(offset)))
         return 1.0, float(np.log((np.sum(y) + 0.5) / exposure))
     return 1.0, 0.0
-
-
-def _is_plain(table: Table) -> bool:
-    return table.design.has_intercept and len(table.columns) > 0
 
 
 def _prior(table: Table, unit: float, centre: float) -> dict[str, dist.Distribution]:

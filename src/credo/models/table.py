@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from credo.models.columns import as_text, drop_missing, kinds_of, require
+from credo.models.columns import as_text, check_same_levels, drop_missing, kinds_of, require
 from credo.models.design import (
     Columns,
     Design,
@@ -154,6 +154,8 @@ class Table:
         if hasattr(rows, "columns") or isinstance(rows, Mapping):
             frame = as_frame(rows)
             require(frame, self.required)
+            for column in dict.fromkeys(column for group in self.groups for column in group.group.by):
+                check_same_levels(column, frame[column], self.frame[column])
             x, designs = self.design(frame), [group.terms(frame) for group in self.groups]
         else:
             rows = self.row_numbers(rows)

@@ -98,8 +98,10 @@ def _columns(fitted, x):
         return table
     missing = [name for name in fitted if name not in table]
     if missing:
+        is_prepared = "features" in missing  # by credo.prepare
+        remedy = "Give prepared.inputs(x), which scales them" if is_prepared else "Give them all"
         raise CredoError(
-            f"x lacks column {missing[0]!r}; the model was fitted with {', '.join(map(str, fitted))}. Give them all."
+            f"x lacks column {missing[0]!r}; the model was fitted with {', '.join(map(str, fitted))}. {remedy}."
         )
     return {
         name: as_array(f"x[{name!r}]", table[name]) if isinstance(fitted[name], np.ndarray) else table[name]
@@ -109,11 +111,13 @@ def _columns(fitted, x):
 
 def _match(fitted, x):
     if jax.tree.structure(x) != jax.tree.structure(fitted):
-        is_table = isinstance(x, Mapping) and isinstance(fitted, np.ndarray)
-        hint = " (of a DataFrame x.to_numpy(), or prepared.inputs(x) where credo.prepare made the model)"
+        is_prepared = isinstance(fitted, Mapping) and "features" in fitted  # by credo.prepare
+        hint = " (of a DataFrame x.to_numpy())" if isinstance(x, Mapping) and isinstance(fitted, np.ndarray) else ""
+        if is_prepared:
+            hint = " (prepared.inputs(new_rows), which scales them, where credo.prepare made the model)"
         raise CredoError(
             f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of "
-            f"inputs{hint if is_table else ''}."
+            f"inputs{hint}."
         )
     return jax.tree_util.tree_map_with_path(lambda path, old, new: _match_leaf(column_name(path), old, new), fitted, x)
 

@@ -14,10 +14,12 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from credo.model.data import Levels, are_missing, as_array
+from credo.model.data import Levels, are_missing, as_array, kind_of_level
 from credo.model.distributions import is_improper
 from credo.model.target import Target
 from credo.status import CredoError
+
+KINDS = {"m": "dates", "M": "dates", "i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values"}  # NumPy's
 
 NewRows = tuple[tuple[str, int], ...]  # parameter -> how many rows past its own are indexed
 
@@ -60,18 +62,20 @@ def _values(column: str, values, known: np.ndarray) -> np.ndarray:
             f"x[{column!r}] has {is_missing.sum()} missing values (the first in row {np.argmax(is_missing)}): give "
             "a level, or a new name for an unknown one."
         )
-    if _kind(known) != _kind(values):
-        raise CredoError(
-            f"x[{column!r}] held {_kind(known)} in the fit and holds {_kind(values)} now: give levels of the same kind."
-        )
+    was, now = _kind(known), _kind(values)
+    are_flags = "truth values" in (was, now) and {was, now} == {"truth values", "numbers"}  # of which True is 1
+    if was != now and not (are_flags and np.isin(values, known).all()):
+        raise CredoError(f"x[{column!r}] held {was} in the fit and holds {now} now: give levels of the same kind.")
     return values
 
 
 def _kind(values: np.ndarray) -> str:
     if values.dtype.kind != "O":
-        return "dates" if values.dtype.kind in "mM" else "numbers" if values.dtype.kind in "iufb" else "text"
-    kinds = {"text" if isinstance(v, str | bytes) else "numbers" for v in values.ravel().tolist()}
-    return kinds.pop() if len(kinds) == 1 else "both text and numbers"
+        return KINDS.get(values.dtype.kind, "text")
+    kinds = sorted({kind_of_level(value) for value in values.ravel().tolist()}, reverse=True)
+    if kinds == ["numbers"]:
+        return KINDS.get(np.array(values.tolist()).dtype.kind, "numbers")
+    return kinds[0] if len(kinds) == 1 else f"both {' and '.join(kinds)}"
 
 
 # lengthening the parameters -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 from scipy.special import betaln
+from scipy.stats import multivariate_normal
 
 import targets
 from credo.fitting import fit
@@ -200,3 +201,36 @@ def test_a_conjugate_density_that_is_another_where_it_has_mass_is_no_closed_form
 
     with pytest.raises(CredoError, match="No closed form is known"):
         fit(Model({"rate": dist.Gamma(2.0, 1.0)}, likelihood).given(y=np.array([0.1, 0.7])), Exact())
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e7, 1e8, 1e9, 1e10])
+def test_numbers_far_from_zero_are_no_error_of_the_answer(offset):
+    """Those near 10⁹ have seven digits after the point; what they lose had counted against the closed form."""
+    y = np.round(10.0 * np.random.default_rng(0).normal(size=30))
+    model = Model({"m": dist.Normal(offset, 10.0)}, lambda params, x: dist.Normal(params["m"], 10.0).expand([30]))
+    posterior = fit(model.given(y=offset + y), Exact())
+    assert posterior.verdict.status == "pass"
+    precision = 31 / 10.0**2
+    assert abs(posterior.mean()["m"] - offset - y.sum() / 31) * np.sqrt(precision) < 1e-15 * max(offset, 1.0)
+    np.testing.assert_allclose(posterior.sd()["m"], precision**-0.5, rtol=1e-12)
+    covariance = 100.0 * (np.eye(30) + 1.0)
+    wanted = multivariate_normal(np.zeros(30), covariance).logpdf(y)
+    np.testing.assert_allclose(posterior.log_evidence.value, wanted, rtol=1e-9)
+
+
+def test_terms_that_cancel_are_no_error_of_the_answer():
+    """Counts near 10⁷: terms of 10⁹ nats, which leave 10⁻⁶ of rounding where −290 is what is left of them."""
+    y = np.random.default_rng(0).poisson(1e7, size=30)
+    model = Model({"rate": dist.Gamma(1e7, 1.0)}, lambda params, x: dist.Poisson(params["rate"]).expand([30]))
+    posterior = fit(model.given(y=y), Exact())
+    assert posterior.info["route"] == "conjugate"
+    np.testing.assert_allclose(posterior.mean()["rate"], (1e7 + y.sum()) / 31, rtol=1e-12)
+    np.testing.assert_allclose(posterior.sd()["rate"], np.sqrt(1e7 + y.sum()) / 31, rtol=1e-9)
+    assert posterior.log_evidence.value == pytest.approx(-289.628296, abs=1e-4)  # by 50 digits
+
+
+def test_rounding_is_no_excuse_for_what_is_not_conjugate():
+    """Far from zero a small third derivative is still told from rounding."""
+    model = Model({"m": dist.StudentT(1e5, 1e7, 10.0)}, lambda params, x: dist.Normal(params["m"], 10.0).expand([30]))
+    with pytest.raises(CredoError, match="No closed form is known"):
+        fit(model.given(y=1e7 + 10.0 * np.random.default_rng(0).normal(size=30)), Exact())

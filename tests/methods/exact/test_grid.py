@@ -222,6 +222,35 @@ def test_bounds_that_cut_a_normal_are_said(half):
     assert found.log_evidence is None or found.log_evidence.kind == "lower bound"
 
 
+@pytest.mark.parametrize(
+    ("prior", "bounds"),
+    [
+        (dist.StudentT(2.0, 0.0, 1.0), (-1e3, 1e3)),
+        (dist.Cauchy(0.0, 1.0), (-1e7, 1e7)),
+        (dist.HalfCauchy(1.0), None),
+        (dist.InverseGamma(2.0, 1.0), None),
+        (dist.Pareto(1.0, 2.0), None),
+    ],
+)
+def test_a_posterior_without_a_variance_does_not_pass(prior, bounds):
+    """Next to no mass is cut off, and most of the variance: sds of 4 and of 4e8 had passed."""
+    found = fit(Model({"w": prior}, None).given(), Grid(bounds=bounds and {"w": bounds}))
+    assert found.verdict.status == "doubtful"
+    assert found.verdict.figures["grid_variance_beyond"] > 0.1
+
+
+def test_a_tail_without_a_variance_is_seen_among_three_parameters():
+    prior = {"a": dist.Normal(0.0, 1.0), "s": dist.InverseGamma(1.5, 1.0), "b": lambda a: dist.Normal(a, 1.0)}
+    assert fit(Model(prior, None).given(), Grid()).verdict.figures["grid_variance_beyond"] > 0.1
+
+
+@pytest.mark.parametrize("prior", [dist.StudentT(3.0, 0.0, 1.0), dist.InverseGamma(3.0, 1.0), dist.Gamma(0.1, 1.0)])
+def test_a_heavy_tail_with_a_variance_passes(prior):
+    found = fit(Model({"w": prior}, None).given(), Grid())
+    assert found.verdict.status == "pass"
+    np.testing.assert_allclose(found.sd()["w"], np.sqrt(prior.variance), rtol=2e-3)
+
+
 def test_a_mode_without_curvature_in_one_dimension():
     model = Model({"w": dist.Laplace(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] * x, 1.0))
     found = fit(model.given(np.zeros(3), np.ones(3)), Grid())

@@ -123,6 +123,18 @@ APPROXIMATIONS: dict[str, Rule] = {
         "By what its outermost cells hold, the grid may cut {value:.1e} of the mass off (1e-6 passes). Widen its "
         "bounds.",
     ),
+    "grid_variance_beyond": Rule(
+        "variance that the density beyond the grid, as far again as it is wide, adds to the worst parameter's, as a "
+        "share",
+        "at most",
+        0.01,
+        ANY,
+        "this library",
+        "The density beyond the grid adds {value:.2g} times the variance of some parameter to it (0.01 passes): its "
+        "tail is heavy, and its sd, or even its mean, may not exist. Report its median and quantiles, or give it a "
+        "prior with a lighter tail; where bounds were given, widen them.",
+        "look for parameters whose values overflow",
+    ),
     "exact_residual": Rule(
         "relative residual of the equations that the exact answer solves",
         "at most",

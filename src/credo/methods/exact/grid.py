@@ -20,6 +20,7 @@ from scipy.special import logsumexp
 
 from credo.algorithm import Options
 from credo.diagnose.verdict import judge
+from credo.methods.exact.beyond import variance_beyond
 from credo.methods.exact.box import SIDE, Box, Density, TimeIsUpError, between, find_box
 from credo.methods.particles.importance import has_evidence
 from credo.model.target import Target
@@ -53,7 +54,8 @@ class Grid:
 
     ``num_points``: nodes a side; None refines until the evidence stands still to 1e-10. ``bounds``: name -> (low, high)
     in the user's space, arrays of the parameter's shape or numbers; the box of the other parameters is found, as all
-    of it is with None. The figure ``grid_boundary_mass`` says what the box cuts off. The error of the evidence is what
+    of it is with None. The figure ``grid_boundary_mass`` says what mass the box cuts off,
+    and ``grid_variance_beyond`` what variance. The error of the evidence is what
     halving h last changed, far above what is still missing; where the box cuts mass off, the evidence is a lower bound
     of unknown slack (error NaN). Quantiles are good to about 0.005 sd in three dimensions, and to many digits in one.
     Raises CredoError above three dimensions, and for bounds that are none (equal, reversed, NaN).
@@ -89,11 +91,21 @@ class Grid:
         except TimeIsUpError:
             is_complete = False
         is_enough = before is not None and len(before.nodes) >= FINE[target.dim] ** target.dim and _is_same(before, now)
-        nodes, log_weights = _that_count(before if before is not None and is_enough else now, target)
+        kept = before if before is not None and is_enough else now
+        reported = report_positions(target, kept.nodes)
+        nodes, log_weights = _that_count(kept, reported)
+        figures = {"grid_boundary_mass": now.boundary_mass, "num_draws": side**target.dim}
+        if is_complete:
+            try:
+                p = np.exp(kept.log_weights)
+                beyond = variance_beyond(density, target, box, reported, p, kept.log_evidence)
+                figures["grid_variance_beyond"] = beyond
+            except TimeIsUpError:
+                is_complete = False
         return Posterior(
             Draws(nodes[None], log_weights[None]),
             target,
-            verdict=_verdict(now, change, side, target.dim, is_complete),
+            verdict=_verdict(figures, change, side, is_complete),
             info={"num_points": side, "num_densities": density.count, "is_complete": is_complete},
             log_evidence=_evidence(now, change) if has_evidence(target) else None,
         )
@@ -156,7 +168,7 @@ def _moments(found: Sum) -> tuple[np.ndarray, np.ndarray]:
     return mean, (found.nodes - mean).T @ (p[:, None] * (found.nodes - mean))
 
 
-def _that_count(found: Sum, target: Target) -> tuple[np.ndarray, np.ndarray]:
+def _that_count(found: Sum, reported: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """The nodes, and log weights, that are left when those of least account are dropped.
 
     A node counts by its weight p, and by its part p (f − E f)² / Var f of the variance of each scalar f in the user's
@@ -166,13 +178,11 @@ def _that_count(found: Sum, target: Target) -> tuple[np.ndarray, np.ndarray]:
     """
     p = np.exp(found.log_weights)
     account = p.copy()
-    for values in report_positions(target, found.nodes).values():
+    for values in reported.values():
         f = np.asarray(values, np.float64).reshape(len(p), -1)
-        square = (f - p @ f) ** 2
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            account = np.fmax(
-                account, np.max(p[:, None] * square / (p @ square), axis=1)
-            )  # NaN: a constant, or no number
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # NaN: a constant, or no number
+            square = (f - p @ f) ** 2
+            account = np.fmax(account, np.max(p[:, None] * square / (p @ square), axis=1))
     order = np.argsort(account)
     keep = np.sort(order[np.cumsum(account[order]) > DROPPED])
     return found.nodes[keep], found.log_weights[keep] - logsumexp(found.log_weights[keep])
@@ -183,8 +193,7 @@ def _change(density: Density, box: Box, side: int, fine: Sum) -> float:
     return abs(fine.log_evidence - add_up(density, box, (side + 1) // 2).log_evidence)
 
 
-def _verdict(found: Sum, change: float, side: int, dim: int, is_complete: bool) -> Verdict:
-    figures = {"grid_boundary_mass": found.boundary_mass, "num_draws": side**dim}
+def _verdict(figures: Mapping[str, float], change: float, side: int, is_complete: bool) -> Verdict:
     if not is_complete:
         sentence = (
             f"The time limit came while the grid of {side} nodes a side was refined: quantiles are coarse, and the "
