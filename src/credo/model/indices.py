@@ -47,7 +47,7 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
 
     ``u``: an array for each parameter.
     """
-    if not any(_reads_the_last(equation) for equation in equations(program.jaxpr)):
+    if not has_reads(program):
         return
     columns = [
         _named(path, name) for name, tree in data.items() for path, _ in jax.tree_util.tree_leaves_with_path(tree)
@@ -61,6 +61,11 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
         said = _beyond(read, structure)
         if said is not None and _matters(read, program, [*map(_somewhere, jax.tree.leaves(u)), *leaves]):
             raise CredoError(said)
+
+
+def has_reads(program: jex.ClosedJaxpr) -> bool:
+    """Whether there is anything in ``program`` for ``check_indices`` to look at."""
+    return any(_reads_the_last(equation) for equation in equations(program.jaxpr))
 
 
 def _somewhere(leaf) -> np.ndarray:
