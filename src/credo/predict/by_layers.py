@@ -133,26 +133,31 @@ def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pa
     (in, in', out, out') where they are separable, elsewhere (in · out, in' · out'). Of a layer and itself ``Folded``,
     or (in, pairs of outputs, in) where it is wide.
     """
-    Σ, blocks = _square(np.asarray(scale.lower)), {}
     places = [_among(index, group) for group in groups(layers)]
+    blocks = _parted(_square(np.asarray(scale.lower)), places, shapes, pairs)
+    return jax.tree.map(jnp.asarray, blocks)  # once for all chunks of rows, and after Σ is gone
+
+
+def _parted(Σ: np.ndarray, places: list[np.ndarray], shapes, pairs) -> dict[tuple[int, int], Any]:
+    blocks = {}
     for i, rows in enumerate(places):
         for j, columns in enumerate(places[i:], start=i):
             block = corner(Σ, rows.ravel(), columns.ravel())
             if (i, j) in pairs:
                 block = block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3)
             is_own = i == j and (i, j) in pairs
-            blocks[i, j] = _own(block) if is_own else jnp.asarray(block)  # once for all chunks of rows
+            blocks[i, j] = _own(block) if is_own else jnp.asarray(block)
     return blocks
 
 
 def _own(block: np.ndarray) -> Any:
     """Of Σ (in, in, out, out) of a layer and itself."""
     j, beside = np.triu_indices(block.shape[2])
+    if is_wide(len(block), block.shape[2]):  # in this order at once: a second copy is as large as Σ
+        return block.transpose(0, 2, 3, 1)[:, j, beside]
     found = block[:, :, j, beside]
-    if is_wide(len(block), block.shape[2]):
-        return jnp.asarray(np.swapaxes(found, 1, 2))
     i, other = np.triu_indices(len(block))
-    return Folded(jnp.asarray(np.where(i == other, 0.5, 1.0)[:, None] * (found[i, other] + found[other, i])))
+    return Folded(np.where(i == other, 0.5, 1.0)[:, None] * (found[i, other] + found[other, i]))
 
 
 def joint(left, right):

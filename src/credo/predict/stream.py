@@ -67,20 +67,21 @@ class Stream(NamedTuple):
         trees = (self.rows, *more)
         most = (self.light if is_light else None) or self.chunk
         chunk = min(chunk or most or 1, most or 1)
-        if self.size is None or most is None or chunk >= self.size or not self._can_cut(self.size, chunk):
+        size = self.size
+        if size is None or most is None or chunk >= size or not self._can_cut(size, chunk):
             return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
         is_double = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
         def of_chunk(start: int):
             # the last chunk is filled up with the last row, so that one program serves all
-            index = np.minimum(np.arange(start, start + chunk), self.size - 1)
+            index = np.minimum(np.arange(start, start + chunk), size - 1)
             with double(is_double):  # of this thread
                 piece = function(self.law, *jax.tree.map(lambda leaf: leaf[index], trees), **_keyed(key, start))
-            kept = np.arange(min(chunk, self.size - start))
+            kept = np.arange(min(chunk, size - start))
             return jax.tree.map(lambda leaf: np.take(leaf, kept, axis=axis), _to_numpy(piece))
 
         # the first by itself, which compiles
-        pieces = [of_chunk(0), *in_groups(of_chunk, range(chunk, self.size, chunk), self.at_once)]
+        pieces = [of_chunk(0), *in_groups(of_chunk, range(chunk, size, chunk), self.at_once)]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
 
     def _can_cut(self, size: int, chunk: int) -> bool:
