@@ -1,5 +1,6 @@
 """Inputs that do not fit those of the model: a sentence each, before anything is computed."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -183,6 +184,18 @@ def lagged():
 def posterior_of(model, x):
     target = Model(*model()).given(x, np.zeros(10))
     return Posterior(Point(np.ones(target.dim)), target, verdict=Verdict("pass"))
+
+
+def test_inputs_in_single_precision_are_looked_at_as_they_are_used():
+    """A likelihood may refuse two precisions together, as convolutions do."""
+    x = np.zeros((10, 3), np.float32)  # whole numbers, which may be indices
+
+    def product(q, x):
+        return dist.Normal(jax.lax.mul(x, jnp.broadcast_to(q["w"], x.shape)).sum(axis=1), 1.0)
+
+    target = Model({"w": dist.Normal(0.0, 1.0).expand([3])}, product).given(x, np.zeros(10)).cast(np.float32)
+    p = Posterior(Point(np.ones(3, np.float32)), target, verdict=Verdict("pass"))
+    np.testing.assert_allclose(p.predict(x + 1.5).mean, 4.5)
 
 
 def test_as_many_new_rows_are_no_others_unsaid():

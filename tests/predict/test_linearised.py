@@ -18,6 +18,7 @@ from credo.precision import double
 from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.probit import Probit
+from credo.predict.stream import Stream
 from credo.status import CredoError, Verdict
 
 RNG = np.random.default_rng(0)
@@ -130,6 +131,16 @@ def test_rows_that_cannot_be_cut_give_the_same():
     predictive = p.predict(rule=Linearised())
     np.testing.assert_allclose(predictive.mean, np.arange(3.0), atol=1e-12)
     np.testing.assert_allclose(predictive.epistemic, np.diag(A @ A.T), rtol=1e-10)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_chunks_that_run_together_are_joined_in_order(at_once):
+    rows = RNG.normal(size=(23, 2))
+    with double():
+        found = Stream(None, rows, 23, 4, at_once=at_once)(lambda law, rows: (jnp.exp(rows), rows))
+    assert found[0].dtype == np.float64
+    np.testing.assert_allclose(found[0], np.exp(rows), rtol=1e-14)
+    np.testing.assert_array_equal(found[1], rows)
 
 
 def test_the_scale_operator_does_not_matter():

@@ -15,11 +15,12 @@ from numpyro.distributions.distribution import MaskedDistribution
 from credo.model.dependence import dependencies
 from credo.model.distributions import bounds_of, contains, masks, unwrapped
 from credo.model.heads import Head, head_of
-from credo.model.indices import check_indices
+from credo.model.indices import check_indices, has_reads
 from credo.model.structure import Structure
-from credo.model.target import log_prob_rows
+from credo.model.target import Target, log_prob_rows
 from credo.precision import double
 from credo.status import CredoError
+from credo.traced import by_shapes
 
 if TYPE_CHECKING:
     from credo.model.model import Model
@@ -55,15 +56,27 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
     return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
 
 
-def check_new_inputs(model: "Model", x) -> None:
-    """CredoError where ``model``'s likelihood cannot be had at inputs ``x``, or reads past the rows of a parameter."""
+def check_new_inputs(target: Target, x) -> None:
+    """CredoError where the likelihood cannot be had at inputs ``x``, or reads past the rows of a parameter."""
+    with double():
+        if _reads_rows(target, x):
+            program, u = _likelihood_at(target.model, x)
+            check_indices(program, target.structure, u, x=x)
+
+
+@by_shapes
+def _reads_rows(target: Target, x) -> bool:
+    """Whether the likelihood reads an array at an index: most do not, whatever the values of ``x``."""
+    return has_reads(_likelihood_at(target.model, x)[0])
+
+
+def _likelihood_at(model: "Model", x) -> tuple[Any, dict[str, np.ndarray]]:
+    """The likelihood at inputs ``x`` as a traced program, and the position it was traced at."""
     prior, likelihood = model.prior, model.likelihood
     assert likelihood is not None
-    with double():
-        u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
-        with explained("The likelihood", model.structure, x):
-            program = jax.make_jaxpr(lambda u, x: likelihood(prior.constrain(u)[0], x))(u, x)
-        check_indices(program, model.structure, u, x=x)
+    u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
+    with explained("The likelihood", model.structure, x):
+        return jax.make_jaxpr(lambda u, x: likelihood(prior.constrain(u)[0], x))(u, x), u
 
 
 def check_log_density(model: "Model", data) -> None:

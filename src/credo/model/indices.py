@@ -57,7 +57,7 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
 
     ``u``: an array for each parameter.
     """
-    if not any(equation.primitive.name == "gather" for equation in equations(program.jaxpr)):
+    if not has_reads(program):
         return
     names = [_named(path, name) for name, tree in data.items() for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     leaves = jax.tree.leaves(list(data.values()))
@@ -73,6 +73,11 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
         said = _from_the_end(read, structure, names, leaves)
         if said is not None and _matters(read, program, positions, read.index.written):
             raise CredoError(said)
+
+
+def has_reads(program: jex.ClosedJaxpr) -> bool:
+    """Whether there is anything in ``program`` for ``check_indices`` to look at."""
+    return any(equation.primitive.name == "gather" for equation in equations(program.jaxpr))
 
 
 def _somewhere(leaf) -> np.ndarray:

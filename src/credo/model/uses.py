@@ -230,13 +230,18 @@ def _of_lookup(eqn, index: np.ndarray, path: Path):
 
 def _of_bias(index: np.ndarray, side: int, path: Path):
     entries, place = np.unique(index, return_inverse=True)
-    place = place.ravel()
+    place = place.reshape(index.shape)
+    shared = tuple(axis for axis in range(place.ndim) if np.all(place == np.take(place, [0], axis)))
+    apart = place[tuple(slice(1) if axis in shared else slice(None) for axis in range(place.ndim))]
+    is_plain = np.array_equal(apart.ravel(), np.arange(len(entries)))  # each entry along whole axes, as it mostly is
 
     def take(other):
         return jnp.ones((1, 1), other.dtype)
 
     def give(g):
-        return jax.ops.segment_sum(g.ravel(), place, len(entries))[None]
+        if is_plain:  # not the loop that a scatter is
+            return jnp.sum(g.reshape(place.shape), axis=shared).reshape(1, -1)
+        return jax.ops.segment_sum(g.ravel(), place.ravel(), len(entries))[None]
 
     return entries[None], Use(path, side, take, give, is_bias=True)
 

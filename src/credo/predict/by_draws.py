@@ -7,6 +7,7 @@ to n dimensions the z_s are √dim times the axes, and nothing is left to chance
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +49,21 @@ def _moved(scale: ScaleOperator, z):
     return jax.vmap(scale.matvec)(z)
 
 
-@functools.partial(jax.jit, static_argnames=("head",))
-def outputs(target: Target, centre, steps, x, head: Head) -> tuple[Float[Array, "M K"], Float[Array, "M K K"]]:
-    """Mean and covariance of the outputs at rows ``x``, by the ``deviations`` of the parameters."""
+@functools.partial(jax.jit, static_argnames=("head", "product"))
+def outputs(
+    target: Target, centre, steps, x, head: Head, product: Callable
+) -> tuple[Float[Array, "M K"], Float[Array, "M K *K"]]:
+    """Mean and covariance of the outputs at rows ``x``, by the ``deviations`` of the parameters.
+
+    ``product``: ``by_layers.joint`` for covariances (M, K, K), ``by_layers.alone`` for variances (M, K).
+    """
     mean, forward = jax.linearize(lambda u: head.split(likelihood_at(target, target.constrain(u), x)), centre)
 
     def add(total, step):
         moved = forward(step)
-        return total + moved[:, :, None] * moved[:, None, :], None
+        return total + product(moved[:, :, None], moved[:, :, None]), None
 
-    start = jnp.zeros((*mean.shape, mean.shape[-1]), mean.dtype)
+    start = jnp.zeros_like(product(mean[..., None], mean[..., None]))
     return mean, jax.lax.scan(add, start, steps)[0] / len(steps)
 
 

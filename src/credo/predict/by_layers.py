@@ -133,30 +133,50 @@ def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pa
     (in, in', out, out') where they are separable, elsewhere (in · out, in' · out'). Of a layer and itself ``Folded``,
     or (in, pairs of outputs, in) where it is wide.
     """
-    Σ, blocks = _square(np.asarray(scale.lower)), {}
     places = [_among(index, group) for group in groups(layers)]
+    blocks = _parted(_square(np.asarray(scale.lower)), places, shapes, pairs)
+    return jax.tree.map(jnp.asarray, blocks)  # once for all chunks of rows, and after Σ is gone
+
+
+def _parted(Σ: np.ndarray, places: list[np.ndarray], shapes, pairs) -> dict[tuple[int, int], Any]:
+    blocks = {}
     for i, rows in enumerate(places):
         for j, columns in enumerate(places[i:], start=i):
             block = corner(Σ, rows.ravel(), columns.ravel())
             if (i, j) in pairs:
                 block = block.reshape(*shapes[i], *shapes[j]).transpose(0, 2, 1, 3)
             is_own = i == j and (i, j) in pairs
-            blocks[i, j] = _own(block) if is_own else jnp.asarray(block)  # once for all chunks of rows
+            blocks[i, j] = _own(block) if is_own else jnp.asarray(block)
     return blocks
 
 
 def _own(block: np.ndarray) -> Any:
     """Of Σ (in, in, out, out) of a layer and itself."""
     j, beside = np.triu_indices(block.shape[2])
+    if is_wide(len(block), block.shape[2]):  # in this order at once: a second copy is as large as Σ
+        return block.transpose(0, 2, 3, 1)[:, j, beside]
     found = block[:, :, j, beside]
-    if is_wide(len(block), block.shape[2]):
-        return jnp.asarray(np.swapaxes(found, 1, 2))
     i, other = np.triu_indices(len(block))
-    return Folded(jnp.asarray(np.where(i == other, 0.5, 1.0)[:, None] * (found[i, other] + found[other, i])))
+    return Folded(np.where(i == other, 0.5, 1.0)[:, None] * (found[i, other] + found[other, i]))
 
 
-def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, centre, x) -> tuple[Any, Any]:
-    """``outputs(u, row)`` (M, K) and their covariances (M, K, K) at the rows of ``x``; ``prepared``: of the plan."""
+def joint(left, right):
+    """(M, K, K): the products of each output with every other, of two arrays (M, K, n)."""
+    return jnp.einsum("mkj,mlj->mkl", left, right)
+
+
+def alone(left, right):
+    """(M, K): those of each output with itself."""
+    return (left * right) @ jnp.ones(left.shape[-1], left.dtype)  # quicker than a sum, which XLA does not vectorise
+
+
+def covariances(
+    outputs: Callable, scale: ScaleOperator, prepared: dict | None, centre, x, product: Callable = joint
+) -> tuple[Any, Any]:
+    """``outputs(u, row)`` (M, K) and their covariances (M, K, K) at the rows of ``x``; ``prepared``: of the plan.
+
+    ``product``: ``alone`` for the variances (M, K), which are less work.
+    """
     layers = varying(find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x)), scale)
 
     def one(row):
@@ -166,17 +186,18 @@ def covariances(outputs: Callable, scale: ScaleOperator, prepared: dict | None, 
     z, inputs, derivatives = jax.vmap(one)(x)
     J_rest = _jacobian_of_rest(outputs, layers.rest, centre, x) if layers.rest.size else None
     if prepared is not None:
-        return z, _of_pairs(prepared, inputs, derivatives, J_rest, z)
+        return z, _of_pairs(prepared, inputs, derivatives, J_rest, product)
     inner, index = inner_of(scale)
     blocks = blocks_of(inner, index, layers)
-    total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
+    total = jnp.zeros((), z.dtype)
     for layer, block, a_uses, g_uses in zip(layers.layers, blocks, inputs, derivatives, strict=False):
-        total = total + _of_layer(block, a_uses, g_uses, layer.is_lookup)
+        total = total + _of_layer(block, a_uses, g_uses, layer.is_lookup, product)
     if J_rest is not None:
         root = J_rest * blocks[-1].sd[0]
-        total = total + jnp.einsum("mkp,mlp->mkl", root, root)
+        total = total + product(root, root)
     if isinstance(inner, LowRank):
-        total = total + _of_directions(inner, index, layers, inputs, derivatives, J_rest)
+        moved = _along_directions(inner, index, layers, inputs, derivatives, J_rest)
+        total = total + product(moved @ inner.excess(), moved)
     return z, total
 
 
@@ -220,25 +241,26 @@ def blocks_of(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) ->
     return [Block(group, sd[_among(index, group)]) for group in groups(layers)]
 
 
-def _of_layer(block: Block, a_uses, g_uses, is_lookup: bool):
-    """(M, K, K). ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
+def _of_layer(block: Block, a_uses, g_uses, is_lookup: bool, product: Callable):
+    """(M, K, K), or (M, K). ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
     a_uses = a_uses if block.left is None else [a @ block.left for a in a_uses]
     g_uses = g_uses if block.right is None else [g @ block.right for g in g_uses]
     if is_single(a_uses):
         a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
         t = jnp.square(a) @ jnp.square(block.sd)
-        return jnp.einsum("mkj,mlj->mkl", g * t[:, None, :], g)
+        return product(g * t[:, None, :], g)
     if is_lookup and block.left is None:  # of the rows chosen alone
         a, g = jnp.concatenate(a_uses, axis=1), jnp.concatenate(g_uses, axis=2)
         variances = a @ jnp.square(block.sd)
-        return jnp.einsum("mkso,mlso->mkl", g * variances[:, None], jax.vmap(alike)(a, g))
+        flat = (*g.shape[:2], -1)
+        return product((g * variances[:, None]).reshape(flat), jax.vmap(alike)(a, g).reshape(flat))
     sd = jnp.ravel(jnp.transpose(block.sd))
 
     def one(row):
-        """(K, K), while the row's Jacobian stays in the processor's cache."""
+        """(K, K), or (K,), while the row's Jacobian stays in the processor's cache."""
         J = jacobian_of_row(*row)
-        root = J.reshape(len(J), -1) * sd
-        return root @ root.T
+        root = (J.reshape(len(J), -1) * sd)[None]
+        return product(root, root)[0]
 
     return jax.lax.map(one, (a_uses, g_uses))
 
@@ -252,8 +274,8 @@ def _jacobian_of_rest(outputs: Callable, rest: np.ndarray, centre, x):
     return jax.vmap(jacobian)(x)
 
 
-def _of_directions(scale: LowRank, index, layers: Layers, inputs, derivatives, J_rest):
-    """(J P) M (J P)ᵀ with Σ = diag(δ²) + P M Pᵀ, P = diag(δ) B."""
+def _along_directions(scale: LowRank, index, layers: Layers, inputs, derivatives, J_rest):
+    """J P (M, K, rank) with Σ = diag(δ²) + P M Pᵀ, P = diag(δ) B."""
     P = jnp.asarray(scale.scale)[:, None] * scale.factor
     moved = jnp.zeros((), P.dtype)
     for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
@@ -266,10 +288,10 @@ def _of_directions(scale: LowRank, index, layers: Layers, inputs, derivatives, J
             moved = moved + jacobian(a_uses, g_uses) @ own.reshape(-1, own.shape[-1])
     if J_rest is not None:
         moved = moved + J_rest @ P[_among(index, layers.rest)]
-    return jnp.einsum("mkr,rs,mls->mkl", moved, scale.excess(), moved)
+    return moved
 
 
-def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
+def _of_pairs(blocks: dict, inputs, derivatives, J_rest, product: Callable):
     """Σ over pairs of layers of g T g'ᵀ, or of J Σ J'ᵀ where places are shared."""
     J: dict[int, Any] = {}
 
@@ -278,22 +300,23 @@ def _of_pairs(blocks: dict, inputs, derivatives, J_rest, z):
             J[i] = J_rest if i == len(inputs) else jacobian(inputs[i], derivatives[i])
         return J[i]
 
-    total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
+    total: Any = 0
     for (i, j), block in blocks.items():
         if isinstance(block, Folded) or block.ndim == 3:
             a, g = inputs[i][0][:, 0], derivatives[i][0][:, :, 0]
             T = _of_products(block, a)[:, symmetric_places(g.shape[2])]
-            share = jnp.einsum("mko,mop,mlp->mkl", g, T, g, optimize=[(0, 1), (0, 1)])
+            share = product(g @ T, g)
         elif block.ndim == 4:
             a, c = inputs[i][0][:, 0], inputs[j][0][:, 0]
             g, h = derivatives[i][0][:, :, 0], derivatives[j][0][:, :, 0]
             num_rows, shape = len(a), block.shape
             products = (a[:, :, None] * c[:, None, :]).reshape(num_rows, -1)
             T = (products @ block.reshape(shape[0] * shape[1], -1)).reshape(num_rows, *shape[2:])
-            share = jnp.einsum("mko,mop,mlp->mkl", g, T, h, optimize=[(0, 1), (0, 1)])
+            share = product(g @ T, h)
         else:
-            share = jnp.einsum("mkp,mlp->mkl", jacobian_of(i) @ block, jacobian_of(j))
-        total = total + (share if i == j else share + jnp.swapaxes(share, 1, 2))
+            share = product(jacobian_of(i) @ block, jacobian_of(j))
+        both = share if i == j else share + (jnp.swapaxes(share, 1, 2) if share.ndim == 3 else share)
+        total = total + both
     return total
 
 

@@ -55,11 +55,11 @@ def check_inputs(target: Target, x) -> Table:
     may_differ = type(target.model) is not Model and not is_table_for_array  # an adapter's may take inputs by name
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
-    size = _size(x)
+    size, wide = _size(x), widened(x)
     if isinstance(target.model.prior, Prior) and _goes_further(fitted, x):  # an adapter's may need data
         unseen = {column: np.zeros_like(x[column]) for column in target.model.groups}  # they have rows of their own
-        check_new_inputs(target.model, {**x, **unseen} if unseen else x)
-    return Table(widened(x), size, new_rows)
+        check_new_inputs(target, {**wide, **unseen} if unseen else wide)
+    return Table(wide, size, new_rows)
 
 
 def _goes_further(fitted, x) -> bool:

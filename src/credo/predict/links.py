@@ -340,8 +340,11 @@ LINKS |= {head.name: _columns_link(head) for head in COLUMN_HEADS.values()}
 # MacKay -------------------------------------------------------------------------------------------------------------
 
 
-def mackay(mean: Float[Array, "M K"], covariance: Float[Array, "M K K"], head: str) -> Distribution:
-    """σ(κ m) with κ = (1 + π s² / 8)^−½ (MacKay 1992, equation 10); for classes softmax(κ_k m_k) (Gibbs 1998)."""
-    variance = jnp.diagonal(covariance, axis1=1, axis2=2)
+def mackay(mean: Float[Array, "M K"], covariance: Float[Array, "M K *K"], head: str) -> Distribution:
+    """σ(κ m) with κ = (1 + π s² / 8)^−½ (MacKay 1992, equation 10); for classes softmax(κ_k m_k) (Gibbs 1998).
+
+    ``covariance``: (M, K, K), or the variances (M, K) alone.
+    """
+    variance = jnp.diagonal(covariance, axis1=1, axis2=2) if covariance.ndim == 3 else covariance
     scaled = mean / jnp.sqrt(1.0 + PI / 8.0 * variance)
     return dist.BernoulliLogits(scaled[:, 0]) if head == "bernoulli" else dist.CategoricalLogits(scaled)

@@ -36,7 +36,7 @@ class Probit:
                 f"Probit() of {how.num_outputs} classes would form their covariances row by row: use Linearised(), "
                 f"which draws the logits above {MANY_OUTPUTS} classes, or MonteCarlo()."
             )
-        rows = how.rows(table)
+        rows = how.rows(table, is_alone=True)
         if head.name not in ("bernoulli", "categorical"):
             raise CredoError(
                 f"Probit() is for classes, and the outcome is {head.name}: use Linearised() or MonteCarlo()."
@@ -65,7 +65,7 @@ class ProbitLaw(eqx.Module):
         return self.how.full(rows)
 
     def likelihood(self, rows: Projection, index):
-        rows = self.full(rows)
+        rows = self.how.marginal(rows)
         return mackay(rows.mean, rows.covariance, self.head.name)
 
     def mean(self, rows: Projection):

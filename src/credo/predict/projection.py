@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from credo.algorithm import stream
 from credo.compiling import brief
+from credo.cores import num_cores
 from credo.linalg.operator import Stored
 from credo.model.heads import Head, head_of
 from credo.model.layers import Layers, find_layers
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 MANY_OUTPUTS = 64  # of a row: above it they are drawn: covariances of all pairs would be formed and factored row by row
+CACHED = 2**25  # bytes of the work on one chunk of rows by layers: larger arrays wait for memory half of the time
 MAX_HELD = 2**28  # bytes of covariances; of more rows they are found again chunk by chunk
 
 
 class Projection(NamedTuple):
-    """The rows, each with the mean (M, K) and covariance (M, K, K) of its outputs; None where they are yet to find."""
+    """The rows, each with the mean (M, K) and covariance (M, K, K) of its outputs; None where they are yet to find.
+
+    Of a rule that looks at each output by itself ``covariance`` is the variances (M, K), until someone asks for more.
+    """
 
     x: Any
     mean: Any
@@ -60,20 +65,44 @@ class Outlook(eqx.Module):
     prepared: Any = None  # of the covariance, where it is taken by layers; deviations of u, where by draws
     is_drawn: bool = eqx.field(static=True, default=False)
 
-    def rows(self, table: Table) -> Projection:
-        """All rows projected, or left to be where that would take too much memory."""
-        num_rows = table.size or 1
-        if self.chunk is not None and 8 * num_rows * self.num_outputs**2 > MAX_HELD:
+    def rows(self, table: Table, is_alone: bool = False) -> Projection:
+        """All rows projected, or left to be where that would take too much memory.
+
+        ``is_alone``: the variance of each output alone, where rows can be asked again for their covariances.
+        """
+        is_alone, num_rows = is_alone and self.is_cut, table.size or 1
+        size = self.num_outputs if is_alone else self.num_outputs**2
+        if self.chunk is not None and 8 * num_rows * size > MAX_HELD:
             return Projection(table.x, None, None)
-        return Projection(table.x, *Stream(self, table.x, table.size, self.chunk)(Outlook.project))
+        project = Outlook.variances if is_alone else Outlook.project
+        return Projection(table.x, *Stream(self, table.x, table.size, self.chunk, at_once=self.at_once)(project))
+
+    @property
+    def at_once(self) -> int:
+        """How many chunks, of the size that a core's cache holds."""
+        return min(num_cores(), MEMORY // CACHED) if self.is_layered else 1
 
     def project(self, x):
+        """Means (M, K) and covariances (M, K, K)."""
+        return self._outputs(x, by_layers.joint)
+
+    def variances(self, x):
+        """Means and variances, (M, K) both."""
+        return self._outputs(x, by_layers.alone)
+
+    def _outputs(self, x, product: Callable):
         if self.is_drawn:
-            return by_draws.outputs(self.target, centre_of(self.kind), self.prepared, x, self.head)
-        return _outputs((self.target, self.kind, self.prepared), x, self.head, self.is_cut, self.is_layered)
+            return by_draws.outputs(self.target, centre_of(self.kind), self.prepared, x, self.head, product)
+        return _outputs((self.target, self.kind, self.prepared), x, self.head, self.is_cut, self.is_layered, product)
 
     def full(self, rows: Projection) -> Projection:
-        return rows if rows.mean is not None else Projection(rows.x, *self.project(rows.x))
+        """With covariances."""
+        is_full = rows.mean is not None and rows.covariance.ndim == 3
+        return rows if is_full else Projection(rows.x, *self.project(rows.x))
+
+    def marginal(self, rows: Projection) -> Projection:
+        """With variances at least."""
+        return rows if rows.mean is not None else Projection(rows.x, *self.variances(rows.x))
 
 
 def centre_of(kind: Kind) -> Float[Stored, " dim"]:
@@ -115,7 +144,7 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, steps, True)
     if plan is None:
         return Outlook(target, kind, head, num_outputs, is_cut, False, chunk)
-    chunk = even(num_rows, MEMORY // (centre_of(kind).dtype.itemsize * plan.width))  # far fewer numbers than weights
+    chunk = even(num_rows, CACHED // (centre_of(kind).dtype.itemsize * plan.width))  # far fewer numbers than weights
     return Outlook(target, kind, head, num_outputs, is_cut, True, chunk, plan.prepared)
 
 
@@ -165,27 +194,31 @@ def row_outputs(target: Target, head: Head) -> Callable:
     return outputs
 
 
-@functools.partial(brief, static_argnames=("head", "is_cut", "is_layered"))
-def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_layered: bool = False):
-    """Mean (M, K) and covariance (M, K, K) of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part."""
+@functools.partial(brief, static_argnames=("head", "is_cut", "is_layered", "product"))
+def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_layered: bool, product: Callable):
+    """Mean (M, K) and covariance of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part.
+
+    ``product``: ``by_layers.joint`` for covariances (M, K, K), ``by_layers.alone`` for variances (M, K).
+    """
     target, kind, prepared = given
     centre = centre_of(kind)
     if is_layered and isinstance(kind, Gaussian):
-        return by_layers.covariances(row_outputs(target, head), kind.scale, prepared, centre, x)
+        return by_layers.covariances(row_outputs(target, head), kind.scale, prepared, centre, x, product)
 
     def outputs(u, x):
         return head.split(likelihood_at(target, target.constrain(u), x))
 
     mean = outputs(centre, x)
+    nothing = jnp.zeros_like(product(mean[..., None], mean[..., None]))
     if not isinstance(kind, Gaussian):
-        return mean, jnp.zeros((*mean.shape, mean.shape[-1]))
+        return mean, nothing
     scale = kind.scale
 
     def row_covariance(row):
         one = jax.tree.map(lambda leaf: leaf[None], row)
         jacobian = jax.jacrev(lambda u: outputs(u, one)[0])(centre)
-        root = jax.vmap(scale.transpose_matvec)(jacobian)
-        return root @ root.T
+        root = jax.vmap(scale.transpose_matvec)(jacobian)[None]
+        return product(root, root)[0]
 
     if is_cut:
         return mean, jax.vmap(row_covariance)(x)
@@ -193,7 +226,6 @@ def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_la
     def add_column(total, index):
         column = scale.matvec(jnp.zeros_like(centre).at[index].set(1.0))
         moved = jax.jvp(lambda u: outputs(u, x), (centre,), (column,))[1]
-        return total + moved[:, :, None] * moved[:, None, :], None
+        return total + product(moved[:, :, None], moved[:, :, None]), None
 
-    start = jnp.zeros((*mean.shape, mean.shape[-1]), mean.dtype)
-    return mean, jax.lax.scan(add_column, start, jnp.arange(scale.dim))[0]
+    return mean, jax.lax.scan(add_column, nothing, jnp.arange(scale.dim))[0]

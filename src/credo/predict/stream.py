@@ -9,7 +9,9 @@ import jax
 import numpy as np
 
 from credo.algorithm import stream as stream_of
+from credo.cores import in_groups
 from credo.memory import of_program
+from credo.precision import double
 from credo.predict.outcome import Outcome, Outcomes, over
 from credo.status import CredoError
 from credo.traced import by_shapes
@@ -45,7 +47,7 @@ class Law(Protocol):
 class Stream(NamedTuple):
     """A law over ``size`` rows, taken ``chunk`` at a time; size None: no inputs, so that the rows cannot be cut.
 
-    ``light``: how many at a time where the law's mean alone is asked for.
+    ``light``: how many at a time where the law's mean alone is asked for. ``at_once``: chunks under way together.
     """
 
     law: Any
@@ -53,6 +55,7 @@ class Stream(NamedTuple):
     size: int | None
     chunk: int | None
     light: int | None = None
+    at_once: int = 1
 
     def __call__(
         self, function: Callable, *more, key=None, chunk: int | None = None, axis: int = 0, is_light: bool = False
@@ -64,15 +67,21 @@ class Stream(NamedTuple):
         trees = (self.rows, *more)
         most = (self.light if is_light else None) or self.chunk
         chunk = min(chunk or most or 1, most or 1)
-        if self.size is None or most is None or chunk >= self.size or not self._can_cut(self.size, chunk):
+        size = self.size
+        if size is None or most is None or chunk >= size or not self._can_cut(size, chunk):
             return _to_numpy(function(self.law, *trees, **_keyed(key, 0)))
-        pieces = []
-        for start in range(0, self.size, chunk):
+        is_double = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+        def of_chunk(start: int):
             # the last chunk is filled up with the last row, so that one program serves all
-            index = np.minimum(np.arange(start, start + chunk), self.size - 1)
-            piece = function(self.law, *jax.tree.map(lambda leaf, i=index: leaf[i], trees), **_keyed(key, start))
-            kept = min(chunk, self.size - start)
-            pieces.append(jax.tree.map(lambda leaf, k=kept: np.take(leaf, np.arange(k), axis=axis), _to_numpy(piece)))
+            index = np.minimum(np.arange(start, start + chunk), size - 1)
+            with double(is_double):  # of this thread
+                piece = function(self.law, *jax.tree.map(lambda leaf: leaf[index], trees), **_keyed(key, start))
+            kept = np.arange(min(chunk, size - start))
+            return jax.tree.map(lambda leaf: np.take(leaf, kept, axis=axis), _to_numpy(piece))
+
+        # the first by itself, which compiles
+        pieces = [of_chunk(0), *in_groups(of_chunk, range(chunk, size, chunk), self.at_once)]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
 
     def _can_cut(self, size: int, chunk: int) -> bool:

@@ -155,7 +155,7 @@ def test_fewer_directions_keep_the_diagonal_of_the_precision_and_are_positive(ra
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_predictions_of_dense_and_low_rank_by_layers_are_those_by_jacobians(name, monkeypatch):
+def test_covariances_and_variances_by_layers_are_those_by_jacobians(name, monkeypatch):
     target, (apply, _, row) = target_of(name), NETWORKS[name]
     x = normal(6, *row)
 
@@ -167,13 +167,15 @@ def test_predictions_of_dense_and_low_rank_by_layers_are_those_by_jacobians(name
     with double():
         u = jnp.asarray(RANDOM.normal(size=target.dim))
         jacobian = jax.vmap(lambda one: jax.jacrev(lambda v: outputs(v, one))(u))(x)
-        for structure in (credo.laplace.Dense(), credo.laplace.LowRank(3)):
+        for structure in (credo.laplace.Dense(), credo.laplace.LowRank(3), credo.laplace.Diagonal()):
             scale = shape(structure, target, np.asarray(u)).scale
             plan = by_layers.plan(find_layers(outputs, u, x[0]), scale, 6)
             assert plan is not None
             _, found = by_layers.covariances(outputs, scale, plan.prepared, u, x)
             expected = np.einsum("mkp,pq,mlq->mkl", jacobian, np.asarray(scale.dense()), jacobian)
             np.testing.assert_allclose(found, expected, atol=1e-10)
+            _, variances = by_layers.covariances(outputs, scale, plan.prepared, u, x, by_layers.alone)
+            np.testing.assert_allclose(variances, np.einsum("mkk->mk", expected), atol=1e-10)
 
 
 # what is said --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 from jaxtyping import Float
 
+from credo.linalg.blas import threads_for
 from credo.linalg.dense import Dense
 from credo.methods.optimise.spectrum import MANY, SAFE
 
@@ -31,12 +32,17 @@ class Factored(NamedTuple):
 
 def factored(A: Float[np.ndarray, "dim dim"]) -> Factored | None:
     """Of A (dim, dim), symmetric, in its own precision; None where it is not safely positive definite."""
+    with threads_for(len(A)):  # of a subset A is far smaller than the model
+        return _factored(A)
+
+
+def _factored(A) -> Factored | None:
     D = np.sqrt(np.maximum(np.diagonal(A), 0.0).astype(np.float64))
     if not (np.all(np.isfinite(D)) and np.all(D > 0)):
         return None
     root = _root(A, D.astype(A.dtype), SINGLE if A.dtype == np.float32 else SAFE)
     if root is None:
-        return None if A.dtype == np.float64 else factored(A.astype(np.float64))
+        return None if A.dtype == np.float64 else _factored(A.astype(np.float64))
     smallest, v = _smallest(root) if len(A) > MANY else _smallest_of(A)
     if not smallest > 0:
         return None

@@ -38,7 +38,7 @@ from credo.status import CredoError
 from credo.traced import by_shapes
 
 MAX_APART = 2_000  # coordinates whose prior curvature is found one by one
-MEMORY = 256 * 2**20  # bytes of activations and derivatives at once
+MEMORY = 2**25  # bytes of activations and derivatives at once: more is no faster
 
 
 @runtime_checkable
