@@ -1,5 +1,7 @@
 """How q takes a matching step: a full covariance as it is, one of few directions by the nearest of its kind."""
 
+import functools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -9,16 +11,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options
-from credo.compiling import brief
+from credo.compiling import MANY_ROWS, brief
 from credo.linalg.dense import Dense
 from credo.linalg.factor import DiagonalPlusFactor
 from credo.linalg.operator import ScaleOperator
-from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.objective import generator, starting_position
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.matching.draws import draws, fits_blocks
+from credo.methods.vi.matching.draws import fits_blocks
 from credo.methods.vi.matching.update import Match
 from credo.methods.vi.start import Start, find_start
 from credo.model.target import Target
@@ -71,9 +73,9 @@ class FullForm(Form):
         """N(start, I) where that is near already, as for scales and standardised effects: their mode lies apart."""
         if not isinstance(start, Posterior) and fits_blocks(target.dim):
             position = starting_position(target, key, start)
-            noise = np.asarray(draws(key, 2 * target.dim, target.dim))[:NUM_LOOKS]
-            if float(_distance(target, position, noise)) <= NEAR * target.dim:
-                return Start(self.family.start(position, np.full_like(position, WIDE)), len(noise))
+            looks = _looks(key, target.dim).astype(position.dtype)
+            if float(_distance(target, position, looks)) <= NEAR * target.dim:
+                return Start(self.family.around(position, np.eye(target.dim, dtype=position.dtype)), len(looks))
         return find_start(target, self.family, key, start, options, sd=WIDE)
 
     def noise_per_square(self, dim: int) -> float:
@@ -150,11 +152,18 @@ class LowRankForm(Form):
         return Gaussian(q.mean + S.matvec(step.mean), DiagonalPlusFactor(δ * jnp.sqrt(ψ), δ[:, None] * B))
 
 
-@brief
-def _distance(target: Target, position, noise):
+def _looks(key, dim: int) -> Float[np.ndarray, "looks dim"]:
+    """Some draws of a block (draws.py), by NumPy: nothing to compile."""
+    noise = generator(key).normal(size=(dim, min(dim, NUM_LOOKS // 2)))
+    directions = math.sqrt(dim) * np.linalg.qr(noise)[0].T
+    return np.concatenate([directions, -directions])
+
+
+@functools.partial(brief, is_small=lambda target, *_: target.size <= MANY_ROWS)
+def _distance(target: Target, position, looks):
     """F of N(position, I) (matching.py), by these draws."""
-    scores = jax.vmap(jax.grad(target.log_density))(position + noise)
-    return jnp.mean(jnp.sum(jnp.square(scores + noise), axis=1))
+    scores = jax.vmap(jax.grad(target.log_density))(position + looks)
+    return jnp.mean(jnp.sum(jnp.square(scores + looks), axis=1))
 
 
 def form_of(family: Family) -> Form:
