@@ -5,8 +5,9 @@
 *The rate.* λ = B/M, with M the draws that q remembers: a step then counts the batch beside them as it would in an
 average. With c r² the nats that one draw leaves open (forms.py) and F = mean |γ_b + ε_b|², of which q may lack a half,
 M = 2 c r² / F is what the start is worth (Kalman's gain). M grows by the batch whenever a step goes against the trend
-of those before (Kesten 1958): under drift steps agree and the rate stays, about the optimum they do not and it falls as
-1/t. At the optimum F is 2 r² at most where E[−∇² log p] is positive (2 r²/(1 + k) in one dimension where that is k/Σ).
+of those before (Kesten 1958), or M is less than a batch: under drift steps agree and the rate stays, about the optimum
+they do not and it falls as 1/t. At the optimum F is 2 r² at most where E[−∇² log p] is positive (2 r²/(1 + k) in one
+dimension where that is k/Σ).
 Where averages of F exceed those of r² ``FAR`` times q is far, and worth 2 c r² / (F − FAR r²) at most. Averages forget
 what came before a fall of F by ``FALL``. On Gaussian targets r² = 0: the rate is the largest, and q exact in a few
 steps.
