@@ -13,7 +13,7 @@ import credo
 import targets
 from credo.linalg.dense import Dense
 from credo.methods.vi.matching.draws import draws, in_blocks
-from credo.methods.vi.matching.update import inconsistency, match
+from credo.methods.vi.matching.update import inconsistency, match, weights
 from credo.model.model import Model
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
@@ -22,11 +22,14 @@ from credo.status import CredoError
 from interrupted import on_a_full_disk
 
 
-def paper(z, g, mean, covariance, rate):
-    """Cai et al. (2024), algorithm 1, as printed: with a square root of a matrix that is not symmetric."""
-    B, share = len(z), rate / (1 + rate)
-    z_mean, g_mean = z.mean(axis=0), g.mean(axis=0)
-    C, Γ = (z - z_mean).T @ (z - z_mean) / B, (g - g_mean).T @ (g - g_mean) / B
+def paper(z, g, w, mean, covariance, rate):
+    """Cai et al. (2024), algorithm 1, as printed: with a square root of a matrix that is not symmetric.
+
+    ``w``: weights of the draws, 1/B there.
+    """
+    share = rate / (1 + rate)
+    z_mean, g_mean = w @ z, w @ g
+    C, Γ = (z - z_mean).T @ np.diag(w) @ (z - z_mean), (g - g_mean).T @ np.diag(w) @ (g - g_mean)
     U = rate * Γ + share * np.outer(g_mean, g_mean)
     V = covariance + rate * C + share * np.outer(mean - z_mean, mean - z_mean)
     identity = np.eye(len(mean))
@@ -36,17 +39,19 @@ def paper(z, g, mean, covariance, rate):
 
 @pytest.mark.parametrize(("num_samples", "dim"), [(4, 7), (12, 5)])
 @pytest.mark.parametrize("rate", [0.1, 30.0])
-def test_the_closed_form_is_the_papers(num_samples, dim, rate):
+@pytest.mark.parametrize("is_even", [True, False])
+def test_the_closed_form_is_the_papers(num_samples, dim, rate, is_even):
     generator = np.random.default_rng(dim)
     S = np.tril(generator.normal(size=(dim, dim))) + 3 * np.eye(dim)
     mean, noise = generator.normal(size=dim), generator.normal(size=(num_samples, dim))
     scores = 2 * generator.normal(size=(num_samples, dim)) - 1
+    w = np.full(num_samples, 1 / num_samples) if is_even else generator.dirichlet(np.ones(num_samples))
     with double():
-        step = match(jnp.asarray(noise), jnp.asarray(scores @ S), jnp.asarray(rate))
+        step = match(*map(jnp.asarray, (noise, scores @ S, w, rate)))
         covariance = S @ np.asarray(step.covariance()) @ S.T
         new_mean = mean + S @ np.asarray(step.mean)
         np.testing.assert_allclose(step.excess(), np.diagonal(step.covariance()) - 1, atol=1e-10)
-    their_mean, theirs, U, V = paper(mean + noise @ S.T, scores, mean, S @ S.T, rate)
+    their_mean, theirs, U, V = paper(mean + noise @ S.T, scores, w, mean, S @ S.T, rate)
     np.testing.assert_allclose(covariance, theirs, atol=1e-9 * np.abs(theirs).max())
     np.testing.assert_allclose(covariance @ U @ covariance + covariance, V, atol=1e-9 * np.abs(V).max())
     np.testing.assert_allclose(new_mean, their_mean, atol=1e-9 * np.abs(their_mean).max())
@@ -57,8 +62,21 @@ def test_scores_too_large_for_any_gaussian_keep_it_positive():
     generator = np.random.default_rng(0)
     noise = generator.normal(size=(6, 4))
     with double():
-        step = match(jnp.asarray(noise), jnp.asarray(1e6 * generator.normal(size=(6, 4))), jnp.asarray(1e3))
+        step = match(*map(jnp.asarray, (noise, 1e6 * generator.normal(size=(6, 4)), np.full(6, 1 / 6), 1e3)))
         assert np.linalg.eigvalsh(step.covariance())[0] > 0
+
+
+def test_a_draw_far_out_in_the_tail_has_little_say():
+    """Of scores −ε but for one draw, where it is 100 times too large: even weights follow it."""
+    dim = 5
+    with double():
+        noise = draws(jax.random.key(0), 20, dim)
+        scores = (-noise).at[0].multiply(100.0)
+        w, even = weights(noise, scores), weights(noise, -noise)
+        changes = [np.asarray(match(noise, scores, v, jnp.asarray(1.0)).covariance()) - np.eye(dim) for v in (w, even)]
+    np.testing.assert_allclose(even, 1 / 20)
+    np.testing.assert_allclose(np.sum(np.asarray(w)), 1)
+    assert 4 * np.max(np.abs(changes[0])) < np.max(np.abs(changes[1]))
 
 
 def test_inconsistency_is_what_no_gaussian_explains():

@@ -5,9 +5,9 @@
 *The rate.* λ = B/M, with M the draws that q remembers: a step then counts the batch beside them as it would in an
 average. With c r² the nats that one draw leaves open (forms.py) and F = mean |γ_b + ε_b|², of which q may lack a half,
 M = 2 c r² / F is what the start is worth (Kalman's gain). M grows by the batch whenever a step goes against the trend
-of those before (Kesten 1958), or M is less than a batch: under drift steps agree and the rate stays, about the optimum
-they do not and it falls as 1/t. At the optimum F is 2 r² at most where E[−∇² log p] is positive (2 r²/(1 + k) in one
-dimension where that is k/Σ).
+of those before (Kesten 1958), and by half of it where M is less than a batch, since such a step went far and q will
+move on: under drift steps agree and the rate stays, about the optimum they do not and it falls as 1/t. At the optimum
+F is 2 r² at most where E[−∇² log p] is positive (2 r²/(1 + k) in one dimension where that is k/Σ).
 Where averages of F exceed those of r² ``FAR`` times q is far, and worth 2 c r² / (F − FAR r²) at most. Averages forget
 what came before a fall of F by ``FALL``. On Gaussian targets r² = 0: the rate is the largest, and q exact in a few
 steps.
@@ -31,7 +31,7 @@ from credo.linalg.operator import Stored
 from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.matching.draws import draws
 from credo.methods.vi.matching.forms import Form
-from credo.methods.vi.matching.update import inconsistency, match
+from credo.methods.vi.matching.update import inconsistency, match, weights
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.tree import where
@@ -89,7 +89,7 @@ class Matching:
             q = self.form.family.start(jnp.zeros(target.dim), jnp.ones(target.dim))
             ε = jnp.zeros((self.num_samples, target.dim))
             zero, no = jnp.zeros(()), jnp.zeros((), bool)
-            trend = self.form.direction(match(ε, ε, zero))
+            trend = self.form.direction(match(ε, ε, ε[:, 0], zero))
             assert isinstance(q, Gaussian)
             return State(q, trend, zero, zero, zero, zero, no, jnp.zeros((), jnp.int32), zero, no, no)
 
@@ -122,11 +122,11 @@ class Matching:
             to_go = distance - jnp.where(is_first, 0.0, FAR) * residual
             worth = jnp.where(to_go > 0, 2 * c * residual / to_go, jnp.inf)
             memory = jnp.maximum(jnp.where(is_first, worth, jnp.minimum(state.memory, worth)), B / LARGEST_RATE)
-            step = match(ε, γ, B / memory)
+            step = match(ε, γ, weights(ε, γ), B / memory)
             direction = self.form.direction(step)
             is_against = jnp.dot(direction, state.trend) < 0
             q = self.form.take(state.q, step)
-            memory = memory + jnp.where(is_against | (memory < B), B, 0.0)
+            memory = memory + jnp.where(is_against, B, jnp.where(memory < B, B / 2, 0.0))
             is_far = distance > FAR * residual
             (noise,) = _averaged(is_first | state.is_far, (state.noise,), (self.form.noise(ε, γ, r2),))
             gap = jnp.maximum(noise / memory, jnp.where(is_far, f, 0.0))

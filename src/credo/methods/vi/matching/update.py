@@ -1,12 +1,13 @@
 """The closed form of a matching step (Cai et al. 2024, equations 9 to 14), whitened by the q that drew the batch.
 
 Draws u_b = μ + S ε_b of q = N(μ, S Sᵀ) have scores g_b = ∇ log p(u_b) and, whitened, γ_b = Sᵀ g_b. The Gaussian
-N(μ + S m, S X Sᵀ) that minimises  λ Σ_b |score of the target − its own|²_Σ / 2B + KL(q ‖ ·)  solves
+N(μ + S m, S X Sᵀ) that minimises  λ Σ_b w_b |score of the target − its own|²_Σ / 2 + KL(q ‖ ·)  solves
 
     X U X + X = V,   U = λ Γ + ρ γ̄ γ̄ᵀ,   V = I + λ C + ρ ε̄ ε̄ᵀ,   m = ρ (X γ̄ + ε̄),   ρ = λ/(1 + λ)
 
-with ε̄, C and γ̄, Γ the means and covariances of the batch. U = W Wᵀ has no more columns than the batch draws. With
-X = V − V W H Wᵀ V and G = Wᵀ V W, the equation becomes one in the eigenvalues of G alone,
+with ε̄, C and γ̄, Γ the means and covariances of the batch by weights w of sum one (1/B in the paper). U = W Wᵀ has no
+more columns than the batch draws. With X = V − V W H Wᵀ V and G = Wᵀ V W, the equation becomes one in the eigenvalues
+of G alone,
 
     h = 4 / (1 + (1 + 4 g)^½)²
 
@@ -20,12 +21,18 @@ deviations from the mean of the batch vanish, wherever q is. Else, for ε_a, ε_
     r² = E|γ + K ε − c|²,   K = −E[γ εᵀ] = −E[∇γ], symmetric by Stein's identity,
 
 what no Gaussian's score explains of the target's: the noise of a step, known without knowing the optimum.
+
+A scale's scores grow exponentially in its tail, and one draw there would decide a step by itself. As in a fit of a t,
+w_b ∝ 1/(1 + |γ_b + ε_b|²/(3 d)): alike for all draws about the optimum of a near-Gaussian, where |γ_b + ε_b|² ≪ d, and
+without a say in the answer where log p is quadratic, since any weights agree there.
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+HEAVY = 3.0  # times d: of |γ + ε|² where a draw counts by half
 
 
 class Match(NamedTuple):
@@ -45,17 +52,25 @@ class Match(NamedTuple):
         return jnp.sum(jnp.square(self.widened) - jnp.square(self.narrowed), axis=1)
 
 
-def match(noise: Float[Array, "B dim"], scores: Float[Array, "B dim"], rate: Float[Array, ""]) -> Match:
-    """The step of rate λ that noise ε and whitened scores γ ask for."""
+def match(
+    noise: Float[Array, "B dim"], scores: Float[Array, "B dim"], weights: Float[Array, " B"], rate: Float[Array, ""]
+) -> Match:
+    """The step of rate λ that noise ε and whitened scores γ ask for, each draw by its weight."""
     share = rate / (1 + rate)
-    mean_noise, mean_score = jnp.mean(noise, axis=0), jnp.mean(scores, axis=0)
-    A = _columns(noise, mean_noise, rate, share)
-    W = _columns(scores, mean_score, rate, share)
+    mean_noise, mean_score = jnp.matmul(weights, noise), jnp.matmul(weights, scores)
+    A = _columns(noise, mean_noise, weights, rate, share)
+    W = _columns(scores, mean_score, weights, rate, share)
     VW = W + jnp.matmul(A, jnp.matmul(A.T, W))
     g, Q = jnp.linalg.eigh(jnp.matmul(W.T, VW))
     T = jnp.matmul(VW, Q) * (2 / (1 + jnp.sqrt(1 + 4 * jnp.maximum(g, 0.0))))
     pulled = mean_score + jnp.matmul(A, jnp.matmul(A.T, mean_score)) - jnp.matmul(T, jnp.matmul(T.T, mean_score))
     return Match(share * (pulled + mean_noise), A, T)
+
+
+def weights(noise: Float[Array, "B dim"], scores: Float[Array, "B dim"]) -> Float[Array, " B"]:
+    """w, of sum one."""
+    w = 1 / (1 + jnp.sum(jnp.square(scores + noise), axis=1) / (HEAVY * noise.shape[1]))
+    return w / jnp.sum(w)
 
 
 def inconsistency(noise: Float[Array, "B dim"], scores: Float[Array, "B dim"]) -> Float[Array, ""]:
@@ -65,7 +80,7 @@ def inconsistency(noise: Float[Array, "B dim"], scores: Float[Array, "B dim"]) -
     return jnp.sum(jnp.square(products - products.T)) / (2 * (B - 1) ** 2)
 
 
-def _columns(values, mean, rate, share):
+def _columns(values, mean, weights, rate, share):
     """Columns whose products sum to λ times the batch's covariance and ρ times the square of its mean."""
-    deviations = jnp.sqrt(rate / values.shape[0]) * (values - mean)
+    deviations = jnp.sqrt(rate * weights)[:, None] * (values - mean)
     return jnp.concatenate([deviations, (jnp.sqrt(share) * mean)[None]]).T
