@@ -4,8 +4,9 @@
 
 by steps with a closed form (update.py) from the mode, or nearer by (forms.py), until the memory of the steps averages
 their noise away (matching.py). Where q is the best it has E_q[∇ log p] = 0 and E_q[∇ log p ∇ log pᵀ] = Σ⁻¹, as draws
-of even spread see them (draws.py). The ELBO's best Gaussian has E_q[−∇² log p] = Σ⁻¹ instead: the same where log p is
-quadratic, and somewhat wider elsewhere, since the first is E_q[−∇² log p] Σ E_q[−∇² log p] or more.
+of even spread see them (draws.py), those far out in a tail by little weight (update.py). The ELBO's best Gaussian has
+E_q[−∇² log p] = Σ⁻¹ instead: the same where log p is quadratic, and somewhat wider elsewhere, since the first is
+E_q[−∇² log p] Σ E_q[−∇² log p] or more.
 """
 
 import math
