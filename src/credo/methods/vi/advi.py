@@ -19,6 +19,7 @@ from credo.methods.vi.by_draws import is_differentiable, measure_without_gradien
 from credo.methods.vi.families.categorical import with_discrete
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.faults import edge_sentence, improper_sentence, widening_sentence
 from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
@@ -146,25 +147,27 @@ class ADVI:
         measured = (measure if has_gradients else measure_without_gradients)(
             q, family, target, stream(key, 1), self.num_draws, at_once, deadline
         )
-        path, num_taken = _path(done.info["ascent"])
+        path, is_taken = _path(done.info["ascent"])
         num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
         free = next((s.free for s in begun if s.free is not None), None)
-        if free is None and bool(state.reviewed.is_escaping):
-            free = np.asarray(family.variances(state.q))
+        fault, is_improper = None if free is None else improper_sentence(target, free), free is not None
+        if fault is None and bool(state.reviewed.is_escaping):
+            fault, is_improper = widening_sentence(target, np.asarray(family.variances(state.q)))
+        bounds_evidence = has_evidence(target) and not is_improper
         return Posterior(
             q,
             target,
-            verdict=_verdict(measured, state, len(path), ascent.tolerance, target, free, is_complete),
+            verdict=_verdict(measured, state, is_taken, ascent.tolerance, fault, is_complete),
             info={
                 "num_gradients": num_gradients,
                 "is_complete": is_complete,
                 "num_steps": len(path),
-                "num_rejected": len(path) - num_taken,
+                "num_rejected": int(np.count_nonzero(~is_taken)),
                 "elbo_path": _thinned(path),
                 "seconds": done.seconds,
-                "evidence_upper": measured.upper if has_evidence(target) else None,
+                "evidence_upper": measured.upper if bounds_evidence else None,
             },
-            log_evidence=measured.elbo if has_evidence(target) else None,
+            log_evidence=measured.elbo if bounds_evidence else None,
         )
 
     def _is_stochastic(self, target: Target) -> bool:
@@ -224,13 +227,13 @@ class ADVI:
 def _verdict(
     measured: Measured,
     state: State,
-    num_steps: int,
+    is_taken: np.ndarray,
     tolerance: float,
-    target: Target,
-    free: np.ndarray | None,
+    fault: str | None,
     is_complete: bool,
 ) -> Verdict:
-    """``free``: a direction along which the posterior is improper, or None. ``is_complete``: not cut off by time."""
+    """``fault``: for which q has no end, or None. ``is_complete``: not cut off by time."""
+    num_steps, edge = len(is_taken), edge_sentence(is_taken)
     is_reviewed = bool(np.isfinite(state.reviewed.objective))
     figures = {
         "elbo_drift": float(state.reviewed.gap) if is_reviewed else np.nan,
@@ -240,10 +243,10 @@ def _verdict(
         "num_iterations": num_steps,
         "step_size": float(state.step_size),
     }
-    if free is not None:
-        name = _leaf_at(target, int(np.argmax(np.abs(free))))
-        sentence = f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
-        return judge(figures, (sentence,), at_best="failed")
+    if fault is not None:
+        return judge(figures, (fault,), at_best="failed")
+    if edge is not None:
+        return judge(figures, (edge,), at_best="doubtful")
     if not is_complete:
         sentence = (
             f"The time limit came after {num_steps:,} steps, before the averaged objective was stationary to "
@@ -259,17 +262,11 @@ def _verdict(
     return judge(figures)
 
 
-def _leaf_at(target: Target, coordinate: int) -> str:
-    """The name of the parameter that a coordinate of the position belongs to."""
-    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
-    return target.structure.leaves[int(np.searchsorted(ends, coordinate, side="right"))].name
-
-
-def _path(info: Info) -> tuple[np.ndarray, int]:
-    """The estimates of the objective, one a step until the ascent was done, and how many steps were taken."""
+def _path(info: Info) -> tuple[np.ndarray, np.ndarray]:
+    """The estimates of the objective, one a step until the ascent was done, and whether each step was taken."""
     objective, is_taken = np.asarray(info.objective[0]), np.asarray(info.is_taken[0])
     num_steps = int(np.max(np.flatnonzero(~np.isnan(objective) | is_taken), initial=-1)) + 1
-    return objective[:num_steps], int(is_taken.sum())
+    return objective[:num_steps], is_taken[:num_steps]
 
 
 def _thinned(path: np.ndarray) -> np.ndarray:

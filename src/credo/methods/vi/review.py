@@ -161,7 +161,7 @@ def _by_weights(ascent: "Ascent", target: Target, key, members: Kind) -> Float[A
 
     def near(q):
         log_prob = jax.vmap(q.log_prob_u)(u)
-        return objective.terms(log_p - log_prob - middle, log_prob - log_q) + middle
+        return objective.terms(log_p - log_prob - middle, log_prob - log_q) + objective.shift * middle
 
     about = jax.lax.map(near, jax.tree.map(lambda leaf: leaf[3:], members))
     return jnp.concatenate([singles, about])

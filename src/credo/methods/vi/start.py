@@ -16,6 +16,7 @@ import numpy as np
 
 from credo.algorithm import Options, as_key, stream
 from credo.compiling import brief
+from credo.diagnose.startup import explain
 from credo.linalg.products import columns, hvp
 from credo.methods.optimise.newton import Optimum, Solver, Status
 from credo.methods.optimise.objective import (
@@ -89,6 +90,8 @@ def find_start(
         at_hand = np.ones_like(position) if mode.curvature is None else mode.curvature
         return Start(family.around(mode.position, at_hand), num_gradients)
     if mode.status not in (Status.CONVERGED, Status.STALLED):
+        if not np.isfinite(float(_height(target, jnp.asarray(position)))):
+            raise CredoError(explain(target, position))
         return Start(family.start(position, np.full_like(position, sd)), num_gradients)
     precision, num_products = _precision(target, family, mode, key, options)
     free = _free_direction(target, mode.position, precision) if precision.ndim == 2 else None
@@ -145,13 +148,6 @@ def _height_of(q: Kind, u):
 def density_of(target: Target) -> Objective:
     """The log density over positions as it stands."""
     return Objective(log_density, log_prior, target, "mode of the density in unconstrained space (Jacobian included)")
-
-
-def improper_sentence(target: Target, direction: np.ndarray) -> str:
-    """What to say of a posterior that does not fall along ``direction`` (dim,)."""
-    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
-    leaf = target.structure.leaves[int(np.searchsorted(ends, np.argmax(np.abs(direction)), side="right"))]
-    return f"The density does not fall along {leaf.name!r}: the posterior is improper. Give it a proper prior."
 
 
 def _free_direction(target: Target, position: np.ndarray, precision: np.ndarray) -> np.ndarray | None:

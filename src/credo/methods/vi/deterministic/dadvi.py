@@ -26,8 +26,9 @@ from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_sm
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.faults import improper_sentence
 from credo.methods.vi.measure import assess, measure
-from credo.methods.vi.start import Start, density_of, improper_sentence
+from credo.methods.vi.start import Start, density_of
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior
@@ -91,11 +92,11 @@ class DADVI:
             "elbo": measured.elbo.value,
             "num_iterations": len(fitted.path),
         }
-        is_complete = fitted.status is not Status.TIME
+        is_complete, free = fitted.status is not Status.TIME, self._free(fitted, family)
         return Posterior(
             q,
             target,
-            verdict=self._verdict(figures, fitted, family, target, is_complete),
+            verdict=self._verdict(figures, fitted, family, target, free, is_complete),
             info={
                 "num_gradients": fitted.num_gradients,
                 "is_complete": is_complete,
@@ -109,7 +110,7 @@ class DADVI:
                 "error_of_log_sd": fitted.error_of_log_sd,
                 "draws_loss": fitted.loss,
             },
-            log_evidence=measured.elbo if has_evidence(target) else None,
+            log_evidence=measured.elbo if has_evidence(target) and free is None else None,
         )
 
     def _fitted(self, target: Target, family: Family, key, start, options: Options, deadline: float) -> Fitted:
@@ -211,11 +212,20 @@ class DADVI:
             wanted = dim
         return min(wanted, most)
 
-    def _verdict(self, figures, fitted: Fitted, family: Family, target: Target, is_complete: bool) -> Verdict:
+    def _free(self, fitted: Fitted, family: Family) -> np.ndarray | None:
+        """A direction along which the density does not fall, or q grew without end; else None."""
         growth = np.sqrt(np.asarray(family.variances(fitted.q)) / np.asarray(family.variances(fitted.start)))
-        free = fitted.free
-        if free is None and np.max(growth) > ESCAPE:
-            free = growth
+        return growth if fitted.free is None and np.max(growth) > ESCAPE else fitted.free
+
+    def _verdict(
+        self,
+        figures,
+        fitted: Fitted,
+        family: Family,
+        target: Target,
+        free: np.ndarray | None,
+        is_complete: bool,
+    ) -> Verdict:
         if free is not None:
             return judge(figures, (improper_sentence(target, free),), at_best="failed")
         sentences = []

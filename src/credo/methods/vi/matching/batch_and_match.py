@@ -19,6 +19,7 @@ from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.faults import edge_sentence, improper_sentence, widening_sentence
 from credo.methods.vi.matching.draws import fits_blocks, in_blocks
 from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
@@ -98,66 +99,62 @@ class BatchAndMatch:
         state: State = done.states[0]
         is_complete = done.is_complete or bool(state.is_done)
         measured = measure(state.q, family, target, stream(key, 1), self.num_draws, at_once, deadline)
-        path, num_taken = _path(done.info["matching"])
+        path, is_taken = _path(done.info["matching"])
         free = next((s.free for s in begun if s.free is not None), None)
-        if free is None and bool(state.is_escaping):
-            free = np.asarray(family.variances(state.q))
+        fault, is_improper = None if free is None else improper_sentence(target, free), free is not None
+        if fault is None and bool(state.is_escaping):
+            fault, is_improper = widening_sentence(target, np.asarray(family.variances(state.q)))
+        bounds_evidence = has_evidence(target) and not is_improper
         return Posterior(
             state.q,
             target,
-            verdict=self._verdict(measured, state, path, matching.tolerance, target, free, is_complete),
+            verdict=self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete),
             info={
                 "num_gradients": sum(s.num_gradients for s in begun) + path.shape[1] * num_samples,
                 "is_complete": is_complete,
                 "num_steps": path.shape[1],
-                "num_rejected": path.shape[1] - num_taken,
+                "num_rejected": int(np.count_nonzero(~is_taken)),
                 "elbo_path": path[:, np.unique(np.linspace(0, path.shape[1] - 1, MAX_PATH).astype(int))],
-                "evidence_upper": measured.upper if has_evidence(target) else None,
+                "evidence_upper": measured.upper if bounds_evidence else None,
                 "seconds": done.seconds,
             },
-            log_evidence=measured.elbo if has_evidence(target) else None,
+            log_evidence=measured.elbo if bounds_evidence else None,
         )
 
     def _verdict(
         self,
         measured: Measured,
         state: State,
-        path: np.ndarray,
+        is_taken: np.ndarray,
         tolerance: float,
-        target: Target,
-        free: np.ndarray | None,
+        fault: str | None,
         is_complete: bool,
     ) -> Verdict:
-        """``free``: a direction along which the posterior is improper, or None."""
+        """``fault``: for which q has no end, or None."""
+        num_steps, edge = len(is_taken), edge_sentence(is_taken)
         figures = {
             "elbo_drift": float(state.gap),
             "elbo_error": measured.elbo.error,
             **measured.figures,
             "elbo": measured.elbo.value,
-            "num_iterations": path.shape[1],
+            "num_iterations": num_steps,
         }
-        if free is not None:
-            name = _leaf_at(target, int(np.argmax(np.abs(free))))
-            sentence = f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
-            return judge(figures, (sentence,), at_best="failed")
+        if fault is not None:
+            return judge(figures, (fault,), at_best="failed")
+        if edge is not None:
+            return judge(figures, (edge,), at_best="doubtful")
         if state.is_done:
             return judge(figures)
         ended = f"before the noise of the steps was within {tolerance:g} nats."
         if not is_complete:
-            sentence = f"The time limit came after {path.shape[1]:,} steps, {ended} Raise time_limit."
+            sentence = f"The time limit came after {num_steps:,} steps, {ended} Raise time_limit."
         else:
-            sentence = f"The {path.shape[1]:,} steps allowed ended {ended} Raise max_steps or num_samples."
+            sentence = f"The {num_steps:,} steps allowed ended {ended} Raise max_steps or num_samples."
         return judge(figures, (sentence,), at_best="doubtful")
 
 
-def _leaf_at(target: Target, coordinate: int) -> str:
-    """The name of the parameter that a coordinate of the position belongs to."""
-    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
-    return target.structure.leaves[int(np.searchsorted(ends, coordinate, side="right"))].name
-
-
-def _path(info: Info) -> tuple[np.ndarray, int]:
-    """(2, steps): steps and estimates of the ELBO, until the fit was done; and how many steps were taken."""
+def _path(info: Info) -> tuple[np.ndarray, np.ndarray]:
+    """(2, steps): steps and estimates of the ELBO, until the fit was done; and whether each step was taken."""
     elbo, is_taken = np.asarray(info.elbo[0]), np.asarray(info.is_taken[0])
     num_steps = int(np.max(np.flatnonzero(~np.isnan(elbo) | is_taken), initial=-1)) + 1
-    return np.stack([np.arange(num_steps), elbo[:num_steps]]), int(is_taken.sum())
+    return np.stack([np.arange(num_steps), elbo[:num_steps]]), is_taken[:num_steps]

@@ -161,9 +161,10 @@ def _looks(key, dim: int) -> Float[np.ndarray, "looks dim"]:
 
 @functools.partial(brief, is_small=lambda target, *_: target.size <= MANY_ROWS)
 def _distance(target: Target, position, looks):
-    """F of N(position, I) (matching.py), by these draws."""
-    scores = jax.vmap(jax.grad(target.log_density))(position + looks)
-    return jnp.mean(jnp.sum(jnp.square(scores + looks), axis=1))
+    """F of N(position, I) (matching.py), by these draws; infinite where the density is no number at one of them."""
+    values, scores = jax.vmap(jax.value_and_grad(target.log_density))(position + looks)
+    distance = jnp.mean(jnp.sum(jnp.square(scores + looks), axis=1))
+    return jnp.where(jnp.all(jnp.isfinite(values)), distance, jnp.inf)
 
 
 def form_of(family: Family) -> Form:

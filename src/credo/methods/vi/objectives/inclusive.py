@@ -22,6 +22,7 @@ class InclusiveKL(WeightObjective):
     """−KL(p ‖ q): a Gaussian q gets the posterior's own means and covariances. ``num_inner``: draws that weigh."""
 
     is_derivative: ClassVar[bool] = False
+    shift: ClassVar[float] = 0.0
     num_inner: int = 64
 
     def __post_init__(self):

@@ -47,9 +47,11 @@ class WeightObjective(Objective, ABC):
     """A function of log weights.
 
     ``is_derivative``: gradients are those of ``of_group``; else ``score_weights`` and ``path_weights`` alone tell them.
+    ``shift``: what 1 added to every log weight, as another constant in log p does, adds to L: Σ_k L_k.
     """
 
     is_derivative: ClassVar[bool] = True
+    shift: ClassVar[float] = 1.0
 
     def __call__(self, log_weights: Float[Array, " K"], log_shares: Float[Array, " K"]) -> Float[Array, ""]:
         """The estimate of the objective that K draws give; ``log_shares``: those of families/family.py, else zero."""

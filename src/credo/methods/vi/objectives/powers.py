@@ -8,6 +8,7 @@ For M → ∞, L_r rises with r: to the ELBO at r = 0, log p(D) at r = 1, an upp
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +84,7 @@ class ChiUpper(WeightObjective):
     the fewer draws in how many dimensions, the nearer to the posterior must it begin.
     """
 
+    shift: ClassVar[float] = -1.0
     num_inner: int = 64
 
     def __post_init__(self):

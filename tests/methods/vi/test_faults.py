@@ -1,0 +1,99 @@
+"""Densities that no member of a family follows: with an edge, without an end, with nothing finite at the start."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+from credo import vi
+from credo.methods.vi.faults import edge_sentence, falls_along
+from credo.precision import double
+
+
+def on_a_line(log_density):
+    return credo.Model.from_log_density(lambda p: log_density(p["a"]), {"a": constraints.real}).given()
+
+
+def half_normal(a):
+    return jnp.where(a > 0, -0.5 * a**2, -jnp.inf)
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(family=vi.Flow()), credo.ADVI(), credo.BatchAndMatch()])
+def test_an_edge_inside_the_space_is_said(method):
+    """q shrinks away from the edge until its own draws see nothing wrong: a flow had passed with an sd of 0.006."""
+    posterior = credo.fit(on_a_line(half_normal), method, key=0, start={"a": 0.5}, progress=False)
+    assert posterior.verdict.status != "pass"
+    assert any("edge inside the space" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_only_late_steps_tell_of_an_edge():
+    early = np.ones(100, bool)
+    early[:50] = False
+    assert edge_sentence(early) is None
+    assert edge_sentence(~early).startswith("In 50 of the last 50 steps")
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.BatchAndMatch(), credo.NaturalGradient()])
+def test_nothing_finite_at_the_start_is_an_error_that_names_the_rows(method):
+    model = credo.Model({"b": dist.Normal(3.0, 2.0)}, lambda p, x: dist.Uniform(0.0, p["b"]))
+    with pytest.raises(credo.CredoError, match="5 of 5 rows|outside"):
+        credo.fit(model.given(y=np.array([2.1, 0.5, 2.7, 1.3, 1.0])), method, key=0, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "falls"),
+    [
+        (lambda a: -0.5 * a**2, True),
+        (lambda a: -jnp.log1p(a**2), True),  # Cauchy: by a power of two
+        (half_normal, False),  # on one side it is no density at all, on the other it falls: see below
+        (lambda a: -0.5 * jnp.log1p(a**2), False),
+        (lambda a: 0.0 * a, False),
+        (lambda a: a, False),
+    ],
+)
+def test_which_tails_fall(log_density, falls):
+    is_half = log_density is half_normal
+    with double():
+        assert falls_along(on_a_line(log_density), 0) is (falls or is_half)
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI()])
+def test_an_improper_posterior_has_no_evidence(method):
+    support, shape = {"a": constraints.real_vector}, {"a": (2,)}
+    flat = credo.Model.from_log_density(lambda p: -0.5 * p["a"][0] ** 2, support, shape).given()
+    posterior = credo.fit(flat, method, key=0, progress=False)
+    assert posterior.verdict.status == "failed"
+    assert any("improper" in sentence for sentence in posterior.verdict.sentences)
+    assert posterior.log_evidence is None
+
+
+def shifted(log_evidence: float):
+    """N(0, I) of two coordinates with this log evidence."""
+    support, shape = {"a": constraints.real_vector}, {"a": (2,)}
+    height = log_evidence - np.log(2 * np.pi)
+    return credo.Model.from_log_density(lambda p: height - 0.5 * jnp.sum(p["a"] ** 2), support, shape).given()
+
+
+@pytest.mark.parametrize("objective", [vi.ChiUpper(), vi.InclusiveKL(), vi.Renyi(0.5)])
+def test_scores_do_not_mind_the_constant_of_a_density(objective):
+    """The review of draws that do not move took each objective to grow with log p's constant, as the ELBO does."""
+    method = credo.ADVI(family=vi.FullRank(), gradient=vi.ScoreFunction(), objective=objective)
+    posterior = credo.fit(shifted(10.0), method, key=0, progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["elbo_drift"] < 0.02
+
+
+@pytest.mark.parametrize("objective", [vi.ImportanceWeighted(), vi.ChiUpper(), vi.Renyi(0.5)])
+def test_sampled_scores_do_not_throw_a_fit_out(objective):
+    """Scores whose mean is zero had made sds 10²⁹ times too large, and a proper posterior was called improper."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(60, 4))
+    y = x @ np.ones(4) + generator.normal(size=60)
+    model = credo.Model({"w": dist.Normal(0.0, 2.0).expand([4])}, lambda p, x: dist.Normal(x @ p["w"], 1.0))
+    method = credo.ADVI(family=vi.FullRank(), gradient=vi.Reparameterised(), objective=objective)
+    posterior = credo.fit(model.given(x, y), method, key=1, progress=False)
+    exact = np.sqrt(np.diag(np.linalg.inv(np.eye(4) / 4 + x.T @ x)))
+    assert posterior.verdict.status == "pass"
+    np.testing.assert_allclose(posterior.sd()["w"], exact, rtol=0.02)
