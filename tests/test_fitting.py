@@ -118,13 +118,14 @@ class Outer:
     inner: Inner = dataclasses.field(default_factory=Inner)
     rate: float = 0.5
     choice: Literal["a", "b"] = "a"
+    share: float = dataclasses.field(default=0.5, metadata={"below": 1.0})
     rule: Callable[[float], float] | None = None
     anything: Any = None
     is_on: bool = True
 
 
 @pytest.mark.parametrize(
-    "method", [Outer(), Outer(rate=1), Outer(Inner(np.int64(2)), np.float64(1.0), "b", abs, 3, False)]
+    "method", [Outer(), Outer(rate=1), Outer(Inner(np.int64(2)), np.float64(1.0), "b", 0.5, abs, 3, False)]
 )
 def test_settings_that_fit_their_annotations(method):
     check_settings(method)
@@ -140,6 +141,9 @@ def test_settings_that_fit_their_annotations(method):
         (Outer(choice="c"), "choice is 'a' or 'b'"),
         (Outer(rule=3), "rule is of the kind Callable or None"),
         (Outer(is_on=1), "is_on is True or False"),
+        (Outer(share=1.0), r"Outer\(share=1.0\): share is below 1.0. Lower it."),
+        (Outer(anything=((3, Inner(1)),)), r"Inner\(size=1\): size is 2 or more"),
+        (Outer(anything={"a": [Inner(1)]}), r"Inner\(size=1\): size is 2 or more"),
     ],
 )
 def test_settings_that_do_not(method, sentence):

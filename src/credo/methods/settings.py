@@ -1,13 +1,15 @@
 """A method's settings: held against what its dataclass declares, and as text for a file from which a run continues.
 
 A field's annotation says what it may hold (``int``: a whole number; a class or a protocol: an instance of it); the
-least number it may be stands beside it, as ``field(default=300, metadata={"at_least": 1})``.
+least number it may be stands beside it, as ``field(default=300, metadata={"at_least": 1})``, and the number that it
+stays below as ``"below"``.
 """
 
 import collections.abc
 import dataclasses
 import importlib
 import types
+from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -20,7 +22,7 @@ _HOME = "credo."
 def check_settings(method: Any) -> None:
     """CredoError, naming the setting, where ``method`` or a dataclass among its settings holds what it cannot use."""
     cls = type(method)
-    if not dataclasses.is_dataclass(method):
+    if isinstance(method, type) or not dataclasses.is_dataclass(method):
         return
     try:
         hints = get_type_hints(cls)
@@ -36,8 +38,20 @@ def check_settings(method: Any) -> None:
         least = field.metadata.get("at_least")
         if least is not None and value is not None and not value >= least:
             raise CredoError(f"{cls.__name__}({field.name}={value!r}): {field.name} is {least} or more. Raise it.")
-        for each in value.values() if isinstance(value, collections.abc.Mapping) else (value,):
+        bound = field.metadata.get("below")
+        if bound is not None and value is not None and not value < bound:
+            raise CredoError(f"{cls.__name__}({field.name}={value!r}): {field.name} is below {bound}. Lower it.")
+        for each in _held(value):
             check_settings(each)
+
+
+def _held(value: Any) -> Iterator[Any]:
+    """What a setting holds: itself, or what is in it, however deep."""
+    if isinstance(value, collections.abc.Mapping | tuple | list):
+        for each in value.values() if isinstance(value, collections.abc.Mapping) else value:
+            yield from _held(each)
+    else:
+        yield value
 
 
 def _fits(value, wanted) -> bool:

@@ -115,6 +115,20 @@ def test_no_rungs_are_a_sentence():
         fit(target_of(correlated_density), Auto(rungs=()), progress=False)
 
 
+@pytest.mark.parametrize(
+    ("rung", "match"),
+    [
+        (3, r"takes methods such as ADVI\(FullRank\(\)\), with their brackets; got 3"),
+        (ADVI, "with their brackets; got <class 'credo.methods.vi.advi.ADVI'>"),
+        (ADVI(max_steps=1.5), r"ADVI\(max_steps=1.5\): max_steps is a whole number"),
+    ],
+)
+def test_rungs_that_are_no_methods_are_refused_before_any_is_fitted(rung, match):
+    seen = Seen(ADVI())
+    with pytest.raises(CredoError, match=match):
+        fit(target_of(correlated_density), Auto(rungs=(seen, rung)), progress=False)
+
+
 def test_a_climb_that_was_cut_goes_on_bit_for_bit(tmp_path, monkeypatch):
     target = target_of(correlated_density)
     method = Auto(rungs=(ADVI(MeanField()), ADVI(FullRank())))

@@ -18,9 +18,13 @@ from credo.methods.vi.deterministic.dadvi import DADVI
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.draws import fixed_draws, is_quadrature
 from credo.methods.vi.deterministic.gaussian import FixedDraws, Gaussians
+from credo.methods.vi.families.blocks import Blocks
+from credo.methods.vi.families.factors import Beta, Dirichlet, Gamma
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.families.mixture import MixtureOf
+from credo.methods.vi.families.point import Point
 from credo.methods.vi.start import density_of
 from credo.model.model import Model
 from credo.precision import double
@@ -302,6 +306,32 @@ def test_draws_contract_into_the_region_where_the_density_is_finite():
 def test_settings_that_cannot_be_are_refused(settings, match):
     with pytest.raises(CredoError, match=match):
         dadvi(targets.gaussian().target, **settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "match"),
+    [
+        (Gamma(), r"those of Gamma\(\) are made otherwise.*use ADVI\(family=Gamma"),
+        (Blocks({"rate": Gamma()}), r"those of Blocks\(\) are made otherwise.*use ADVI\(family=Blocks"),
+        (Blocks({"rate": FullRank()}), r"those of Blocks\(\) are made otherwise"),
+        (MixtureOf(2, FullRank()), r"those of MixtureOf\(\) are made otherwise"),
+        (MixtureOf(1, FullRank()), r"those of MixtureOf\(\) are made otherwise"),
+        (Point(), r"points, which Point\(\) has, have no density"),
+        (Blocks({"rate": Point()}), r"points, which Blocks\(\) has, have no density"),
+    ],
+)
+def test_families_that_are_not_drawn_by_normal_noise_are_refused(family, match):
+    model = Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    with pytest.raises(CredoError, match=match):
+        dadvi(model.given(y=np.array([3, 5])), family=family)
+
+
+@pytest.mark.parametrize("family", [Beta(), Dirichlet()])
+def test_shares_are_refused(family):
+    prior = dist.Beta(1.0, 1.0) if isinstance(family, Beta) else dist.Dirichlet(np.ones(3))
+    model = Model({"p": prior}, lambda params, x: dist.Normal(jnp.max(params["p"]), 1.0))
+    with pytest.raises(CredoError, match=rf"those of {type(family).__name__}\(\) are made otherwise"):
+        dadvi(model.given(y=np.array([0.1, 0.2])), family=family)
 
 
 def test_discrete_parameters_are_refused():

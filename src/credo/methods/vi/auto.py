@@ -40,7 +40,8 @@ class Auto:
 
     ``info["rungs"]``: one entry a rung climbed, with ``name``, ``status``, ``pareto_k``, ``log_evidence``,
     ``num_gradients``, ``seconds`` and ``why`` it was left; ``num_gradients`` counts all of them. The verdict's last
-    sentences say the same. Beside a checkpoint each rung has a folder of its own in it. Raises CredoError for no rungs.
+    sentences say the same. Beside a checkpoint each rung has a folder of its own in it. Raises CredoError for no rungs
+    and for rungs that are no methods.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"mean": dist.Normal(0.0, 9.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
@@ -56,6 +57,11 @@ class Auto:
         rungs = default_rungs(target.dim) if self.rungs is None else tuple(self.rungs)
         if not rungs:
             raise CredoError("Auto(rungs=()) has nothing to fit: give one method or more, or leave rungs out.")
+        for rung in rungs:
+            if isinstance(rung, type) or not hasattr(rung, "fit"):
+                raise CredoError(
+                    f"Auto(rungs=…) takes methods such as ADVI(FullRank()), with their brackets; got {rung!r}."
+                )
         deadline = options.deadline()
         if options.checkpoint is not None and not options.resume and options.is_repeatable:
             Journal(

@@ -272,6 +272,38 @@ def test_wrong_requests_are_sentences(changes, text):
         credo.fit(target(), cavi(**changes))
 
 
+def strict_mean(q, y):
+    return dist.Normal(y.mean(), q["precision"].mean ** -0.5, validate_args=True)
+
+
+def strict_elbo(q, y):
+    raise FloatingPointError("too large")
+
+
+def no_scale(q, y):
+    raise CredoError("The scale is not given: give one.")
+
+
+@pytest.mark.parametrize(
+    ("update", "precision", "y", "text"),
+    [
+        (
+            strict_mean,
+            1.0,
+            [1.0, np.nan],
+            r"The update of 'mean' ended in a ValueError.*data hold values that are NaN",
+        ),
+        (strict_mean, np.inf, [1.0, 2.0], "The update of 'mean' ended in a ValueError.*the factor 'precision' holds"),
+        (strict_mean, 1.0, [1.0, 2.0], r"The ELBO ended in a FloatingPointError \(too large\), with data and factors"),
+        (no_scale, 1.0, [1.0, 2.0], "^The scale is not given: give one.$"),
+    ],
+)
+def test_what_an_update_cannot_compute_is_a_sentence_that_names_it(update, precision, y, text):
+    method = cavi(updates={"mean": update}, elbo=strict_elbo, start={"precision": dist.Gamma(precision, 1.0)})
+    with pytest.raises(CredoError, match=text):
+        method.ascend(np.array(y))
+
+
 BAD_FACTORS = {
     "not finite": (lambda q, data: dist.Gamma(np.nan, 1.0, validate_args=False), "'precision' holds values"),
     "another support": (lambda q, data: dist.Normal(3.0, 1.0), "support"),

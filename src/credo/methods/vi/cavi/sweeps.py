@@ -84,7 +84,7 @@ def ascend(
     further sweeps may gain, and ``relative_tolerance`` the same as a share of |ELBO|; the larger counts. ``deadline``:
     by ``time.monotonic()``. ``leap``: every third sweep starts from an extrapolation of the last ones (squared
     iterative method: Varadhan & Roland 2008, scheme S3), and is kept if the ELBO is the higher for it. Raises
-    CredoError where the ELBO falls, or is no finite number.
+    CredoError where the ELBO falls, or is no finite number, and where an update cannot compute with what it is given.
     """
     factors, path, pace = dict(start), [], Pace()
     trail: list[np.ndarray] = []  # vectors after sweeps that followed one another
@@ -150,17 +150,41 @@ def _sweep(updates: Mapping[str, Update], factors: Factors, data: Any) -> Factor
                 f"The update of {name!r} looked up {error} and did not find it; the factors so far are "
                 f"{', '.join(map(repr, factors)) or 'none'}. Give the factor in start, or place its update earlier."
             ) from error
+        except CredoError:
+            raise
+        except (ArithmeticError, ValueError) as error:  # LinAlgError is a ValueError
+            raise CredoError(_failure(f"The update of {name!r}", error, factors, data)) from error
     return factors
 
 
+def _failure(what: str, error: Exception, factors: Factors, data: Any) -> str:
+    """Why the user's code ended in ``error``. NaN in the data may be meant: it is named where it may be the cause."""
+    said = f"{what} ended in a {type(error).__name__} ({error})"
+    if not _is_finite(data):
+        return f"{said}, and the data hold values that are NaN or infinite: leave these out, or let it pass over them."
+    for name, factor in factors.items():
+        if not _is_finite(factor):
+            return f"{said}, and the factor {name!r} holds values that are not finite: look at what gave it."
+    return f"{said}, with data and factors that are finite: look there for what it cannot take."
+
+
+def _is_finite(tree: Any) -> bool:
+    return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if _is_real(leaf))
+
+
 def _value(elbo: Bound, factors: Factors, data: Any) -> float:
-    value = np.asarray(elbo(factors, data))
+    try:
+        value = np.asarray(elbo(factors, data))
+    except CredoError:
+        raise
+    except (ArithmeticError, ValueError) as error:
+        raise CredoError(_failure("The ELBO", error, factors, data)) from error
     if value.shape != () or not np.issubdtype(value.dtype, np.number) or np.iscomplexobj(value):
         raise CredoError(f"elbo(factors, data) gave {str(value)[:60]} of shape {value.shape}: it returns one number.")
     if np.isfinite(value):
         return float(value)
     for name, factor in factors.items():
-        if any(not np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(factor) if _is_real(leaf)):
+        if not _is_finite(factor):
             raise CredoError(
                 f"The ELBO is {float(value)} because the factor {name!r} holds values that are not finite: look at its "
                 "update for a division by zero or the logarithm of a negative number, and at the data for NaN."

@@ -69,12 +69,7 @@ def fit_composed(
     max_steps: int,
 ) -> Fitted:
     """Arguments as for ``fit_small``."""
-    if family.num_strata > 1:
-        raise CredoError(
-            f"DADVI keeps draws of white noise, and those of {type(family).__name__} choose a component first: use "
-            "ADVI() for it."
-        )
-    size = jax.eval_shape(lambda key: family.noise(key, 2, target.dim), key).shape[-1]
+    size = _noise_size(family, target.dim, key)
     deadline, dtype = options.deadline(), np.dtype(jnp.result_type(float))
     begun = find_start(target, family, key, start, options)
     q, num_gradients, path = begun.q, begun.num_gradients, []
@@ -115,6 +110,24 @@ def fit_composed(
         if wanted is None:
             return fitted
         num_pairs = wanted
+
+
+def _noise_size(family: Family, dim: int, key) -> int:
+    """How many numbers a draw is made from; CredoError where they are not one vector of normal noise."""
+    name = type(family).__name__
+    if not family.has_density:
+        raise CredoError(
+            f"DADVI maximises a bound of the evidence, and points, which {name}() has, have no density that would give "
+            "one: give their parameters a family with a density, or fit MAP()."
+        )
+    noise = jax.eval_shape(lambda key: family.noise(key, 2, dim), key)
+    if isinstance(noise, jax.ShapeDtypeStruct) and jnp.issubdtype(noise.dtype, jnp.floating):
+        return noise.shape[-1]
+    raise CredoError(
+        f"DADVI keeps draws of one vector of normal noise, and those of {name}() are made otherwise (mixtures choose a "
+        "component first, gammas and Dirichlets draw by rejection, blocks have noise of their own): use "
+        f"ADVI(family={name}(…)) for it, or DADVI() with a family such as FullRank()."
+    )
 
 
 def _averages(q: Kind, noise: np.ndarray) -> bool:

@@ -50,7 +50,7 @@ class Renyi(WeightObjective):
     """log p(D) − D_α(q ‖ p) up to the bias of M = ``num_inner`` draws, with D_α Rényi's divergence.
 
     ``alpha``: 1 is the ELBO, 0 the importance-weighted bound; between them q grows from covering a mode to covering
-    the posterior; above 1 it keeps within a mode. CredoError for an α that is not finite.
+    the posterior; above 1 it keeps within a mode. CredoError for an α that is negative or not finite.
     """
 
     alpha: float = 0.5
@@ -60,6 +60,11 @@ class Renyi(WeightObjective):
         check_inner("Renyi", self.num_inner, 1)
         if not np.isfinite(self.alpha):
             raise CredoError(f"Renyi(alpha={self.alpha}): give a finite order, such as 0.5.")
+        if self.alpha < 0:
+            raise CredoError(
+                f"Renyi(alpha={self.alpha}): below 0 it bounds the evidence from above, and what maximises an upper "
+                "bound diverges. Give an order from 0, or ChiUpper(), whose upper bound is minimised."
+            )
 
     @property
     def group_size(self) -> int:

@@ -8,7 +8,7 @@ themselves what the Gaussian does: its information is no longer q's, natural gra
 narrower than the Gaussian, and it moves by Adam too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from credo.methods.vi.optimisers.momentum import Momentum
 from credo.methods.vi.optimisers.optimiser import Optimiser
+from credo.status import CredoError
 
 
 class FlowTangent(NamedTuple):
@@ -30,15 +31,21 @@ class FlowTangent(NamedTuple):
 @dataclass(frozen=True)
 class FlowAdam(Optimiser):
     """``learning_rate``: of a weight in one step at ρ = 1. ``affine_rate``: that of the Gaussian's tangent; None for
-    momentum along natural gradients. ``decay``, ``decay_of_squares``: β₁ and β₂.
+    momentum along natural gradients. ``decay``, ``decay_of_squares``: β₁ and β₂ in [0, 1). Raises CredoError, at the
+    fit, for families that are no flows.
     """
 
     learning_rate: float = 0.3
     affine_rate: float | None = None
-    decay: float = 0.9
-    decay_of_squares: float = 0.99
+    decay: float = field(default=0.9, metadata={"at_least": 0.0, "below": 1.0})
+    decay_of_squares: float = field(default=0.99, metadata={"at_least": 0.0, "below": 1.0})
 
     def start(self, rest: FlowTangent):
+        if not isinstance(rest, FlowTangent):
+            raise CredoError(
+                "FlowAdam() moves the layers of a flow, and this family is none: leave optimiser out, or use "
+                "vi.Momentum()."
+            )
         natural, adapted = self._shared(rest)
         return Momentum(self.decay).start(natural), adapted, adapted, jnp.zeros_like(rest.step_size)
 

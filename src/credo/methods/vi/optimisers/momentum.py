@@ -6,7 +6,7 @@ F⁻¹g is affine invariant, so v is kept in the local coordinates of whatever q
 about (1 + β)/(1 − β) gradients and keeps ascent stable where the objective is up to that much more curved than F.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from credo.methods.vi.optimisers.optimiser import Optimiser
 class Momentum(Optimiser):
     """``decay``: β in [0, 1). 0.9 smooths 19 gradients: mean-field steps stay stable on strongly correlated targets."""
 
-    decay: float = 0.9
+    decay: float = field(default=0.9, metadata={"at_least": 0.0, "below": 1.0})
 
     @property
     def memory(self) -> float:
