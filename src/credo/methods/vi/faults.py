@@ -5,9 +5,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from credo.compiling import brief
+from credo.methods.vi.families.family import Family
 from credo.model.target import Target
+from credo.posterior.kinds import Gaussian, Kind
 
-FAR, FARTHER = 1e3, 1e6  # from zero along a coordinate
+FAR, FARTHER = 1e3, 1e6  # from zero along a line
+MOST = 2_000  # dimensions of a covariance that is taken apart
 LEAST_POWER = 1.2  # of 1/|u|: a density along a line whose tails fall by a power of 1 or less has no integral
 
 
@@ -17,24 +20,33 @@ def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> s
     return f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
 
 
-def widening_sentence(target: Target, variances: Float[np.ndarray, " dim"]) -> tuple[str, bool]:
-    """What to say where q grew without end, most along its widest coordinate; and whether the density does not fall."""
-    coordinate = int(np.argmax(variances))
-    is_improper = not falls_along(target, coordinate)
-    if is_improper:
-        return improper_sentence(target, variances), True
+def widening_sentence(target: Target, q: Kind, family: Family) -> tuple[str, bool]:
+    """What to say where q went or grew without end, and whether the density does not fall on that way."""
+    direction = _way_out(q, family)
+    if not falls_along(target, direction):
+        return improper_sentence(target, direction), True
+    name = _leaf_at(target, int(np.argmax(np.abs(direction))))
     return (
-        f"q grew without end along {_leaf_at(target, coordinate)!r}, where the density does fall: the steps are too "
-        "noisy for this posterior. Raise num_samples, lower step_size, or take gradient=StickingTheLanding().",
+        f"q grew without end along {name!r}, where the density does fall: the steps are too noisy for this posterior. "
+        "Raise num_samples, lower step_size, or take gradient=StickingTheLanding().",
         False,
     )
 
 
-def falls_along(target: Target, coordinate: int) -> bool:
-    """Whether tails of the log density along a coordinate, the others at zero, fall faster than an integral needs."""
-    axis = np.zeros((4, target.dim))
-    axis[:, coordinate] = FAR, FARTHER, -FAR, -FARTHER
-    near, far, near_below, far_below = np.asarray(_heights(target.flat(), axis), float)
+def _way_out(q: Kind, family: Family) -> Float[np.ndarray, " dim"]:
+    """The unit vector along which q is farthest from zero, or widest."""
+    center, variances = (np.asarray(v, float) for v in family.location(q))
+    if np.max(np.abs(center)) > np.sqrt(np.max(variances)):
+        return center / np.linalg.norm(center)
+    if isinstance(q, Gaussian) and len(center) <= MOST:
+        return np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
+    return np.eye(1, len(center), int(np.argmax(variances)))[0]
+
+
+def falls_along(target: Target, direction: Float[np.ndarray, " dim"]) -> bool:
+    """Whether both tails of the log density along a line through zero fall faster than an integral needs."""
+    positions = np.outer([FAR, FARTHER, -FAR, -FARTHER], direction)
+    near, far, near_below, far_below = np.asarray(_heights(target.flat(), positions), float)
     with np.errstate(invalid="ignore"):
         powers = np.array([near - far, near_below - far_below]) / np.log(FARTHER / FAR)
     powers[np.isneginf([far, far_below])] = np.inf

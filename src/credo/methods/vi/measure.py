@@ -106,5 +106,6 @@ def _log_density(target: Target, u):
 
 def estimate(log_weights: Float[np.ndarray, " S"]) -> Estimate:
     """The ELBO is the mean of the log weights."""
-    error = np.std(log_weights, ddof=1) / np.sqrt(len(log_weights)) if len(log_weights) > 1 else np.nan
+    with np.errstate(invalid="ignore"):  # −inf where a draw met no density: the error is then not known
+        error = np.std(log_weights, ddof=1) / np.sqrt(len(log_weights)) if len(log_weights) > 1 else np.nan
     return Estimate(float(np.mean(log_weights)), float(error), "lower bound")

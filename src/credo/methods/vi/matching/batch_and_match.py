@@ -103,7 +103,7 @@ class BatchAndMatch:
         free = next((s.free for s in begun if s.free is not None), None)
         fault, is_improper = None if free is None else improper_sentence(target, free), free is not None
         if fault is None and bool(state.is_escaping):
-            fault, is_improper = widening_sentence(target, np.asarray(family.variances(state.q)))
+            fault, is_improper = widening_sentence(target, state.q, family)
         bounds_evidence = has_evidence(target) and not is_improper
         return Posterior(
             state.q,
