@@ -27,6 +27,7 @@ from credo.methods.vi.objectives.inclusive import InclusiveKL
 from credo.methods.vi.objectives.powers import ChiUpper, ImportanceWeighted, Renyi
 from credo.methods.vi.optimisers.flow_adam import FlowAdam
 from credo.methods.vi.optimisers.momentum import Momentum
+from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.pathfinder.pathfinder import Pathfinder
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Momentum",
     "NaturalGradient",
     "NeuralSpline",
+    "Optimiser",
     "Pathfinder",
     "Point",
     "RealNVP",
