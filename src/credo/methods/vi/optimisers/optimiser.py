@@ -9,8 +9,8 @@ Tangent = Any  # a pytree of arrays; linear: sums and multiples of tangents are 
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
-    """A subclass is a frozen dataclass of settings: compiled code is keyed on it. One that asks no more of tangents than to
-    be pytrees serves any family.
+    """A subclass is a frozen dataclass of settings: compiled code is keyed on it. One that asks no more of tangents
+    than to be pytrees serves any family.
 
     >>> from dataclasses import dataclass
     >>> import numpy as np, numpyro.distributions as dist, credo
