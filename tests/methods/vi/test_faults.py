@@ -56,17 +56,36 @@ def test_nothing_finite_at_the_start_is_an_error_that_names_the_rows(method):
 def test_which_tails_fall(log_density, falls):
     is_half = log_density is half_normal
     with double():
-        assert falls_along(on_a_line(log_density), np.ones(1)) is (falls or is_half)
+        assert falls_along(on_a_line(log_density), np.ones(1), np.zeros(1), 1.0) is (falls or is_half)
 
 
-@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI()])
-def test_an_improper_posterior_has_no_evidence(method):
+IMPROPER = {
+    "flat": lambda a: -0.5 * a[0] ** 2,
+    "growing": lambda a: a[1] - 0.5 * a[0] ** 2,
+    "slow": lambda a: -0.5 * a[0] ** 2 - 0.5 * jnp.log1p(a[1] ** 2),
+}
+
+
+@pytest.mark.parametrize("name", IMPROPER)
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.BatchAndMatch(), credo.Pathfinder()])
+def test_an_improper_posterior_is_said_and_has_no_evidence(name, method):
     support, shape = {"a": constraints.real_vector}, {"a": (2,)}
-    flat = credo.Model.from_log_density(lambda p: -0.5 * p["a"][0] ** 2, support, shape).given()
-    posterior = credo.fit(flat, method, key=0, progress=False)
+    target = credo.Model.from_log_density(lambda p: IMPROPER[name](p["a"]), support, shape).given()
+    posterior = credo.fit(target, method, key=0, progress=False)
     assert posterior.verdict.status == "failed"
     assert any("improper" in sentence for sentence in posterior.verdict.sentences)
     assert posterior.log_evidence is None
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.BatchAndMatch(), credo.Pathfinder()])
+def test_a_proper_posterior_that_no_gaussian_follows_is_not_called_improper(method):
+    cauchy = on_a_line(lambda a: -jnp.log1p((a / 3) ** 2))
+    prior = {"v": dist.Normal(0.0, 3.0), "x": lambda v: dist.Normal(0.0, jnp.exp(v / 2)).expand([4])}
+    funnel = credo.Model(prior, lambda p, x: dist.Normal(p["v"], 100.0)).given(y=np.zeros(1))
+    for target in (cauchy, funnel, on_a_line(half_normal)):
+        posterior = credo.fit(target, method, key=0, start=np.full(target.dim, 0.5), progress=False)
+        assert posterior.verdict.status != "pass"
+        assert not any("improper" in sentence for sentence in posterior.verdict.sentences)
 
 
 def shifted(log_evidence: float):

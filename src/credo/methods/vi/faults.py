@@ -8,8 +8,13 @@ from credo.compiling import brief
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
+from credo.timing import counted
 
-FAR, FARTHER = 1e3, 1e6  # from zero along a line
+NUM_DECADES = 6  # of distance, from 30 sds on
+LEAST_SD, MOST_SD = 1e-2, 1e12  # q may have shrunk, or grown, for other reasons
+FAR = 3e5
+SMALL_PART = 0.05  # of a direction, which q knows with noise
+LARGE_SHIFT = 100.0  # sds of q from zero, at which its way is that of its middle
 MOST = 2_000  # dimensions of a covariance that is taken apart
 LEAST_POWER = 1.2  # of 1/|u|: a density along a line whose tails fall by a power of 1 or less has no integral
 
@@ -20,12 +25,19 @@ def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> s
     return f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
 
 
+@counted("verdict")
+def endless_sentence(target: Target, q: Kind, family: Family) -> str | None:
+    """The same where the density does not fall on the way on which q is widest or farthest out; else None."""
+    direction, center, sd = _way_out(q, family)
+    return None if falls_along(target, direction, center, sd) else improper_sentence(target, direction)
+
+
 def widening_sentence(target: Target, q: Kind, family: Family) -> tuple[str, bool]:
     """What to say where q went or grew without end, and whether the density does not fall on that way."""
-    direction = _way_out(q, family)
-    if not falls_along(target, direction):
-        return improper_sentence(target, direction), True
-    name = _leaf_at(target, int(np.argmax(np.abs(direction))))
+    improper = endless_sentence(target, q, family)
+    if improper is not None:
+        return improper, True
+    name = _leaf_at(target, int(np.argmax(np.abs(_way_out(q, family)[0]))))
     return (
         f"q grew without end along {name!r}, where the density does fall: the steps are too noisy for this posterior. "
         "Raise num_samples, lower step_size, or take gradient=StickingTheLanding().",
@@ -33,24 +45,41 @@ def widening_sentence(target: Target, q: Kind, family: Family) -> tuple[str, boo
     )
 
 
-def _way_out(q: Kind, family: Family) -> Float[np.ndarray, " dim"]:
-    """The unit vector along which q is farthest from zero, or widest."""
+def _way_out(q: Kind, family: Family) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, " dim"], float]:
+    """The unit vector along which q is farthest from zero, or widest; its middle; its sd."""
     center, variances = (np.asarray(v, float) for v in family.location(q))
-    if np.max(np.abs(center)) > np.sqrt(np.max(variances)):
-        return center / np.linalg.norm(center)
-    if isinstance(q, Gaussian) and len(center) <= MOST:
-        return np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
-    return np.eye(1, len(center), int(np.argmax(variances)))[0]
+    variances = np.nan_to_num(variances, nan=np.inf)
+    widest, sd = int(np.argmax(variances)), float(np.sqrt(np.max(variances)))
+    if not np.all(np.isfinite(center)):
+        return np.eye(1, len(center), int(np.argmax(~np.isfinite(center))))[0], np.zeros(len(center)), 1.0
+    if np.max(np.abs(center)) > LARGE_SHIFT * max(sd, 1.0):
+        return center / np.linalg.norm(center), center, sd
+    if isinstance(q, Gaussian) and len(center) <= MOST and np.isfinite(sd):
+        direction = np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
+        direction = np.where(np.abs(direction) < SMALL_PART * np.max(np.abs(direction)), 0.0, direction)
+        return direction / np.linalg.norm(direction), center, sd
+    return np.eye(1, len(center), widest)[0], center, sd
 
 
-def falls_along(target: Target, direction: Float[np.ndarray, " dim"]) -> bool:
-    """Whether both tails of the log density along a line through zero fall faster than an integral needs."""
-    positions = np.outer([FAR, FARTHER, -FAR, -FARTHER], direction)
-    near, far, near_below, far_below = np.asarray(_heights(target.flat(), positions), float)
+def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], sd: float) -> bool:
+    """Whether both tails of the log density along a line fall faster than an integral needs, as far as numbers reach.
+
+    By powers of the distance, from decade to decade of the sd; what is no number tells nothing, as where a scale
+    overflows, and two decades are the least to go by.
+    """
+    sd = float(np.clip(sd, LEAST_SD, MOST_SD))
+    distances = sd * 30.0 * 10.0 ** np.arange(NUM_DECADES + 1)
+    distances = distances[distances <= max(FAR, 3e3 * sd)]  # the direction is known to so many digits
+    positions = center + np.concatenate([distances, -distances])[:, None] * direction
+    heights = np.asarray(_heights(target.flat(), positions), float).reshape(2, -1)
     with np.errstate(invalid="ignore"):
-        powers = np.array([near - far, near_below - far_below]) / np.log(FARTHER / FAR)
-    powers[np.isneginf([far, far_below])] = np.inf
-    return bool(np.all(powers > LEAST_POWER))
+        powers = -np.diff(heights, axis=1) / np.log(10.0)
+    powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)
+    return not any(np.count_nonzero(known) > 1 and np.max(tail[known]) < LEAST_POWER for tail, known in _known(powers))
+
+
+def _known(powers):
+    return [(tail, ~np.isnan(tail)) for tail in powers]
 
 
 def edge_sentence(is_taken: Bool[np.ndarray, " steps"]) -> str | None:

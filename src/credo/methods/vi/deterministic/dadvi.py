@@ -215,6 +215,9 @@ class DADVI:
     def _free(self, fitted: Fitted, family: Family) -> np.ndarray | None:
         """A direction along which the density does not fall, or q grew without end; else None."""
         growth = np.sqrt(np.asarray(family.variances(fitted.q)) / np.asarray(family.variances(fitted.start)))
+        center = np.asarray(family.center(fitted.q), float)
+        if fitted.free is None and np.max(np.abs(center)) > ESCAPE * (1 + np.max(np.abs(family.center(fitted.start)))):
+            return center
         return growth if fitted.free is None and np.max(growth) > ESCAPE else fitted.free
 
     def _verdict(

@@ -19,7 +19,7 @@ from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
-from credo.methods.vi.faults import edge_sentence, improper_sentence, widening_sentence
+from credo.methods.vi.faults import edge_sentence, endless_sentence, improper_sentence, widening_sentence
 from credo.methods.vi.matching.draws import fits_blocks, in_blocks
 from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
@@ -104,11 +104,17 @@ class BatchAndMatch:
         fault, is_improper = None if free is None else improper_sentence(target, free), free is not None
         if fault is None and bool(state.is_escaping):
             fault, is_improper = widening_sentence(target, state.q, family)
+        verdict = self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete)
+        if verdict.status != "pass" and fault is None:
+            fault = endless_sentence(target, state.q, family)
+            if fault is not None:
+                is_improper = True
+                verdict = self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete)
         bounds_evidence = has_evidence(target) and not is_improper
         return Posterior(
             state.q,
             target,
-            verdict=self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete),
+            verdict=verdict,
             info={
                 "num_gradients": sum(s.num_gradients for s in begun) + path.shape[1] * num_samples,
                 "is_complete": is_complete,

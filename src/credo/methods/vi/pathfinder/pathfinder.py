@@ -28,6 +28,7 @@ from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.particles.points import log_widening, wide_scales
 from credo.methods.particles.weighed import answer
 from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.faults import endless_sentence
 from credo.methods.vi.measure import measure
 from credo.methods.vi.pathfinder.climb import Path, climb
 from credo.methods.vi.pathfinder.inverse_hessian import Root
@@ -109,12 +110,14 @@ class Pathfinder:
         measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline)
         figures = {"elbo_error": measured.elbo.error, **measured.figures, "elbo": measured.elbo.value}
         info["num_densities"] += self.num_draws
+        verdict = judge(figures, cut, at_best="doubtful" if cut else "pass")
+        fault = None if verdict.status == "pass" else endless_sentence(target, q, FullRank())
         return Posterior(
             q,
             target,
-            verdict=judge(figures, cut, at_best="doubtful" if cut else "pass"),
+            verdict=verdict if fault is None else judge(figures, (*cut, fault), at_best="failed"),
             info=info,
-            log_evidence=measured.elbo if has_evidence(target) else None,
+            log_evidence=measured.elbo if has_evidence(target) and fault is None else None,
         )
 
     def _climb(self, target: Target, key, start, deadline: float) -> tuple[list[Path], int, bool]:
