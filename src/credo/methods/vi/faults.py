@@ -29,15 +29,18 @@ def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> s
 def endless_sentence(target: Target, q: Kind, family: Family) -> str | None:
     """The same where the density does not fall on the way on which q is widest or farthest out; else None."""
     direction, center, sd = _way_out(q, family)
-    return None if falls_along(target, direction, center, sd) else improper_sentence(target, direction)
+    distances = 30 * sd * 10.0 ** np.arange(NUM_DECADES + 1)
+    distances = distances[distances <= max(FAR, 3e3 * sd)]
+    return None if falls_along(target, direction, center, distances) else improper_sentence(target, direction)
 
 
 def widening_sentence(target: Target, q: Kind, family: Family) -> tuple[str, bool]:
     """What to say where q went or grew without end, and whether the density does not fall on that way."""
-    improper = endless_sentence(target, q, family)
-    if improper is not None:
-        return improper, True
-    name = _leaf_at(target, int(np.argmax(np.abs(_way_out(q, family)[0]))))
+    direction, center, sd = _way_out(q, family)
+    within = sd * 10.0 ** np.arange(-3, 1)  # q knows its direction to as many digits
+    if not falls_along(target, direction, center, within) or endless_sentence(target, q, family) is not None:
+        return improper_sentence(target, direction), True
+    name = _leaf_at(target, int(np.argmax(np.abs(direction))))
     return (
         f"q grew without end along {name!r}, where the density does fall: the steps are too noisy for this posterior. "
         "Raise num_samples, lower step_size, or take gradient=StickingTheLanding().",
@@ -49,27 +52,24 @@ def _way_out(q: Kind, family: Family) -> tuple[Float[np.ndarray, " dim"], Float[
     """The unit vector along which q is farthest from zero, or widest; its middle; its sd."""
     center, variances = (np.asarray(v, float) for v in family.location(q))
     variances = np.nan_to_num(variances, nan=np.inf)
-    widest, sd = int(np.argmax(variances)), float(np.sqrt(np.max(variances)))
+    widest, sd = int(np.argmax(variances)), float(np.clip(np.sqrt(np.max(variances)), LEAST_SD, MOST_SD))
     if not np.all(np.isfinite(center)):
         return np.eye(1, len(center), int(np.argmax(~np.isfinite(center))))[0], np.zeros(len(center)), 1.0
     if np.max(np.abs(center)) > LARGE_SHIFT * max(sd, 1.0):
         return center / np.linalg.norm(center), center, sd
-    if isinstance(q, Gaussian) and len(center) <= MOST and np.isfinite(sd):
+    if isinstance(q, Gaussian) and len(center) <= MOST and np.all(np.isfinite(variances)):
         direction = np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
         direction = np.where(np.abs(direction) < SMALL_PART * np.max(np.abs(direction)), 0.0, direction)
         return direction / np.linalg.norm(direction), center, sd
     return np.eye(1, len(center), widest)[0], center, sd
 
 
-def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], sd: float) -> bool:
+def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], distances) -> bool:
     """Whether both tails of the log density along a line fall faster than an integral needs, as far as numbers reach.
 
-    By powers of the distance, from decade to decade of the sd; what is no number tells nothing, as where a scale
+    By powers of the ``distances`` from the middle, decades apart; what is no number tells nothing, as where a scale
     overflows, and two decades are the least to go by.
     """
-    sd = float(np.clip(sd, LEAST_SD, MOST_SD))
-    distances = sd * 30.0 * 10.0 ** np.arange(NUM_DECADES + 1)
-    distances = distances[distances <= max(FAR, 3e3 * sd)]  # the direction is known to so many digits
     positions = center + np.concatenate([distances, -distances])[:, None] * direction
     heights = np.asarray(_heights(target.flat(), positions), float).reshape(2, -1)
     with np.errstate(invalid="ignore"):
