@@ -19,7 +19,7 @@ from credo.methods.vi.by_draws import is_differentiable, measure_without_gradien
 from credo.methods.vi.families.categorical import with_discrete
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.faults import edge_sentence, endless_sentence, improper_sentence, widening_sentence
+from credo.methods.vi.faults import edge_sentence, verdict_of
 from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
@@ -150,14 +150,15 @@ class ADVI:
         path, is_taken = _path(done.info["ascent"])
         num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
         free = next((s.free for s in begun if s.free is not None), None)
-        fault, is_improper = None if free is None else improper_sentence(target, free), free is not None
-        if fault is None and bool(state.reviewed.is_escaping):
-            fault, is_improper = widening_sentence(target, state.q, family)
-        verdict = _verdict(measured, state, is_taken, ascent.tolerance, fault, is_complete)
-        if verdict.status != "pass" and fault is None and has_gradients:
-            fault = endless_sentence(target, q, family)
-            if fault is not None:
-                is_improper, verdict = True, _verdict(measured, state, is_taken, ascent.tolerance, fault, is_complete)
+        is_escaping = bool(state.reviewed.is_escaping)
+        verdict, is_improper = verdict_of(
+            lambda fault: _verdict(measured, state, is_taken, ascent.tolerance, fault, is_complete),
+            target,
+            state.q if is_escaping else q,
+            family,
+            free,
+            is_escaping,
+        )
         bounds_evidence = has_evidence(target) and not is_improper
         return Posterior(
             q,

@@ -1,5 +1,7 @@
 """What a variational fit says of a density that no q of its family can follow: one without an end, one with an edge."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
@@ -8,11 +10,12 @@ from credo.compiling import brief
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
+from credo.status import Verdict
 from credo.timing import counted
 
 NUM_DECADES = 6  # of distance, from 30 sds on
 LEAST_SD, MOST_SD = 1e-2, 1e12  # q may have shrunk, or grown, for other reasons
-FAR = 3e5
+FAR = 3e5  # how far is looked at where q is no wider than a hundredth of it
 SMALL_PART = 0.05  # of a direction, which q knows with noise
 LARGE_SHIFT = 100.0  # sds of q from zero, at which its way is that of its middle
 MOST = 2_000  # dimensions of a covariance that is taken apart
@@ -25,9 +28,32 @@ def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> s
     return f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
 
 
+def verdict_of(
+    verdict: Callable[[str | None], Verdict],
+    target: Target,
+    q: Kind,
+    family: Family,
+    free: Float[np.ndarray, " dim"] | None = None,
+    is_escaping: bool = False,
+) -> tuple[Verdict, bool]:
+    """``verdict(fault)`` with what keeps q from an end, and whether that is an improper posterior.
+
+    ``free``: a direction along which the density was seen not to fall. ``is_escaping``: q grew without end. Elsewhere
+    the density is looked at where the fit does not pass.
+    """
+    if free is not None:
+        return verdict(improper_sentence(target, free)), True
+    if is_escaping:
+        fault, is_improper = widening_sentence(target, q, family)
+        return verdict(fault), is_improper
+    found = verdict(None)
+    fault = None if found.status == "pass" else endless_sentence(target, q, family)
+    return (found, False) if fault is None else (verdict(fault), True)
+
+
 @counted("verdict")
 def endless_sentence(target: Target, q: Kind, family: Family) -> str | None:
-    """The same where the density does not fall on the way on which q is widest or farthest out; else None."""
+    """What to say where the density does not fall on the way on which q is widest or farthest out; else None."""
     direction, center, sd = _way_out(q, family)
     distances = 30 * sd * 10.0 ** np.arange(NUM_DECADES + 1)
     distances = distances[distances <= max(FAR, 3e3 * sd)]
@@ -75,11 +101,8 @@ def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], di
     with np.errstate(invalid="ignore"):
         powers = -np.diff(heights, axis=1) / np.log(10.0)
     powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)
-    return not any(np.count_nonzero(known) > 1 and np.max(tail[known]) < LEAST_POWER for tail, known in _known(powers))
-
-
-def _known(powers):
-    return [(tail, ~np.isnan(tail)) for tail in powers]
+    known = [tail[~np.isnan(tail)] for tail in powers]
+    return not any(len(tail) > 1 and np.max(tail) < LEAST_POWER for tail in known)
 
 
 def edge_sentence(is_taken: Bool[np.ndarray, " steps"]) -> str | None:

@@ -19,7 +19,7 @@ from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
-from credo.methods.vi.faults import edge_sentence, endless_sentence, improper_sentence, widening_sentence
+from credo.methods.vi.faults import edge_sentence, verdict_of
 from credo.methods.vi.matching.draws import fits_blocks, in_blocks
 from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
@@ -101,15 +101,14 @@ class BatchAndMatch:
         measured = measure(state.q, family, target, stream(key, 1), self.num_draws, at_once, deadline)
         path, is_taken = _path(done.info["matching"])
         free = next((s.free for s in begun if s.free is not None), None)
-        fault, is_improper = None if free is None else improper_sentence(target, free), free is not None
-        if fault is None and bool(state.is_escaping):
-            fault, is_improper = widening_sentence(target, state.q, family)
-        verdict = self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete)
-        if verdict.status != "pass" and fault is None:
-            fault = endless_sentence(target, state.q, family)
-            if fault is not None:
-                is_improper = True
-                verdict = self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete)
+        verdict, is_improper = verdict_of(
+            lambda fault: self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete),
+            target,
+            state.q,
+            family,
+            free,
+            bool(state.is_escaping),
+        )
         bounds_evidence = has_evidence(target) and not is_improper
         return Posterior(
             state.q,

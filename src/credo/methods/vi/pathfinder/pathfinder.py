@@ -28,14 +28,14 @@ from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.particles.points import log_widening, wide_scales
 from credo.methods.particles.weighed import answer
 from credo.methods.vi.families.full_rank import FullRank
-from credo.methods.vi.faults import endless_sentence
+from credo.methods.vi.faults import verdict_of
 from credo.methods.vi.measure import measure
 from credo.methods.vi.pathfinder.climb import Path, climb
 from credo.methods.vi.pathfinder.inverse_hessian import Root
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError
+from credo.status import CredoError, Verdict
 
 EVERY = 10  # draws of several paths: one of so many reaches far
 MOST = 64  # points of a path whose Gaussians are judged
@@ -110,14 +110,19 @@ class Pathfinder:
         measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline)
         figures = {"elbo_error": measured.elbo.error, **measured.figures, "elbo": measured.elbo.value}
         info["num_densities"] += self.num_draws
-        verdict = judge(figures, cut, at_best="doubtful" if cut else "pass")
-        fault = None if verdict.status == "pass" else endless_sentence(target, q, FullRank())
+
+        def verdict_with(fault: str | None) -> Verdict:
+            if fault is not None:
+                return judge(figures, (*cut, fault), at_best="failed")
+            return judge(figures, cut, at_best="doubtful" if cut else "pass")
+
+        verdict, is_improper = verdict_of(verdict_with, target, q, FullRank())
         return Posterior(
             q,
             target,
-            verdict=verdict if fault is None else judge(figures, (*cut, fault), at_best="failed"),
+            verdict=verdict,
             info=info,
-            log_evidence=measured.elbo if has_evidence(target) and fault is None else None,
+            log_evidence=measured.elbo if has_evidence(target) and not is_improper else None,
         )
 
     def _climb(self, target: Target, key, start, deadline: float) -> tuple[list[Path], int, bool]:
