@@ -11,7 +11,7 @@ from numpyro.distributions import constraints
 
 import credo
 from credo.methods.mcmc import AutomaticMetric, DenseMetric, DiagonalMetric
-from interrupted import at_chunk
+from interrupted import at_chunk, out_of_time
 from targets import TARGETS
 
 SHORT = credo.NUTS(num_warmup=60, num_draws=80)
@@ -256,7 +256,9 @@ def test_resume_refuses_other_data(target, tmp_path):
 
 
 def test_time_limit_says_so_in_the_verdict(target):
-    posterior = credo.fit(target, credo.NUTS(num_warmup=0, num_draws=1_000_000), key=1, time_limit=1.0, progress=False)
+    method = credo.NUTS(num_warmup=0, num_draws=1_000_000)
+    with out_of_time():
+        posterior = credo.fit(target, method, key=1, time_limit=1_000.0, progress=False)
     assert not posterior.info["is_complete"]
     assert any("The time limit came after" in sentence for sentence in posterior.verdict.sentences)
 
