@@ -14,16 +14,12 @@ from credo.fitting import fit
 from credo.methods.vi import (
     ADVI,
     ELBO,
-    Blocks,
     ChiUpper,
     FisherDivergence,
-    FlowAdam,
     FullRank,
     ImportanceWeighted,
     InclusiveKL,
-    LowRank,
     MeanField,
-    MixtureOf,
     Momentum,
     Renyi,
     Reparameterised,
@@ -314,17 +310,3 @@ def test_wrong_settings_are_refused():
         fit(linear(), ADVI(batch_size=61), progress=False)
     with pytest.raises(CredoError, match="positive"):
         fit(linear(), ADVI(num_samples=0), progress=False)
-
-
-@pytest.mark.parametrize("decay", [1.0, 1.5, -1.0])
-def test_a_decay_outside_of_the_unit_interval_is_refused(decay):
-    with pytest.raises(CredoError, match=rf"Momentum\(decay={decay}\): decay is (below 1.0|0.0 or more)"):
-        fit(linear(), ADVI(optimiser=Momentum(decay)), progress=False)
-
-
-@pytest.mark.parametrize(
-    "family", [MeanField(), FullRank(), LowRank(1), MixtureOf(2), Blocks({"w": FullRank()}, others=MeanField())]
-)
-def test_the_optimiser_of_flows_is_for_flows(family):
-    with pytest.raises(CredoError, match=r"FlowAdam\(\) moves the layers of a flow.*leave optimiser out"):
-        fit(linear(), ADVI(family=family, optimiser=FlowAdam()), progress=False)

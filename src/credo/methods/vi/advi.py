@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import optax
 
 from credo.algorithm import Options, Phase, stream
 from credo.diagnose.verdict import judge
@@ -25,6 +26,7 @@ from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
+from credo.methods.vi.optimisers.by_optax import as_optimiser
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.start import Start, find_start
 from credo.methods.vi.stochastic import fit as stochastic
@@ -48,8 +50,9 @@ class ADVI:
     ``family``: ``MeanField()``, ``FullRank()`` or another of ``credo.vi``; the posterior is of its kind, over
     unconstrained positions. ``batch_size``: rows a step; None for all, which is more precise at the same time up to
     about 10⁵ rows. ``gradient``, ``objective``, ``optimiser``: any of each go together; the optimiser is the family's
-    own where left out. Discrete parameters with finitely many values, which get a probability for each, and densities
-    without a derivative ask for ``gradient=ScoreFunction()``.
+    own where left out, or one of optax, whose learning rate is in units of q's widths and is multiplied by ρ, and
+    which begins anew as ρ falls. Discrete parameters with finitely many values, which get a probability for each, and
+    densities without a derivative ask for ``gradient=ScoreFunction()``.
     ``num_samples``: draws a step; None for what the family needs in this dimension, 16 in small ones.
     ``step_size``: ρ at first, in units of the natural gradient, in (0, 1]; the family may ask for less in high
     dimensions, and it falls by itself. ``tolerance``: nats that the averaged iterates may lack to the family's best;
@@ -83,7 +86,7 @@ class ADVI:
     num_samples: int | None = None
     gradient: Estimator = field(default_factory=StickingTheLanding)
     objective: Objective = field(default_factory=ELBO)
-    optimiser: Optimiser | None = None
+    optimiser: Optimiser | optax.GradientTransformation | None = None
     step_size: float = 0.3
     tolerance: float | None = None
     max_steps: int = 12_700
@@ -190,7 +193,7 @@ class ADVI:
             family=family,
             objective=self.objective,
             gradient=self.gradient,
-            optimiser=self.optimiser or family.optimiser(),
+            optimiser=as_optimiser(self.optimiser or family.optimiser()),
             num_samples=num_samples,
             batch_size=None if self.batch_size == target.size else self.batch_size,
             draws_at_once=num_samples,
@@ -222,7 +225,7 @@ class ADVI:
             family=family,
             objective=self.objective,
             gradient=self.gradient,
-            optimiser=self.optimiser or family.optimiser(),
+            optimiser=as_optimiser(self.optimiser or family.optimiser()),
             num_samples=num_samples,
             batch_size=None if self.batch_size == target.size else self.batch_size,
             tolerance=tolerance,

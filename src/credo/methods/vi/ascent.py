@@ -44,7 +44,8 @@ class Tuning(NamedTuple):
 
 
 class State(NamedTuple):
-    """``momentum``: the optimiser's state. ``sums``: q summed over the steps of each part, leaves (NUM_PARTS, …).
+    """``momentum``: the optimiser's state, which begins anew in each stretch. ``sums``: q summed over the steps of each
+    part, leaves (NUM_PARTS, …).
 
     ``count``: steps of this stretch. ``reviewed``: what the last review kept.
     ``anchor``: that of minibatches, else None.
@@ -130,11 +131,13 @@ class Ascent:
 
             value, g = jax.value_and_grad(objective)(rest)
             direction = self.family.natural(g, state.step_size)
-            step, momentum = self.optimiser.update(direction, state.momentum)
+            still = self.optimiser.start(rest)
+            momentum = where(state.count == 0, still, state.momentum)
+            step, momentum = self.optimiser.update(direction, momentum, state.step_size)
             q = self.family.move(state.q, step)
             is_finite = jnp.isfinite(value) & _all_finite((momentum, q))
             q = where(is_finite, q, self.family.contract(state.q))
-            momentum = where(is_finite, momentum, self.optimiser.start(rest))
+            momentum = where(is_finite, momentum, still)
             part = jnp.minimum(state.count // state.part_length, NUM_PARTS - 1).astype(jnp.int32)
             sums = jax.tree.map(lambda total, leaf: total.at[part].add(leaf), state.sums, q)
             state = state._replace(q=q, momentum=momentum, sums=sums, count=state.count + 1)
@@ -145,7 +148,7 @@ class Ascent:
             reviewed, step_size = review(self, target, tuning, key, parts, state)
             return State(
                 q=reviewed.q,
-                momentum=self.optimiser.start(self.family.rest(state.q)),
+                momentum=state.momentum,
                 sums=_no_sums(state.q),
                 count=jnp.zeros_like(state.count),
                 part_length=2 * state.part_length,

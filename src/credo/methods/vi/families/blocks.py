@@ -198,8 +198,9 @@ class EachOwn(Optimiser):
     def start(self, rest):
         return tuple(each.start(own) for each, own in zip(self.optimisers, rest, strict=True))
 
-    def update(self, direction, state):
-        pairs = [each.update(g, own) for each, g, own in zip(self.optimisers, direction, state, strict=True)]
+    def update(self, direction, state, step_size):
+        groups = zip(self.optimisers, direction, state, strict=True)
+        pairs = [each.update(g, own, step_size) for each, g, own in groups]
         return tuple(step for step, _ in pairs), tuple(new for _, new in pairs)
 
 

@@ -142,8 +142,7 @@ class Flow(Family):
         return _moments(q)[1]
 
     def rest(self, q: FlowKind) -> FlowTangent:
-        mean = jnp.asarray(q.affine.mean)
-        return FlowTangent(self.base.rest(q.affine), jax.tree.map(jnp.zeros_like, q.layers), jnp.zeros((), mean.dtype))
+        return FlowTangent(self.base.rest(q.affine), jax.tree.map(jnp.zeros_like, q.layers))
 
     def draw(self, q: FlowKind, tangent: FlowTangent, z) -> Draw:
         u = self.move(q, tangent).forward(z)[0]
@@ -157,10 +156,9 @@ class Flow(Family):
 
     def natural(self, gradient: FlowTangent, step_size) -> FlowTangent:
         affine = self.base.natural(gradient.affine, step_size)
-        squares = jax.tree.map(lambda g: jnp.sum(jnp.square(g)), gradient.layers)
-        factor = step_size / jnp.sqrt(1 + sum(jax.tree.leaves(squares), start=jnp.zeros_like(gradient.step_size)))
-        layers = jax.tree.map(lambda g: factor * g, gradient.layers)
-        return FlowTangent(affine, layers, jnp.asarray(step_size, gradient.step_size.dtype))
+        squares = [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradient.layers)]
+        factor = step_size / jnp.sqrt(1 + sum(squares, start=jnp.zeros_like(step_size)))
+        return FlowTangent(affine, jax.tree.map(lambda g: factor * g, gradient.layers))
 
     def contract(self, q: FlowKind) -> FlowKind:
         return FlowKind(q.layers, self._gaussian(self.base.contract(q.affine)))

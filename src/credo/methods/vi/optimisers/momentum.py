@@ -27,6 +27,6 @@ class Momentum(Optimiser):
     def start(self, rest):
         return jax.tree.map(jnp.zeros_like, rest)
 
-    def update(self, direction, state):
+    def update(self, direction, state, step_size):
         v = jax.tree.map(lambda v, g: self.decay * v + (1 - self.decay) * g, state, direction)
         return v, v

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Array, Float
+
 Tangent = Any  # a pytree of arrays; linear: sums and multiples of tangents are tangents
 
 
@@ -18,7 +20,7 @@ class Optimiser(ABC):
     ... class Plain(credo.vi.Optimiser):
     ...     memory = 1.0
     ...     start = lambda self, rest: ()
-    ...     update = lambda self, direction, state: (direction, state)
+    ...     update = lambda self, direction, state, step_size: (direction, state)
     >>> target = credo.Model({"m": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["m"], 1)).given(y=np.array([2.0]))
     >>> round(float(credo.fit(target, credo.ADVI(optimiser=Plain())).mean()["m"]), 2)
     1.0
@@ -31,8 +33,8 @@ class Optimiser(ABC):
 
     @abstractmethod
     def start(self, rest: Tangent) -> Any:
-        """The state before the first step; ``rest``: a zero tangent."""
+        """The state before the first step of a stretch; ``rest``: a zero tangent."""
 
     @abstractmethod
-    def update(self, direction: Tangent, state: Any) -> tuple[Tangent, Any]:
-        """(step, new state) of the direction ρ F⁻¹g."""
+    def update(self, direction: Tangent, state: Any, step_size: Float[Array, ""]) -> tuple[Tangent, Any]:
+        """(step, new state) of the direction ρ F⁻¹g; ``step_size``: ρ."""

@@ -33,6 +33,7 @@ from credo.model.target import Target
 from credo.model.windows import window
 from credo.normals import fold_in
 from credo.posterior.kinds import Kind
+from credo.tree import where
 
 SPREAD = 0.1  # of ρ, for widths: their gradients are noisier than those of means, and too wide a q unsettles both
 LONGEST = 0.03  # standard deviations that a mean moves in a step at first, coordinate by coordinate
@@ -114,11 +115,12 @@ class StochasticAscent:
             ρ = jnp.asarray(ρ, value.dtype)
             longest = LONGEST * tuning.step_size / ρ  # once q has settled nothing is clipped, which would bias it
             direction = self.family.careful(self.family.natural(g, ρ), SPREAD, longest)
-            step, momentum = self.optimiser.update(direction, state.momentum)
+            momentum = where(state.count == 0, self.optimiser.start(rest), state.momentum)
+            step, momentum = self.optimiser.update(direction, momentum, ρ)
             moved = self.family.move(q, step)
             is_fine = (state.failed_at < 0) & jnp.isfinite(value) & _all_finite(moved)
             failed_at = jnp.where(is_fine | (state.failed_at >= 0), state.failed_at, state.count)
-            q, momentum = _choose(is_fine, (moved, momentum), (state.q, state.momentum))
+            q, momentum = where(is_fine, (moved, momentum), (state.q, state.momentum))
             is_late = (state.count >= first_averaged(tuning.num_updates)).astype(value.dtype)
             total = jax.tree.map(lambda total, leaf: total + is_late * leaf, state.total, q)
             return State(q, total, momentum, z, state.count + 1, failed_at), jnp.where(is_fine, value, jnp.nan)
@@ -168,10 +170,6 @@ def place(tuning: Tuning, size: int, batch_size: int, count):
 def mirrored(noise: Noise) -> Noise:
     """−z: numbers are normal; whole ones, which choose a component or seed a generator, stay."""
     return jax.tree.map(lambda leaf: -leaf if jnp.issubdtype(leaf.dtype, np.floating) else leaf, noise)
-
-
-def _choose(condition, these, others):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), these, others)
 
 
 def _all_finite(tree):
