@@ -4,8 +4,6 @@ A pass is false where a mean is off by more than 0.1 sd of the reference, or an 
 standard errors of the reference itself (``--keys 3``, ``--models``, ``--methods``: beginnings of names). An alarm is
 false where all means and sds lie within these bounds, by as much, and the verdict is no pass. The reference is a grid
 where the posterior has one or two parameters, and otherwise a long run of NUTS, on a form that it samples well.
-
-Separated modes that a fit does not know of cannot be seen from its own draws: that row is counted apart.
 """
 
 import argparse
@@ -44,7 +42,6 @@ class Entry(NamedTuple):
     reference: Callable | None = None
     grid: dict | None = None
     names: tuple[str, ...] | None = None
-    is_unseen: bool = False
 
 
 # targets --------------------------------------------------------------------------------------------------------------
@@ -68,6 +65,10 @@ def rate(params, x):
 
 def two_near(params):
     return jnp.logaddexp(-0.5 * (params["x"] + 1.5) ** 2, -0.5 * (params["x"] - 1.5) ** 2)
+
+
+def two_apart(params):
+    return jnp.logaddexp(2 - 0.5 * (params["x"] - 10) ** 2, -0.5 * ((params["x"] + 13) / 1.3) ** 2)
 
 
 def gaussian(params):
@@ -122,6 +123,11 @@ def near_modes():
     return credo.Model.from_log_density(two_near, {"x": dist.constraints.real}, {"x": ()}).given()
 
 
+def unlike_modes():
+    """One of 15 %, 23 sds away from the other and wider."""
+    return credo.Model.from_log_density(two_apart, {"x": dist.constraints.real}, {"x": ()}).given()
+
+
 def chain_gaussian():
     return credo.Model.from_log_density(gaussian, {"x": dist.constraints.real_vector}, {"x": (20,)}).given()
 
@@ -143,7 +149,8 @@ ENTRIES = {
     "funnel, 5 parameters": Entry(small_funnel, small_funnel_uncentred, names=("v", "x")),
     "two modes near": Entry(near_modes, grid={"x": (-8.0, 8.0)}),
     "chain of Gaussians": Entry(chain_gaussian),
-    "two modes apart (unseen)": Entry(lambda: separated_modes(1), grid={"x": (-12.0, 12.0)}, is_unseen=True),
+    "two modes of unlike width": Entry(unlike_modes, grid={"x": (-30.0, 30.0)}),
+    "two modes apart": Entry(lambda: separated_modes(1), grid={"x": (-12.0, 12.0)}),
 }
 
 
@@ -240,8 +247,7 @@ def main() -> None:
                 seen["false alarm"] += status != "pass" and found.is_right
                 seen["right"] += found.is_right
                 seen["wrong"] += found.is_wrong
-            apart = "unseen " if entry.is_unseen else ""
-            total.update({apart + k: n for k, n in seen.items()})
+            total.update(seen)
             if not worst:
                 continue
             off, ratio = np.max(worst, axis=0)
@@ -249,10 +255,9 @@ def main() -> None:
             seconds = (time.perf_counter() - began) / options.keys
             cells = [name, label, counts, f"{off:.2f}", f"{ratio:.0%}", seen["false pass"], seen["false alarm"]]
             print(f"| {' | '.join(map(str, cells))} | {seconds:.1f} |", flush=True)
-    unseen = total["unseen false pass"]
     print(
-        f"\nFalse passes: {total['false pass']} of {total['wrong']} fits that are wrong (and {unseen} where modes are "
-        f"unseen). False alarms: {total['false alarm']} of {total['right']} fits that are right."
+        f"\nFalse passes: {total['false pass']} of {total['wrong']} fits that are wrong. "
+        f"False alarms: {total['false alarm']} of {total['right']} fits that are right."
     )
 
 

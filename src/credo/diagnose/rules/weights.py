@@ -116,6 +116,17 @@ WEIGHTS: dict[str, Rule] = {
         "there (log weight {value:.0f}, 10 passes): it holds one of several equal modes. Order the components "
         "(dist.constraints.ordered_vector), take MixtureOf(k) as the family, or use ParallelTempering() or SMC().",
     ),
+    "mode_share": Rule(
+        "share of the posterior that lies about other modes, found by climbing from far away, where the approximation "
+        "has next to nothing",
+        "at most",
+        0.001,
+        0.05,
+        "this library",
+        "About {value:.1%} of the posterior lies about another mode, found by climbing from far away, where the "
+        "approximation has next to nothing (0.1 % passes). Take MixtureOf(k) as the family, or use ParallelTempering() "
+        "or SMC().",
+    ),
     "importance_ess": Rule(
         "effective sample size of the importance weights",
         "at least",

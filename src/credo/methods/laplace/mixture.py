@@ -40,9 +40,11 @@ from credo.methods.optimise.objective import (
     members,
     starting_position,
 )
+from credo.methods.optimise.subproblem import Dense as DenseSolver
 from credo.methods.optimise.surprise import surprise
 from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.methods.particles.correction import correct, gradients
+from credo.methods.particles.elsewhere import Climber
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture
 from credo.posterior.posterior import Posterior
@@ -318,7 +320,15 @@ def _weighed(kind: Kind, target: Target, key, options: Options, deadline: float)
         log_weights, u = _log_weights(objective.function, chunk, objective.args, kind, which, z)
         return np.asarray(u), np.asarray(log_weights)
 
-    done = correct(draw, lambda u: gradients(objective.function, objective.args, u, chunk), kind, target, deadline)
+    climber = Climber(objective.function, objective.args, DenseSolver(chunk_size(target)))
+    done = correct(
+        draw,
+        lambda u: gradients(objective.function, objective.args, u, chunk),
+        kind,
+        target,
+        deadline,
+        climber=climber,
+    )
     return done.figures, done.num_draws
 
 

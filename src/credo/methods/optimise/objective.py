@@ -106,6 +106,17 @@ def log_prior_after(args, u):
     return args[1].log_prob_u(u)
 
 
+def is_differentiable(target: Target) -> bool:
+    """Whether the log density has a derivative that JAX can form; nothing is computed."""
+    if target.structure.discrete_names:
+        return False
+    try:
+        jax.eval_shape(jax.grad(target.log_density), jax.numpy.zeros(target.dim))
+    except (ValueError, TypeError, NotImplementedError):  # a loop of unknown length, or a call out of JAX
+        return False
+    return True
+
+
 def solver_for(target: Target, max_memory: int | None = None) -> Solver:
     """Second derivatives in full up to 1,000 dimensions, products with them above."""
     return Dense(chunk_size(target, max_memory)) if target.dim <= MAX_DENSE else ConjugateGradients()

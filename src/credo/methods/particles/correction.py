@@ -34,6 +34,7 @@ from credo.diagnose.rules import RULES
 from credo.memory import bytes_of
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.particles.copies import left_out
+from credo.methods.particles.elsewhere import Climber, left_elsewhere
 from credo.methods.particles.reach import Reached
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
@@ -73,6 +74,7 @@ def correct(
     most_rounds: int = MOST_ROUNDS,
     least_rounds: int = 1,
     reach: Callable[[int], Reached] | None = None,
+    climber: Climber | None = None,
 ) -> Corrected:
     """``draw(i)``: the i-th round of draws of ``kind`` with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
 
@@ -81,7 +83,7 @@ def correct(
 
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
     after ``deadline``, by ``time.monotonic()``, but the first round. Where all would pass, copies of the posterior are
-    looked for (copies.py).
+    looked for (copies.py), and by ``climber`` other modes (elsewhere.py).
     """
     first: list[np.ndarray] = []
 
@@ -97,7 +99,8 @@ def correct(
         elif all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST):
             is_few = not isinstance(kind, Gaussian) and target.dim <= FEW
             found = _also_by_reach(reach, target, deadline, most_rounds if is_few else 1, found)
-    return found._replace(figures=found.figures | left_out(kind, target, first[0], found.figures, deadline))
+    figures = found.figures | left_out(kind, target, first[0], found.figures, deadline)
+    return found._replace(figures=figures | left_elsewhere(climber, kind, target, first[0], figures, deadline))
 
 
 def _by_weights(

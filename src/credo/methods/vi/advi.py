@@ -14,9 +14,10 @@ import optax
 
 from credo.algorithm import Options, Phase, stream
 from credo.diagnose.verdict import judge
+from credo.methods.optimise.objective import is_differentiable
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.ascent import Ascent, Info, State, Tuning
-from credo.methods.vi.by_draws import is_differentiable, measure_without_gradients, start_without_gradients
+from credo.methods.vi.by_draws import measure_without_gradients, start_without_gradients
 from credo.methods.vi.families.categorical import with_discrete
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.mean_field import MeanField

@@ -4,7 +4,6 @@ import math
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import as_key, stream
@@ -22,17 +21,6 @@ from credo.posterior.kinds import Kind
 from credo.status import CredoError
 
 NUM_TRIED = 64  # draws of which one must have a finite density
-
-
-def is_differentiable(target: Target) -> bool:
-    """Whether the log density has a derivative that JAX can form; nothing is computed."""
-    if target.structure.discrete_names:
-        return False
-    try:
-        jax.eval_shape(jax.grad(target.log_density), jnp.zeros(target.dim))
-    except (ValueError, TypeError, NotImplementedError):  # a loop of unknown length, or a call out of JAX
-        return False
-    return True
 
 
 def start_without_gradients(target: Target, family: Family, key, start) -> Start:

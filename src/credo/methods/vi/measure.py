@@ -12,7 +12,9 @@ from jaxtyping import Float
 from credo.algorithm import stream
 from credo.diagnose.pareto import smooth
 from credo.diagnose.rules import RULES
+from credo.methods.optimise.objective import log_density
 from credo.methods.particles.correction import correct, gradients
+from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import draw_and_weigh, values_at_once
 from credo.methods.particles.points import Weighed
 from credo.methods.particles.reach import Reached, reaching
@@ -55,9 +57,10 @@ def measure(
         return draw_and_weigh(q, target, stream(key, i), num_draws, values, deadline)
 
     def gradient(u: np.ndarray) -> np.ndarray:
-        return gradients(_log_density, target, u, max(at_once // CHEAP, 1))
+        return gradients(log_density, target, u, max(at_once // CHEAP, 1))
 
-    return assess(weigh, gradient, q, target, deadline, reaching(q, target, key, num_draws, values))
+    reach = reaching(q, target, key, num_draws, values)
+    return assess(weigh, gradient, q, target, deadline, reach, Climber.of(target))
 
 
 @counted("verdict")
@@ -68,10 +71,11 @@ def assess(
     target: Target,
     deadline: float = np.inf,
     reach: Callable[[int], Reached] | None = None,
+    climber: Climber | None = None,
 ) -> Measured:
     """The same of draws that ``weigh(i)`` gives with log weights in round i; ``gradient(u)``: ∇ log p, (S, dim).
 
-    ``reach``: correction.py.
+    ``reach``, ``climber``: correction.py.
     """
     rounds: list[np.ndarray] = []
 
@@ -81,14 +85,14 @@ def assess(
         return u, log_weights
 
     is_flow = target.dim > 1 and _has_flow(q)
-    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, FLOW_ROUNDS if is_flow else 1, reach)
+    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, FLOW_ROUNDS if is_flow else 1, reach, climber)
     figures = corrected.figures | ({"flow_pareto_k": corrected.figures["pareto_k"]} if is_flow else {})
     error = estimate(rounds[0]).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1
     while len(rounds) < num_rounds and time.monotonic() < deadline:
         rounds.append(weigh(len(rounds))[1])
     log_weights = np.concatenate(rounds)
-    is_left_out = corrected.figures.get("copy_weight", 0.0) > RULES["copy_weight"].passes
+    is_left_out = any(corrected.figures.get(name, 0.0) > RULES[name].passes for name in ("copy_weight", "mode_share"))
     is_unseen = is_left_out or corrected.has_far_tail
     upper = None if is_unseen else evidence_upper(log_weights, smooth(log_weights).k_hat)
     return Measured(estimate(log_weights), figures, upper)
@@ -98,10 +102,6 @@ def _has_flow(q: Kind) -> bool:
     """Whether q, or a part of it, is a flow."""
     parts = jax.tree.leaves(q, is_leaf=lambda node: isinstance(node, Flow))
     return any(isinstance(part, Flow) for part in parts)
-
-
-def _log_density(target: Target, u):
-    return target.log_density(u)
 
 
 def estimate(log_weights: Float[np.ndarray, " S"]) -> Estimate:

@@ -16,6 +16,7 @@ import numpy as np
 from credo.algorithm import Options, stream
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.newton import Status
+from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.particles.reach import of_round, reach
 from credo.methods.vi.deterministic.composed import fit_composed
@@ -183,6 +184,7 @@ class DADVI:
                 dim=target.dim,
                 key=key,
             ),
+            Climber(objective.function, objective.args, program),
         )
 
     def _num_pairs(self, family: Family, dim: int) -> int:

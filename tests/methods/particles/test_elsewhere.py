@@ -1,0 +1,152 @@
+"""Modes elsewhere: their share is what it is, whatever the method, and none is made up."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.distributions import constraints
+
+import credo
+import targets
+from credo.linalg.diagonal import Diagonal
+from credo.methods.particles import elsewhere
+from credo.methods.particles.elsewhere import Climber, left_elsewhere
+from credo.posterior.kinds import Gaussian, Mixture
+from credo.precision import double
+from credo.vi import FullRank, MixtureOf
+
+WIDTHS = 1.0, 1.3
+METHODS = [
+    credo.ADVI(),
+    credo.ADVI(family=FullRank()),
+    credo.DADVI(),
+    credo.BatchAndMatch(),
+    credo.NaturalGradient(),
+    credo.Pathfinder(),
+    credo.Laplace(),
+    credo.ADVI(family=credo.vi.Flow()),
+]
+
+
+def two(first, second, dim, log_ratio=0.0):
+    """Two normals of ``dim`` dimensions, and the share of the second."""
+    widths = np.array(WIDTHS)
+
+    def log_density(params):
+        u = params["u"]
+        heights = [
+            -0.5 * jnp.sum(((u - jnp.asarray(at)) / width) ** 2)
+            for at, width in zip((first, second), widths, strict=True)
+        ]
+        return jnp.logaddexp(heights[0], heights[1] + log_ratio)
+
+    share = widths[1] ** dim * np.exp(log_ratio) / (widths[0] ** dim + widths[1] ** dim * np.exp(log_ratio))
+    return credo.Model.from_log_density(log_density, {"u": constraints.real_vector}, {"u": (dim,)}).given(), share
+
+
+def figure(kind, target, u):
+    with double():
+        found = left_elsewhere(Climber.of(target.flat()), kind, target, u, {}, np.inf)
+    return found.get("mode_share")
+
+
+def near(at, width, dim, num=500):
+    """A Gaussian that holds one mode, and draws of it."""
+    u = at + width * np.random.default_rng(3).normal(size=(num, dim))
+    return Gaussian(np.broadcast_to(np.asarray(at, float), (dim,)), Diagonal(np.full(dim, width))), u
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("dim", [1, 4])
+def test_a_fit_of_one_of_two_modes_does_not_pass(method, dim):
+    target, _ = two(10.0, -13.0 + np.arange(dim), dim)
+    posterior = credo.fit(target, method, key=1, progress=False)
+    assert posterior.verdict.status != "pass"
+    assert getattr(posterior.log_evidence, "kind", None) != "upper bound"
+    assert posterior.info.get("evidence_upper") is None
+
+
+def test_the_verdict_says_so():
+    target, share = two(10.0, -13.0 + np.arange(4), 4)
+    posterior = credo.fit(target, credo.DADVI(), key=1, progress=False)
+    mean = float(np.mean(posterior.mean()["u"]))
+    missed = share if mean > 0 else 1 - share
+    assert posterior.verdict.figures["mode_share"] == pytest.approx(missed, rel=0.05)
+    assert posterior.verdict.status == "failed"
+    said = next(s for s in posterior.verdict.sentences if "another mode" in s)
+    assert said.startswith(
+        f"About {posterior.verdict.figures['mode_share']:.1%} of the posterior lies about another mode"
+    )
+    assert "MixtureOf(k)" in said
+
+
+def test_draws_weighed_from_one_mode_do_not_pass():
+    target, share = two(10.0, -30.0 + np.arange(4), 4)
+    kind, _ = near(10.0, 1.1, 4)
+    proposal = credo.fit(target, credo.Laplace(), key=1, progress=False)
+    proposal.kind = kind
+    posterior = credo.fit(target, credo.Importance(proposal), key=1, progress=False)
+    assert posterior.verdict.figures["mode_share"] == pytest.approx(share, rel=0.05)
+    assert posterior.verdict.status == "failed"
+
+
+@pytest.mark.parametrize("distance", [12.0, 30.0, 300.0])
+@pytest.mark.parametrize("log_ratio", [0.0, -4.0])
+def test_the_share_is_exact_at_any_distance(distance, log_ratio):
+    """q holds the mode at the origin, and not that at ``distance`` sds, whose height differs."""
+    target, share = two(0.0, distance / 2, 4, log_ratio)
+    kind, u = near(0.0, 1.0, 4)
+    assert figure(kind, target, u) == pytest.approx(share, rel=1e-6)
+
+
+def test_a_mode_that_is_not_normal_is_weighed_and_not_guessed():
+    """A skewed one, whose curvature at the mode gives 1.08 of its mass."""
+
+    def log_density(params):
+        u = params["u"]
+        far = 20.0 * (u[0] + 10.0) - 5.0 * jnp.exp(4.0 * (u[0] + 10.0))  # mass Γ(5) / (4 5⁵)
+        return jnp.logaddexp(-0.5 * u[0] ** 2, far)
+
+    target = credo.Model.from_log_density(log_density, {"u": constraints.real_vector}, {"u": (1,)}).given()
+    mass = 24 / (4 * 5.0**5)
+    kind, u = near(0.0, 1.0, 1)
+    share = mass / (mass + np.sqrt(2 * np.pi))
+    assert figure(kind, target, u) == pytest.approx(share, rel=0.06)
+
+
+def test_what_holds_all_modes_misses_none():
+    target, share = two(6.0, -6.0, 2)
+    parts = [near(at, width, 2) for at, width in zip((6.0, -6.0), WIDTHS, strict=True)]
+    kind = Mixture(tuple(kind for kind, _ in parts), np.log([1 - share, share]))
+    assert figure(kind, target, np.concatenate([u for _, u in parts])) == 0.0
+
+
+def test_a_mixture_fitted_to_two_modes_passes():
+    target, _ = two(6.0, -6.0 + np.arange(2), 2)
+    posterior = credo.fit(target, credo.ADVI(family=MixtureOf(2, FullRank())), key=1, progress=False)
+    assert posterior.verdict.figures["mode_share"] == 0.0
+    assert posterior.verdict.status == "pass"
+
+
+@pytest.mark.parametrize("name", ["gaussian", "ill_conditioned", "logistic", "constrained"])
+def test_where_there_is_one_mode_none_is_made_up(name):
+    target = targets.TARGETS[name]().target
+    posterior = credo.fit(target, credo.BatchAndMatch(), key=1, progress=False)
+    assert posterior.verdict.figures["mode_share"] == 0.0
+    assert posterior.verdict.status == "pass"
+
+
+@pytest.mark.parametrize("change", [{"LARGEST": 3}, {"WORK": 1e2}], ids=["many dimensions", "dear second derivatives"])
+def test_where_it_would_be_dear_nothing_is_looked_for(monkeypatch, change):
+    for name, value in change.items():
+        monkeypatch.setattr(elsewhere, name, value)
+    target, _ = two(0.0, 10.0, 4)
+    kind, u = near(0.0, 1.0, 4)
+    assert figure(kind, target, u) is None
+
+
+def test_nothing_begins_after_the_deadline_or_where_the_fit_does_not_pass():
+    target, _ = two(0.0, 10.0, 4)
+    kind, u = near(0.0, 1.0, 4)
+    with double():
+        assert left_elsewhere(Climber.of(target), kind, target, u, {}, -np.inf) == {}
+        assert left_elsewhere(Climber.of(target), kind, target, u, {"pareto_k": 0.9}, np.inf) == {}
