@@ -9,7 +9,8 @@ import credo
 import targets
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import elsewhere
-from credo.methods.particles.elsewhere import Climber, left_elsewhere
+from credo.methods.particles.elsewhere import Climber, mode_share
+from credo.methods.particles.left_out import left_out
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.precision import double
 from credo.vi import FullRank, MixtureOf
@@ -45,8 +46,7 @@ def two(first, second, dim, log_ratio=0.0):
 
 def figure(kind, target, u):
     with double():
-        found = left_elsewhere(Climber.of(target.flat()), kind, target, u, {}, np.inf)
-    return found.get("mode_share")
+        return mode_share(Climber.of(target.flat()), kind, target, u, np.inf)
 
 
 def near(at, width, dim, num=500):
@@ -148,5 +148,8 @@ def test_nothing_begins_after_the_deadline_or_where_the_fit_does_not_pass():
     target, _ = two(0.0, 10.0, 4)
     kind, u = near(0.0, 1.0, 4)
     with double():
-        assert left_elsewhere(Climber.of(target), kind, target, u, {}, -np.inf) == {}
-        assert left_elsewhere(Climber.of(target), kind, target, u, {"pareto_k": 0.9}, np.inf) == {}
+        climber = Climber.of(target.flat())
+        assert left_out(kind, target, u, {}, -np.inf, climber=climber) == {}
+        assert left_out(kind, target, u, {"pareto_k": 0.9}, np.inf, climber=climber) == {}
+        assert set(left_out(kind, target, u, {}, np.inf)) == {"copy_weight"}
+        assert set(left_out(kind, target, u, {}, np.inf, climber=climber)) == {"copy_weight", "mode_share"}

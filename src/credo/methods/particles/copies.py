@@ -11,8 +11,7 @@ length, or of a single number.
 """
 
 import itertools
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from jaxtyping import Float
 from numpyro.distributions import biject_to, constraints
 
 from credo.compiling import brief
-from credo.diagnose.rules import RULES
 from credo.model.structure import Leaf, Structure
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
@@ -32,32 +30,9 @@ MOST_MAPS = 200
 MOST_ENTRIES = 10  # of an axis along which entries are exchanged
 MOST_NUMBERS = 32  # whose signs are turned one at a time
 AT_ONCE = 16  # densities
-LARGEST = 1_000  # dimensions
 MOST = 1e4  # nats: where q vanishes
 
 Map = tuple[np.ndarray, np.ndarray]  # entries of the parameters in the user's space: whose value, and with which sign
-
-
-def left_out(
-    kind: Kind,
-    target: Target,
-    u: Float[np.ndarray, "S dim"],
-    figures: Mapping[str, float],
-    deadline: float,
-    log_weights: Float[np.ndarray, " S"] | None = None,
-) -> dict[str, float]:
-    """The figure of the verdict, where ``figures`` would pass without; ``log_weights``: of the draws ``u`` of ``kind``.
-
-    Not of networks, whose copies are the same function, nor after ``deadline``, by ``time.monotonic()``.
-    """
-    is_pass = all(RULES[name].status(value) == "pass" for name, value in figures.items() if name in RULES)
-    is_network = target.model.weights_name is not None
-    if not is_pass or is_network or target.dim > LARGEST or time.monotonic() > deadline:
-        return {}
-    if log_weights is not None:  # draws of the posterior, evenly by their weights
-        share = np.cumsum(np.exp(log_weights - np.max(log_weights)))
-        u = u[np.searchsorted(share, (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS * share[-1])]
-    return {"copy_weight": copy_weight(kind, target, u)}
 
 
 def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> float:

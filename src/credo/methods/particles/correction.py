@@ -33,8 +33,8 @@ from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.memory import bytes_of
 from credo.methods.optimise.diagnosis import transformed
-from credo.methods.particles.copies import left_out
-from credo.methods.particles.elsewhere import Climber, left_elsewhere
+from credo.methods.particles.elsewhere import Climber
+from credo.methods.particles.left_out import left_out
 from credo.methods.particles.reach import Reached
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
@@ -82,8 +82,8 @@ def correct(
     draws that reach far (reach.py), for the figures where a few of the others would have the say.
 
     Beyond k̂ = 1 the weights have no mean and move nothing that could be believed: k̂ alone then says so. Nothing begins
-    after ``deadline``, by ``time.monotonic()``, but the first round. Where all would pass, copies of the posterior are
-    looked for (copies.py), and by ``climber`` other modes (elsewhere.py).
+    after ``deadline``, by ``time.monotonic()``, but the first round. Where all would pass, what draws cannot see is
+    looked for, other modes by ``climber`` (left_out.py).
     """
     first: list[np.ndarray] = []
 
@@ -99,8 +99,8 @@ def correct(
         elif all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST):
             is_few = not isinstance(kind, Gaussian) and target.dim <= FEW
             found = _also_by_reach(reach, target, deadline, most_rounds if is_few else 1, found)
-    figures = found.figures | left_out(kind, target, first[0], found.figures, deadline)
-    return found._replace(figures=figures | left_elsewhere(climber, kind, target, first[0], figures, deadline))
+    unseen = left_out(kind, target, first[0], found.figures, deadline, climber=climber)
+    return found._replace(figures=found.figures | unseen)
 
 
 def _by_weights(

@@ -12,8 +12,7 @@ so that what q has itself is not counted. A mode to which no such place leads st
 
 import functools
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +22,6 @@ from scipy.linalg import solve_triangular
 from scipy.special import expit
 
 from credo.compiling import brief
-from credo.diagnose.rules import RULES
 from credo.methods.optimise.newton import Solver, Status, maximise
 from credo.methods.optimise.objective import chunk_size, log_density
 from credo.methods.optimise.subproblem import Dense
@@ -83,30 +81,19 @@ class Climber(NamedTuple):
             return None
 
 
-def left_elsewhere(
-    climber: Climber | None,
-    kind: Kind,
-    target: Target,
-    u: Float[np.ndarray, "S dim"],
-    figures: Mapping[str, float],
-    deadline: float,
-) -> dict[str, float]:
-    """The figure of the verdict, where ``figures`` would pass without; ``u``: draws of ``kind``.
-
-    Not of networks, whose modes are many, nor where second derivatives are dear, nor after ``deadline``.
-    """
-    is_pass = all(RULES[name].status(value) == "pass" for name, value in figures.items() if name in RULES)
-    if climber is None or not is_pass or target.model.weights_name is not None or target.dim > LARGEST:
-        return {}
+def mode_share(
+    climber: Climber, kind: Kind, target: Target, u: Float[np.ndarray, "S dim"], deadline: float
+) -> float | None:
+    """The share of the posterior about modes elsewhere; ``u``: draws of ``kind``. None where it would be dear."""
     num_starts = int(WORK // max((target.size + 10.0 * target.dim) * target.dim**2, 1.0))
-    if num_starts < 1 or time.monotonic() > deadline:
-        return {}
+    if num_starts < 1 or target.dim > LARGEST:
+        return None
     modes: list[Mode] = []
     for _, start in zip(range(num_starts), _starts(u), strict=False):
         mode = climber.climb(start.astype(u.dtype), deadline)
         if mode is not None and not mode.is_near(np.stack([*u, *(other.position for other in modes)])):
             modes.append(mode)
-    return {"mode_share": _share(climber, kind, modes, u) if modes else 0.0}
+    return _share(climber, kind, modes, u) if modes else 0.0
 
 
 def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]]:

@@ -24,9 +24,9 @@ from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.memory import footprint, peak
 from credo.methods.optimise.objective import is_differentiable
-from credo.methods.particles.copies import left_out
 from credo.methods.particles.correction import gradients
-from credo.methods.particles.elsewhere import Climber, left_elsewhere
+from credo.methods.particles.elsewhere import Climber
+from credo.methods.particles.left_out import left_out
 from credo.methods.particles.points import Independent, Points
 from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
 from credo.methods.particles.weighed import MOST_ROUNDS, answer
@@ -90,9 +90,9 @@ class Importance:
                 f"The log density is finite at none of {num_draws} draws of the proposal, which misses the "
                 "target: use a proposal fitted to this target, or NUTS()."
             )
-        figures = found.figures | left_out(proposal.kind, target, found.u, found.figures, deadline, found.log_weights)
         climber = Climber.of(target) if is_differentiable(target) else None
-        figures |= left_elsewhere(climber, proposal.kind, target, found.u, figures, deadline)
+        weighed = {"log_weights": found.log_weights, "climber": climber}
+        unseen = left_out(proposal.kind, target, found.u, found.figures, deadline, **weighed)
         is_complete = num_draws >= chains * size
         cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."
         sentences = found.sentences if is_complete else (cut, *found.sentences)
@@ -100,7 +100,7 @@ class Importance:
         return Posterior(
             Draws(found.u.reshape(chains, -1, target.dim), found.log_weights.reshape(chains, -1).astype(found.u.dtype)),
             target,
-            verdict=judge(figures, sentences, at_best="doubtful" if found.sentences else "pass"),
+            verdict=judge(found.figures | unseen, sentences, at_best="doubtful" if found.sentences else "pass"),
             info={"num_densities": num_draws, "num_gradients": found.num_gradients, "is_complete": is_complete},
             log_evidence=log_evidence(found.raw, found.k_hat, chains) if has_evidence(target) else None,
         )

@@ -1,0 +1,53 @@
+"""What an approximation leaves out that no figure on its own draws can see: copies of itself, and modes elsewhere."""
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+
+from credo.diagnose.rules import RULES
+from credo.methods.particles.copies import NUM_DRAWS, copy_weight
+from credo.methods.particles.elsewhere import Climber, mode_share
+from credo.model.target import Target
+from credo.posterior.kinds import Kind
+
+LARGEST = 1_000  # dimensions
+
+
+def left_out(
+    kind: Kind,
+    target: Target,
+    u: Float[np.ndarray, "S dim"],
+    figures: Mapping[str, float],
+    deadline: float,
+    *,
+    log_weights: Float[np.ndarray, " S"] | None = None,
+    climber: Climber | None = None,
+) -> dict[str, float]:
+    """The figures of the verdict, each where the others would pass without; ``u``: draws of ``kind``.
+
+    ``log_weights``: theirs. ``climber``: none where the density has no derivative. Not of networks, whose copies are
+    the same function and whose modes are many, nor after ``deadline``, by ``time.monotonic()``.
+    """
+    found: dict[str, float] = {}
+    if not _passes(figures) or target.model.weights_name is not None or target.dim > LARGEST:
+        return found
+    if time.monotonic() <= deadline:
+        found["copy_weight"] = copy_weight(kind, target, _evenly(u, log_weights))
+    if climber is not None and _passes(found) and time.monotonic() <= deadline:
+        share = mode_share(climber, kind, target, u, deadline)
+        found |= {} if share is None else {"mode_share": share}
+    return found
+
+
+def _passes(figures: Mapping[str, float]) -> bool:
+    return all(RULES[name].status(value) == "pass" for name, value in figures.items() if name in RULES)
+
+
+def _evenly(u, log_weights) -> Float[np.ndarray, "S dim"]:
+    """Draws of the posterior: a few of those of the approximation, evenly by their weights."""
+    if log_weights is None:
+        return u
+    share = np.cumsum(np.exp(log_weights - np.max(log_weights)))
+    return u[np.searchsorted(share, (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS * share[-1])]
