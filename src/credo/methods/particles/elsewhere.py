@@ -33,7 +33,7 @@ ABSOLUTE = 4.0  # from the origin
 TOLERANCE = 0.3  # sds from the mode
 MAX_STEPS = 40
 LARGEST = 200  # dimensions: beyond, directions at random lead nowhere in particular
-WORK = 3e7  # (rows + 10 dim) dim²: about 50 ms of second derivatives in all
+WORK, FEWEST = 3e7, 2  # (rows + 10 dim) dim² of each start: in all a tenth of a second; and how many starts at least
 NEAR = 4.0  # standard deviations of chi-square within which a draw is near a mode
 FAR = np.log(100.0)
 NUM_DRAWS, NUM_OWN = 512, 64  # of g, of q
@@ -86,12 +86,12 @@ def mode_share(
 ) -> float | None:
     """The share of the posterior about modes elsewhere; ``u``: draws of ``kind``. None where it would be dear."""
     num_starts = int(WORK // max((target.size + 10.0 * target.dim) * target.dim**2, 1.0))
-    if num_starts < 1 or target.dim > LARGEST:
+    if num_starts < FEWEST or target.dim > LARGEST:
         return None
     modes: list[Mode] = []
     for _, start in zip(range(num_starts), _starts(u), strict=False):
         mode = climber.climb(start.astype(u.dtype), deadline)
-        if mode is not None and not mode.is_near(np.stack([*u, *(other.position for other in modes)])):
+        if mode is not None and not mode.is_near(u) and not any(mode.is_near(m.position[None]) for m in modes):
             modes.append(mode)
     return _share(climber, kind, modes, u) if modes else 0.0
 

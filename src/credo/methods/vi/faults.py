@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -97,7 +97,8 @@ def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], di
     overflows, and two decades are the least to go by.
     """
     positions = center + np.concatenate([distances, -distances])[:, None] * direction
-    heights = np.asarray(_heights(target.flat(), positions), float).reshape(2, -1)
+    padded = np.resize(positions, (2 * (NUM_DECADES + 1), len(direction)))  # one program for all
+    heights = np.asarray(_heights(target.flat(), padded), float)[: len(positions)].reshape(2, -1)
     with np.errstate(invalid="ignore"):
         powers = -np.diff(heights, axis=1) / np.log(10.0)
     powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)
@@ -123,7 +124,7 @@ def edge_sentence(is_taken: Bool[np.ndarray, " steps"]) -> str | None:
 
 @brief
 def _heights(target: Target, positions):
-    return jnp.stack([target.log_density(u) for u in positions])
+    return jax.lax.map(target.log_density, positions)
 
 
 def _leaf_at(target: Target, coordinate: int) -> str:
