@@ -1,4 +1,4 @@
-"""Moments and quantiles of Gaussians: what is its own coordinate is read off, the rest is integrated at any size."""
+"""Moments and quantiles: what is its own coordinate or has a named law is read off, the rest integrated at any size."""
 
 import jax
 import numpy as np
@@ -10,7 +10,8 @@ import credo
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.posterior import marginals
-from credo.posterior.kinds import Gaussian
+from credo.posterior.factors import LogGamma, Sticks
+from credo.posterior.kinds import Gaussian, Independent
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
 from credo.precision import double
@@ -88,3 +89,55 @@ def test_quantiles_of_products_are_those_of_their_marginals(name):
     below = np.mean(drawn <= found[:, None], axis=1)
     assert np.max(np.abs(below - levels.reshape(-1, *(1,) * (below.ndim - 1)))) < 0.005
     assert posterior.quantile(0.0)["a"].min() in (0.0, -np.inf)
+
+
+def factors():
+    """Parameters in an order of their own, and a kind whose parts have another; the simplices are rows."""
+    prior = {
+        "rate": dist.Gamma(2.0, 1.0).expand([2]),
+        "w": dist.Normal(0.0, 1.0),
+        "shares": dist.Dirichlet(np.ones(3)).expand([2]).to_event(1),
+        "p": dist.Beta(1.0, 1.0),
+        "scale": dist.HalfNormal(1.0),
+        "bounded": dist.Uniform(-1.0, 3.0),
+    }
+    target = credo.Model(prior, lambda params, x: dist.Normal(0.0, 1.0)).given(y=np.zeros(2)).flat()
+    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
+    place = {leaf.name: (int(e - leaf.size), int(e)) for leaf, e in zip(target.structure.leaves, ends, strict=True)}
+    alphas = {"shares": [[1.0, 2.0, 3.0], [4.0, 5.0, 0.5]], "p": [[2.0, 7.0]], "bounded": [[3.0, 2.0]]}
+    parts = {
+        ("shares",): Sticks(np.log(alphas["shares"])),
+        ("rate",): LogGamma(np.log([3.0, 0.2]), np.log([15.0, 0.7])),
+        ("w", "scale"): Gaussian(np.array([0.4, -0.3]), Diagonal(np.array([0.2, 0.6]))),
+        ("p",): Sticks(np.log(alphas["p"])),
+        ("bounded",): Sticks(np.log(alphas["bounded"])),
+    }
+    spans = tuple(tuple(place[name] for name in names) for names in parts)
+    known = {
+        "rate": stats.gamma([15.0, 0.7], scale=[3.0 / 15.0, 0.2 / 0.7]),
+        "shares": stats.beta(alphas["shares"], np.sum(alphas["shares"], axis=1, keepdims=True) - alphas["shares"]),
+        "p": stats.beta(2.0, 7.0),
+        "w": stats.norm(0.4, 0.2),
+        "scale": stats.lognorm(0.6, scale=np.exp(-0.3)),
+    }
+    assert place["w"] < place["scale"], "spans are in order"
+    return Posterior(Independent(tuple(parts.values()), spans), target, verdict=Verdict("pass")), known
+
+
+def test_factors_have_the_moments_and_quantiles_of_their_laws():
+    posterior, known = factors()
+    mean, sd, median = posterior.mean(), posterior.sd(), posterior.quantile([0.1, 0.5])
+    for name, law in known.items():
+        np.testing.assert_allclose(mean[name], law.mean(), rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(sd[name], law.std(), rtol=1e-9, err_msg=name)
+        expected = law.ppf(np.reshape([0.1, 0.5], (2, *(1,) * np.ndim(mean[name]))))
+        np.testing.assert_allclose(median[name], expected, rtol=1e-8, err_msg=name)
+    beta = stats.beta(3.0, 2.0, loc=-1.0, scale=4.0)  # whose bounds the structure does not know: by draws
+    assert mean["bounded"] == pytest.approx(beta.mean(), abs=4 * beta.std() / np.sqrt(marginals.NUM_DRAWS))
+
+
+def test_a_factor_alone_has_the_moments_of_its_law():
+    target = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    posterior = credo.fit(target.given(y=np.array([3, 5, 1, 4])), credo.ADVI(family=credo.vi.Gamma()), progress=False)
+    assert float(posterior.mean()["rate"]) == pytest.approx(3.0, rel=1e-4)
+    assert float(posterior.sd()["rate"]) == pytest.approx(np.sqrt(15.0) / 5.0, rel=1e-4)

@@ -9,16 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
 from credo.compiling import brief
+from credo.linalg.diagonal import Diagonal
 from credo.model.missing import impute
 from credo.model.target import Target
-from credo.posterior.kinds import Draws, Gaussian, Kind, Mixture, Point
+from credo.posterior.factors import LogGamma, Sticks
+from credo.posterior.kinds import Draws, Gaussian, Independent, Kind, Mixture, Point
 from credo.posterior.masked import Masked
-from credo.posterior.product import Product
+from credo.posterior.named_laws import named_laws, parts_of, within
+from credo.posterior.product import Product, moments_of, quantiles_of
 from credo.storage import by_columns, gather, is_stored, release, row_blocks, stored
 
 NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127, and for exp(u) with sd up to about 4
@@ -156,7 +158,7 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
         at, sd = report_positions(target, kind.position[None]), target.structure.unravel(kind.sd())
         return {leaf.name: (np.asarray(at[leaf.name])[0], sd[leaf.name]) for leaf in target.structure.leaves}
     if isinstance(kind, Product):
-        return {n: (np.asarray(d.mean), np.asarray(jnp.sqrt(d.variance))) for n, d in kind.distributions.items()}
+        return moments_of(kind.distributions)
     if isinstance(kind, Gaussian):
         nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
         weights = weights / weights.sum()
@@ -168,7 +170,22 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
         return found | {n: (centre[n], sd[n]) for n in _untransformed(target)}
     if isinstance(kind, Mixture):
         return _mixed_moments(kind, [_exact_moments(component, target) for component in kind.components])
+    if isinstance(kind, Independent | LogGamma | Sticks):
+        normal, names = _normal_part(kind, target)
+        found = {n: v for n, v in _exact_moments(normal, target).items() if n in names} if names else {}
+        return found | moments_of(named_laws(kind, target.structure))
     return {}
+
+
+def _normal_part(kind: Kind, target: Target) -> tuple[Gaussian, set[str]]:
+    """A Gaussian with the marginals of those parts that are Gaussian, and of which parameters they are."""
+    mean, sd, names = np.zeros(target.dim), np.ones(target.dim), set()
+    for part, spans in parts_of(kind, target.structure):
+        if isinstance(part, Gaussian):
+            own = np.concatenate([np.arange(first, end) for first, end in spans])
+            mean[own], sd[own] = np.asarray(part.mean), _sd_of(part)
+            names |= {leaf.name for leaf, _ in within(target.structure, spans)}
+    return Gaussian(mean, Diagonal(sd)), names
 
 
 def _mixed_moments(kind: Mixture, each: list[dict[str, tuple[np.ndarray, np.ndarray]]]):
@@ -197,7 +214,11 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         centre, sd = (target.structure.unravel(np.asarray(each)) for each in (kind.mean, sds))
         return found | {n: centre[n] + np.multiply.outer(z.reshape(p.shape), sd[n]) for n in _untransformed(target)}
     if isinstance(kind, Product):
-        return kind.quantiles(p)
+        return quantiles_of(kind.distributions, p)
+    if isinstance(kind, Independent | LogGamma | Sticks):
+        normal, names = _normal_part(kind, target)
+        found = {n: v for n, v in _exact_quantiles(normal, target, p).items() if n in names} if names else {}
+        return found | quantiles_of(named_laws(kind, target.structure), p)
     return {}
 
 

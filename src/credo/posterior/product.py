@@ -1,6 +1,6 @@
 """Independent named distributions in the user's space: conjugate answers and coordinate ascent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -40,15 +40,21 @@ class Product(Kind):
             total = total + jnp.sum(d.log_prob(value)) + jnp.sum(log_jacobian)
         return total
 
-    def quantiles(self, p: np.ndarray) -> dict[str, np.ndarray]:
-        """Marginal quantiles (*p.shape, *shape) of those whose formula is known."""
-        found = {}
-        for name, d in self.distributions.items():
-            of, shape = MARGINALS.get(type(bare(d))), d.batch_shape + d.event_shape
-            if of is not None:
-                values = of(bare(d), np.reshape(p, (*p.shape, *(1,) * len(shape))))
-                found[name] = np.broadcast_to(values, (*p.shape, *shape)).copy()
-        return found
+
+def moments_of(distributions: Mapping[str, Distribution]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """(mean, sd) by name."""
+    return {n: (np.asarray(d.mean), np.asarray(jnp.sqrt(d.variance))) for n, d in distributions.items()}
+
+
+def quantiles_of(distributions: Mapping[str, Distribution], p: np.ndarray) -> dict[str, np.ndarray]:
+    """Marginal quantiles (*p.shape, *shape) of those whose formula is known."""
+    found = {}
+    for name, d in distributions.items():
+        of, shape = MARGINALS.get(type(bare(d))), d.batch_shape + d.event_shape
+        if of is not None:
+            values = of(bare(d), np.reshape(p, (*p.shape, *(1,) * len(shape))))
+            found[name] = np.broadcast_to(values, (*p.shape, *shape)).copy()
+    return found
 
 
 def _dirichlet(d, p):
