@@ -1,7 +1,7 @@
 """Modes that an approximation leaves out, looked for by climbing to them from far away.
 
 An approximation of one of several modes passes every test on its own draws. So Newton's method begins again at a few
-places: 10 to 100 sds of the draws from their middle, and about the origin, each with its mirror image. Where it ends
+places: 10 and 30 sds of the draws from their middle, and about the origin, each with its mirror image. Where it ends
 at a maximum m, of curvature A, near which there is none of the draws, the posterior's share there is weighed by draws
 of g = N(m, A⁻¹), and of q for the scale:
 
@@ -28,10 +28,10 @@ from credo.methods.optimise.subproblem import Dense
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 
-DISTANCES = 10.0, 100.0, 30.0  # sds from the middle of the draws
+DISTANCES = 10.0, 30.0  # sds from the middle of the draws
 ABSOLUTE = 4.0  # from the origin
 TOLERANCE = 0.3  # sds from the mode
-MAX_STEPS = 40
+MAX_STEPS = 30
 LARGEST = 200  # dimensions: beyond, directions at random lead nowhere in particular
 WORK, FEWEST = 3e7, 2  # (rows + 10 dim) dim² of each start: in all a tenth of a second; and how many starts at least
 NEAR = 4.0  # standard deviations of chi-square within which a draw is near a mode
@@ -100,9 +100,9 @@ def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]
     """In mirrored pairs, along directions at random, orthogonal to each other as long as there are such."""
     low, middle, high = np.quantile(u, [0.16, 0.5, 0.84], axis=0)  # some draws may have been sent far out
     sd = 0.5 * (high - low)
-    ways = np.linalg.qr(np.random.default_rng(0).normal(size=(middle.size, 4)))[0] * np.sqrt(middle.size)
-    near, far, between = ((middle, distance * sd) for distance in DISTANCES)
-    for (center, width), way in zip((near, (0.0, ABSOLUTE), far, between), itertools.cycle(ways.T), strict=False):
+    ways = np.linalg.qr(np.random.default_rng(0).normal(size=(middle.size, 3)))[0] * np.sqrt(middle.size)
+    near, far = ((middle, distance * sd) for distance in DISTANCES)
+    for (center, width), way in zip((near, (0.0, ABSOLUTE), far), itertools.cycle(ways.T), strict=False):
         yield from (center + width * way, center - width * way)
 
 
