@@ -153,3 +153,13 @@ def test_nothing_begins_after_the_deadline_or_where_the_fit_does_not_pass():
         assert left_out(kind, target, u, {"pareto_k": 0.9}, np.inf, climber=climber) == {}
         assert set(left_out(kind, target, u, {}, np.inf)) == {"copy_weight"}
         assert set(left_out(kind, target, u, {}, np.inf, climber=climber)) == {"copy_weight", "mode_share"}
+
+
+def test_one_reason_is_enough():
+    """What has an equal mode at its mirror image is not searched from elsewhere."""
+    target, _ = two(10.0, -10.0, 1)
+    kind, u = near(10.0, 1.0, 1)
+    with double():
+        found = left_out(kind, target, u, {}, np.inf, climber=Climber.of(target.flat()))
+    assert found["copy_weight"] > 10
+    assert "mode_share" not in found

@@ -80,6 +80,18 @@ def test_gradient_descent_at_rate_one_is_the_natural_step(target):
     np.testing.assert_allclose(sgd.sd()["w"], plain.sd()["w"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_a_state_that_does_not_begin_at_zero_is_kept(target, batch_size):
+    """A learning rate within it, as optax's schedules by hand have: zeros in its place would never move."""
+    apart = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
+    start = {"w": np.full(3, 2.0), "noise": np.array(3.0)}
+    found, expected = (
+        fit(target, ADVI(optimiser=each, batch_size=batch_size), key=4, start=start, progress=False)
+        for each in (apart, optax.adam(0.1))
+    )
+    np.testing.assert_allclose(found.kind.mean, expected.kind.mean, rtol=1e-6)
+
+
 def test_adam_from_far_and_on_minibatches():
     target = targets.logistic().target
     whole = fit(target, ADVI(), key=1, progress=False)
