@@ -29,6 +29,7 @@ FAMILIES = [MeanField(), FullRank(), LowRank(1), MixtureOf(2), Blocks({"w": Full
 X = np.random.default_rng(0).normal(size=(60, 3)) @ (np.eye(3) + 0.7)
 Y = X @ np.array([-1.0, 0.0, 1.0]) + np.random.default_rng(1).normal(size=60)
 NUM_ERRORS = 4
+APART = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)  # whose state holds the rate
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,11 @@ def test_gradient_descent_at_rate_one_is_the_natural_step(target):
 
 @pytest.mark.parametrize("batch_size", [None, 20])
 def test_a_state_that_does_not_begin_at_zero_is_kept(target, batch_size):
-    """A learning rate within it, as optax's schedules by hand have: zeros in its place would never move."""
-    apart = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
+    """Zeros in the place of a learning rate would never move."""
     start = {"w": np.full(3, 2.0), "noise": np.array(3.0)}
     found, expected = (
         fit(target, ADVI(optimiser=each, batch_size=batch_size), key=4, start=start, progress=False)
-        for each in (apart, optax.adam(0.1))
+        for each in (APART, optax.adam(0.1))
     )
     np.testing.assert_allclose(found.kind.mean, expected.kind.mean, rtol=1e-6)
 
@@ -101,10 +101,11 @@ def test_adam_from_far_and_on_minibatches():
     assert abs(found.log_evidence.value - whole.log_evidence.value) < 0.1
 
 
-def test_the_weights_of_a_network_move_by_adam():
+@pytest.mark.parametrize("optimiser", [optax.adam(0.1), APART], ids=["adam", "rate within its state"])
+def test_the_weights_of_a_network_move_by_adam(optimiser):
     """Of a linear one, whose best mean field is known: that of least KL, of precisions on the diagonal."""
     network = BayesianNetwork(lambda w, x: x @ w, np.zeros((3, 1)), head=Gaussian(1.0))
-    method = ADVI(batch_size=20, optimiser=optax.adam(0.1), max_steps=4_000)
+    method = ADVI(batch_size=20, optimiser=optimiser, max_steps=4_000)
     posterior = fit(network.given(X, Y), method, key=1, progress=False)
     precision = X.T @ X + np.eye(3)
     error = posterior.kind.mean - np.linalg.solve(precision, X.T @ Y)
