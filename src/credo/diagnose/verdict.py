@@ -32,6 +32,11 @@ def judge(
     return Verdict(worst, values, (*said, *sentences))
 
 
+def all_pass(figures: Mapping[str, float]) -> bool:
+    """Whether each of ``figures`` passes by itself."""
+    return all(RULES[name].status(value) == "pass" for name, value in figures.items())
+
+
 def as_table() -> str:
     """The rules as the Markdown table of ``docs/verdict.md``."""
     rows = ["| figure | meaning | pass | doubtful | source | sentence |", "|---|---|---|---|---|---|"]

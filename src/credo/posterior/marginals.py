@@ -172,8 +172,8 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
         return _mixed_moments(kind, [_exact_moments(component, target) for component in kind.components])
     if isinstance(kind, Independent | LogGamma | Sticks):
         normal, names = _normal_part(kind, target)
-        found = {n: v for n, v in _exact_moments(normal, target).items() if n in names} if names else {}
-        return found | moments_of(named_laws(kind, target.structure))
+        found = _exact_moments(normal, target) if names else {}
+        return {n: v for n, v in found.items() if n in names} | moments_of(named_laws(kind, target.structure))
     return {}
 
 
@@ -217,8 +217,8 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         return quantiles_of(kind.distributions, p)
     if isinstance(kind, Independent | LogGamma | Sticks):
         normal, names = _normal_part(kind, target)
-        found = {n: v for n, v in _exact_quantiles(normal, target, p).items() if n in names} if names else {}
-        return found | quantiles_of(named_laws(kind, target.structure), p)
+        found = _exact_quantiles(normal, target, p) if names else {}
+        return {n: v for n, v in found.items() if n in names} | quantiles_of(named_laws(kind, target.structure), p)
     return {}
 
 

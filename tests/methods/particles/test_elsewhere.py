@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.distributions import constraints
+from scipy import integrate
 
 import credo
 import targets
@@ -61,7 +62,6 @@ def test_a_fit_of_one_of_two_modes_does_not_pass(method, dim):
     target, _ = two(10.0, -13.0 + np.arange(dim), dim)
     posterior = credo.fit(target, method, key=1, progress=False)
     assert posterior.verdict.status != "pass"
-    assert getattr(posterior.log_evidence, "kind", None) != "upper bound"
     assert posterior.info.get("evidence_upper") is None
 
 
@@ -91,26 +91,30 @@ def test_draws_weighed_from_one_mode_do_not_pass():
 
 @pytest.mark.parametrize("distance", [12.0, 30.0])
 @pytest.mark.parametrize("log_ratio", [0.0, -4.0])
-def test_the_share_is_exact_at_any_distance(distance, log_ratio):
+def test_the_share_is_exact_near_and_far(distance, log_ratio):
     """q holds the mode at the origin, and not that at ``distance`` sds, whose height differs."""
     target, share = two(0.0, distance / 2, 4, log_ratio)
     kind, u = near(0.0, 1.0, 4)
     assert figure(kind, target, u) == pytest.approx(share, rel=1e-4)
 
 
-def test_a_mode_that_is_not_normal_is_weighed_and_not_guessed():
-    """A skewed one, whose curvature at the mode gives 1.08 of its mass."""
-
+@pytest.mark.parametrize(
+    ("shape", "rel"),
+    [
+        (lambda t: -(t**4) / 4 - t**2 / 2, 0.03),  # by height and curvature it would have 1.30 times its mass
+        (lambda t: t - jnp.exp(t), 0.05),  # tails heavier than those of the draws come out low
+    ],
+    ids=["light tails", "one heavy tail"],
+)
+def test_a_mode_that_is_not_normal_is_weighed_and_not_guessed(shape, rel):
     def log_density(params):
-        u = params["u"]
-        far = 20.0 * (u[0] + 10.0) - 5.0 * jnp.exp(4.0 * (u[0] + 10.0))  # mass Γ(5) / (4 5⁵)
-        return jnp.logaddexp(-0.5 * u[0] ** 2, far)
+        return jnp.logaddexp(-0.5 * params["u"][0] ** 2, shape(4.0 * (params["u"][0] + 10.0)))
 
     target = credo.Model.from_log_density(log_density, {"u": constraints.real_vector}, {"u": (1,)}).given()
-    mass = 24 / (4 * 5.0**5)
     kind, u = near(0.0, 1.0, 1)
+    mass = integrate.quad(lambda t: float(np.exp(shape(t))), -40.0, 10.0, points=[0.0])[0] / 4.0
     share = mass / (mass + np.sqrt(2 * np.pi))
-    assert figure(kind, target, u) == pytest.approx(share, rel=0.06)
+    assert figure(kind, target, u) == pytest.approx(share, rel=rel)
 
 
 def test_what_holds_all_modes_misses_none():

@@ -10,7 +10,7 @@ pass without weights.
 import numpy as np
 
 from credo.algorithm import stream
-from credo.diagnose.verdict import RULES, judge
+from credo.diagnose.verdict import all_pass, judge
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.surprise import surprise
@@ -48,7 +48,7 @@ def verdict_of(
         return judge(figures, [*sentences, unweighed, LINEARISED], at_best="doubtful"), 0
     assert isinstance(posterior.kind, Gaussian)
     weighed, num_draws = proposal_figures(objective, posterior.kind, target, key, chunk, deadline)
-    if all(RULES[name].status(value) == "pass" for name, value in weighed.items()):
+    if all_pass(weighed):
         return judge(figures | weighed, sentences), num_draws
     worst = weighed.get("pareto_k", np.nan)
     doubt = (

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from credo.algorithm import Options, stream
 from credo.diagnose.rules import RULES
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import all_pass, judge
 from credo.memory import Need, require
 from credo.methods.laplace.judgement import LINEARISED, WEIGHED
 from credo.methods.laplace.laplace import Laplace
@@ -40,7 +40,6 @@ from credo.methods.optimise.objective import (
     members,
     starting_position,
 )
-from credo.methods.optimise.subproblem import Dense as DenseSolver
 from credo.methods.optimise.surprise import surprise
 from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.methods.particles.correction import correct, gradients
@@ -243,7 +242,7 @@ class MixtureOfLaplaces:
             )
         else:
             weighed, num_draws = _weighed(kind, target, key, options, deadline)
-            is_good = all(RULES[name].status(value) == "pass" for name, value in weighed.items())
+            is_good = all_pass(weighed)
             if not is_good and len(counted) > 1 and self.weights == "equal":
                 said.append(ONE_SIDED)
             if not is_good and is_network:  # as for one Laplace: its predictions may be good all the same
@@ -320,15 +319,10 @@ def _weighed(kind: Kind, target: Target, key, options: Options, deadline: float)
         log_weights, u = _log_weights(objective.function, chunk, objective.args, kind, which, z)
         return np.asarray(u), np.asarray(log_weights)
 
-    climber = Climber(objective.function, objective.args, DenseSolver(chunk_size(target)))
-    done = correct(
-        draw,
-        lambda u: gradients(objective.function, objective.args, u, chunk),
-        kind,
-        target,
-        deadline,
-        climber=climber,
-    )
+    def gradient(u):
+        return gradients(objective.function, objective.args, u, chunk)
+
+    done = correct(draw, gradient, kind, target, deadline, climber=Climber.of(target, objective))
     return done.figures, done.num_draws
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from credo.compiling import brief, has_many_rows
 from credo.diagnose.pareto import judged_shape, smooth
-from credo.methods.optimise.objective import Objective, chunk_size, generator
-from credo.methods.optimise.subproblem import Dense
+from credo.methods.optimise.objective import Objective, generator
 from credo.methods.particles.correction import correct, gradients
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.reach import LARGEST, reach
@@ -59,7 +58,7 @@ def figures(
         target,
         deadline,
         reach=reached if kind.mean.size <= LARGEST and kind.scale.rank == kind.mean.size else None,
-        climber=Climber(objective.function, objective.args, Dense(chunk_size(target))),
+        climber=Climber.of(target, objective),
     )
     return corrected.figures, corrected.num_draws
 

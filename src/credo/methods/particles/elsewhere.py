@@ -7,7 +7,8 @@ of g = N(m, A⁻¹), and of q for the scale:
 
     Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q;   share = Σ_m Z_m / (Z + Σ_m Z_m)
 
-so that what q has itself is not counted. A mode to which no such place leads stays unseen.
+so that what q has itself is not counted. Where a mode has heavier tails than g its share comes out somewhat low. A mode
+to which no such place leads stays unseen.
 """
 
 import functools
@@ -23,7 +24,7 @@ from scipy.special import expit
 
 from credo.compiling import brief
 from credo.methods.optimise.newton import Solver, Status, maximise
-from credo.methods.optimise.objective import chunk_size, log_density
+from credo.methods.optimise.objective import Objective, chunk_size, log_density
 from credo.methods.optimise.subproblem import Dense
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
@@ -36,7 +37,7 @@ LARGEST = 200  # dimensions: beyond, directions at random lead nowhere in partic
 WORK, FEWEST = 3e7, 2  # (rows + 10 dim) dim² of each start: in all a tenth of a second; and how many starts at least
 NEAR = 4.0  # standard deviations of chi-square within which a draw is near a mode
 FAR = np.log(100.0)
-NUM_DRAWS, NUM_OWN = 512, 64  # of g, of q
+NUM_DRAWS, NUM_OWN = 2_048, 64  # of g, of q
 AT_ONCE = 16
 
 
@@ -66,9 +67,10 @@ class Climber(NamedTuple):
     solver: Solver
 
     @classmethod
-    def of(cls, target: Target) -> "Climber":
-        """By the program that most fits find their start with."""
-        return cls(log_density, target, Dense(chunk_size(target)))
+    def of(cls, target: Target, objective: Objective | None = None) -> "Climber":
+        """Of the posterior's own density, or of ``objective``, by the program that most fits find their start with."""
+        function, args = (log_density, target) if objective is None else (objective.function, objective.args)
+        return cls(function, args, Dense(chunk_size(target)))
 
     def climb(self, u: Float[np.ndarray, " dim"], deadline: float) -> Mode | None:
         options = {"tolerance": TOLERANCE, "max_steps": MAX_STEPS, "deadline": deadline}

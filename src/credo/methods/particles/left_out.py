@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from credo.diagnose.rules import RULES
+from credo.diagnose.verdict import all_pass
 from credo.methods.particles.copies import NUM_DRAWS, copy_weight
 from credo.methods.particles.elsewhere import Climber, mode_share
 from credo.model.target import Target
@@ -31,18 +31,14 @@ def left_out(
     the same function and whose modes are many, nor after ``deadline``, by ``time.monotonic()``.
     """
     found: dict[str, float] = {}
-    if not _passes(figures) or target.model.weights_name is not None or target.dim > LARGEST:
+    if not all_pass(figures) or target.model.weights_name is not None or target.dim > LARGEST:
         return found
     if time.monotonic() <= deadline:
         found["copy_weight"] = copy_weight(kind, target, _evenly(u, log_weights))
-    if climber is not None and _passes(found) and time.monotonic() <= deadline:
+    if climber is not None and all_pass(found) and time.monotonic() <= deadline:
         share = mode_share(climber, kind, target, u, deadline)
         found |= {} if share is None else {"mode_share": share}
     return found
-
-
-def _passes(figures: Mapping[str, float]) -> bool:
-    return all(RULES[name].status(value) == "pass" for name, value in figures.items() if name in RULES)
 
 
 def _evenly(u, log_weights) -> Float[np.ndarray, "S dim"]:
