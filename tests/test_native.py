@@ -17,6 +17,13 @@ RNG = np.random.default_rng(0)
 VECTOR, OTHER, MATRIX = RNG.normal(size=40), RNG.normal(size=40), RNG.normal(size=(30, 40))
 GROUP = RNG.integers(0, 40, 100).astype(np.int32)
 
+
+def written(rows, v):
+    """What a loop does with its draws."""
+    rows = lax.fori_loop(0, 9, lambda i, rows: lax.dynamic_update_index_in_dim(rows, i * v, i, 0), rows)
+    return lax.dynamic_slice_in_dim(rows, 0, 9)
+
+
 # user code of many kinds: (function of VECTOR, whether one native function is right for it)
 PROGRAMS = {
     "elementwise": (lambda v: jnp.exp(jnp.sin(v)) + jnp.log1p(v * v) - jnp.tanh(v) ** 3, True),
@@ -38,6 +45,8 @@ PROGRAMS = {
     "matrix product": (lambda v: jnp.asarray(MATRIX) @ jnp.asarray(MATRIX).T * v[0], False),
     "fourier": (lambda v: jnp.abs(jnp.fft.fft(v)), False),
     "many writes": (lambda v: jnp.zeros(40).at[GROUP].max(v[GROUP]), False),
+    "sum of many": (lambda v: jnp.sum(jnp.ones(5_000) * v[0]) + jnp.max(jnp.ones(5_000) * v[1]), True),
+    "large buffer": (lambda v: written(jnp.zeros((6_000, 40)), v), True),
     "large": (lambda v: jnp.sum(jnp.ones(300_000) * v[0]), False),
 }
 

@@ -150,7 +150,7 @@ def test_what_may_be_left_out_is_so_after_half_of_the_time(monkeypatch):
         return True
 
     monkeypatch.setattr("credo.run.time", SimpleNamespace(monotonic=lambda: time.monotonic() + late))
-    always = Phase("warmup", 40, is_due=is_due)
+    always = Phase("warmup", 40, is_due=is_due, is_extra=True)
     found = walk(Options(time_limit=1_000.0), phases=(PHASES[0], *[always] * 10, *PHASES[1:]))
     assert found.is_complete
     assert found.info["warmup"].size.shape[1] == 4 * 40 + PHASES[1].num_steps

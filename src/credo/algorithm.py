@@ -70,8 +70,8 @@ class Phase(NamedTuple):
     ``record``: names (of ``Program.record``) to keep of each step; infos are always kept. ``at_end(records, tuning,
     states) -> (tuning, states)`` runs once all chains are there, on NumPy arrays in chain order. At each of the steps
     ``pauses`` of the last phase, in rising order and below ``num_steps``, ``is_enough(records)`` may end it. A phase
-    before the last is left out if it is not ``is_due(tuning)`` when the one before it has ended, or if half of the time
-    limit of a run without a checkpoint is over.
+    before the last is left out if it is not ``is_due(tuning)`` when the one before it has ended; one that ``is_extra``
+    is not counted on beforehand, and left out too if half of the time limit of a run without a checkpoint is over.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Phase(NamedTuple):
     pauses: tuple[int, ...] = ()
     is_enough: Callable[[Records], bool] | None = None
     is_due: Callable[[Tuning], bool] | None = None
+    is_extra: bool = False
 
 
 class Options(NamedTuple):

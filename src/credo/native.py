@@ -26,6 +26,10 @@ from credo.equations import equations
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
+# What takes a large array along, fills it once or reaches into it, as a loop does with the draws it has made.
+CARRIERS = frozenset(
+    {"while", "scan", "cond", "jit", "pjit", "broadcast_in_dim", "dynamic_slice", "dynamic_update_slice"}
+)
 WITH_KERNELS = frozenset(
     {"sort", "top_k", "approx_top_k", "fft", "conv_general_dilated", "rng_bit_generator", "rng_uniform"}
     | {"cholesky", "cholesky_update", "triangular_solve", "tridiagonal_solve", "lu", "qr", "geqrf", "geqp3"}
@@ -139,7 +143,7 @@ def _is_small(equation) -> bool:
     if name.startswith("scatter") and math.prod(equation.invars[1].aval.shape[:-1]) > 1:
         return False  # a single one is a write, as in x.at[0].set(v)
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
-    if any(getattr(aval, "size", 0) > LARGE for aval in avals):
+    if name not in CARRIERS and any(getattr(aval, "size", 0) > LARGE for aval in avals):
         return False
     return name != "dot_general" or _is_matrix_vector(equation)
 

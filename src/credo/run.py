@@ -92,15 +92,16 @@ def run(
             journal.enter(0, tuning, states)
         seconds = dict.fromkeys((phase.name for phase in phases), 0.0)
         info: dict[str, list[Info]] = {phase.name: [] for phase in phases}
-        total = sum(phase.num_steps for phase in phases if phase.is_due is None)
+        total = sum(phase.num_steps for phase in phases if not phase.is_extra)
         bar = stack.enter_context(Progress(total, num_chains, options.progress))
         of_last = crew.allocate(phases[last], _ends(phases[last])[0])  # before all work: a disk may be too small
         before, is_complete = 0, True
         for index, phase in enumerate(phases):
             if index in left_out:
+                bar.total -= 0 if phase.is_extra else phase.num_steps
                 continue
             ends = _ends(phase)
-            bar.total += phase.num_steps if phase.is_due else 0
+            bar.total += phase.num_steps if phase.is_extra else 0
             records, done = of_last if index == last else crew.allocate(phase, ends[0]), [0] * num_chains
             if journal and is_resumed and index <= first:
                 records = crew.lengthen(records, phase, journal.num_steps(index, crew.teams))
@@ -139,7 +140,7 @@ def _ends(phase: Phase) -> tuple[int, ...]:
 
 
 def _is_due(phase: Phase, tuning: Tuning, is_late: bool) -> bool:
-    return phase.is_due is None or (not is_late and phase.is_due(tuning))
+    return not (phase.is_extra and is_late) and (phase.is_due is None or phase.is_due(tuning))
 
 
 def _is_enough(phase: Phase, records: Records, num_steps: int) -> bool:

@@ -1,8 +1,10 @@
 """The Gaussian round which NUTS moves is found where there is one, and not looked for where tails are others'."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import constraints
 from scipy import stats
 
 import credo
@@ -202,3 +204,30 @@ def test_no_step_is_longer_than_rotations_have_use_of():
         assert state.log_step <= np.log(1.2) + 1e-6
     assert state.log_average <= np.log(1.2) + 1e-6
     assert update(restart(np.asarray(1.0)), 1.0, 0.8).log_step > np.log(1.2)
+
+
+def test_windows_end_where_draws_confirm_the_gaussian_of_those_before(rng):
+    """A nearly Gaussian posterior has less warm-up than it is given, another one all of it; both are right."""
+    X = rng.normal(size=(2_000, 8))
+    y = (rng.random(2_000) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+    prior = {"w": dist.Normal(0.0, 2.5).expand([8])}
+    near = credo.Model(prior, lambda p, x: dist.BernoulliLogits(x @ p["w"])).given(X, y)
+    far = credo.Model.from_log_density(
+        lambda p: -jnp.sum(jnp.cosh(p["x"])), {"x": constraints.real}, {"x": (8,)}
+    ).given()
+    short, whole = (credo.fit(target, credo.NUTS(num_draws=500), key=0, progress=False) for target in (near, far))
+    assert short.verdict.status == whole.verdict.status == "pass"
+    num_short, num_whole = (fit.info["num_gradients"] - fit.info["num_gradients_useful"] for fit in (short, whole))
+    assert num_short < 4 * 300
+    assert num_whole > 4 * 900
+    laplace = credo.fit(near, credo.Laplace(), key=0, progress=False)
+    np.testing.assert_allclose(short.sd()["w"], laplace.sd()["w"], rtol=0.15)
+
+
+def test_tails_lighter_than_a_gaussians_keep_the_leapfrog():
+    """Forces that grow as sinh x: of six keys four were doubtful for rotations that diverged."""
+    target = credo.Model.from_log_density(lambda p: -jnp.sum(jnp.cosh(p["x"])), {"x": constraints.real}, {"x": (8,)})
+    for key in range(3):
+        fit = credo.fit(target.given(), credo.NUTS(), key=key, progress=False)
+        assert fit.verdict.figures["num_divergences"] == 0
+        assert fit.verdict.status == "pass"

@@ -16,30 +16,33 @@ def energy_of(x):
     return 0.5 * np.sum(x**2, axis=-1) + RANDOM.chisquare(x.shape[-1], x.shape[:-1]) / 2
 
 
-def seen(*places, energy):
-    """Stays of one chain in as many windows, a coordinate."""
-    stays = Stays.empty(1, 1, np.float64)
+def seen(*places, energy, dim=1):
+    """Stays of one chain in as many windows, the same in every coordinate."""
+    stays = Stays.empty(1, dim, np.float64)
     for place in places:
-        stays = stays.after(np.full((1, 9, 1), float(place)), np.full((1, 9), energy))
+        stays = stays.after(np.full((1, 9, dim), float(place)), np.full((1, 9), energy))
     return stays
 
 
 @pytest.mark.parametrize(
-    ("places", "is_lost"),
+    ("places", "dim", "is_lost"),
     [
-        ((0.0, 10.0, 10.0, 0.0), True),
-        ((0.0, -9.0, -12.0, 0.0), True),
-        ((10.0, 10.0, 0.0, 0.0), False),  # from its start
-        ((0.0, 10.0, 0.0, 10.0), False),
-        ((0.0, 10.0, -10.0, 0.0), False),  # on its way
-        ((0.0, 5.0, 5.0, 0.0), False),
+        ((0.0, 10.0, 10.0, 0.0), 10, True),
+        ((0.0, -9.0, -12.0, 0.0), 10, True),
+        ((10.0, 10.0, 0.0, 0.0), 10, False),  # from its start
+        ((0.0, 10.0, 0.0, 10.0), 10, False),
+        ((0.0, 10.0, -10.0, 0.0), 10, False),  # on its way
+        ((0.0, 5.0, 5.0, 0.0), 10, False),
+        ((0.0, 10.0, 0.0, 0.0), 1, True),  # where energies vary little
+        ((10.0, 0.0, 0.0, 0.0), 1, False),
+        ((0.0, 5.0, 0.0, 0.0), 1, False),
     ],
 )
-def test_a_place_far_from_all_draws_is_lost_where_it_is_as_likely(places, is_lost):
-    x = RANDOM.normal(size=(4, 500, 1))
+def test_a_place_far_from_all_draws_is_lost_where_it_is_as_likely(places, dim, is_lost):
+    x = RANDOM.normal(size=(4, 500, dim))
     energy = energy_of(x)
-    assert lost(seen(*places, energy=np.median(energy)), x, energy) == [is_lost]
-    assert not lost(seen(*places, energy=np.median(energy) + 20.0), x, energy)
+    assert lost(seen(*places, energy=np.median(energy), dim=dim), x, energy) == [is_lost]
+    assert not lost(seen(*places, energy=np.median(energy) + 20.0, dim=dim), x, energy)
 
 
 def test_windows_that_are_not_over_say_nothing():

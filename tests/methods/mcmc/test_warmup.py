@@ -192,8 +192,8 @@ def test_draws_wait_for_a_chain_on_its_way(key):
 
 
 def test_early_trees_are_short():
-    assert [depth_limit(w, 7, 10)["depth_limit"] for w in range(5)] == [6, 7, 8, 10, 10]
-    assert [depth_limit(w, 2, 10)["depth_limit"] for w in range(3)] == [6, 7, 10]
+    assert [depth_limit(w, 7, 10)["depth_limit"] for w in range(5)] == [3, 6, 8, 10, 10]
+    assert [depth_limit(w, 2, 10)["depth_limit"] for w in range(3)] == [3, 6, 10]
     assert depth_limit(0, 0, 10)["depth_limit"] == 10
     assert depth_limit(1, 7, 5)["depth_limit"] == 5
 

@@ -106,7 +106,7 @@ CHAINS: dict[str, Rule] = {
         "that is not finite near the starts.",
     ),
     "num_lost_chains": Rule(
-        "chains that stayed for two windows of warm-up where no draw is near, though as likely as the draws are",
+        "chains that stayed for a window or two of warm-up where no draw is near, though as likely as the draws are",
         "at most",
         0.0,
         ANY,

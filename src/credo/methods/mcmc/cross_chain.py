@@ -107,7 +107,8 @@ def phases(num_warmup: int, metric: MetricEstimator | None, record: Iterable[str
 
     def window(index: int) -> Phase:
         power = 1.0 if index < len(growing) / 2 else POWER
-        return usual[0]._replace(num_steps=growing[index], at_end=functools.partial(end_window, power))
+        at_end = functools.partial(end_window, power)
+        return usual[0]._replace(num_steps=growing[index], at_end=at_end, is_due=None)  # the length needs them all
 
     return [*map(window, range(len(growing))), usual[-1]._replace(num_steps=last)]
 

@@ -3,7 +3,8 @@
 In the white coordinates q = S⁻¹(u − m) of the metric a Gaussian target has the force f = Sᵀ∇log p(u) = −q. What is left
 of it, f + q, is all that a split step errs by. It rotates where that is small in each coordinate j over the draws,
     Σ (f_j + q_j)² < 0.7 Σ q_j²        as it is not in a narrow neck,
-    Σ q_j² (f_j + q_j)² < 0.4 Σ q_j⁴   nor in a tail lighter or heavier than a Gaussian's.
+    Σ q_j² (f_j + q_j)² < 0.4 Σ q_j⁴   nor in a tail lighter or heavier than a Gaussian's,
+    −Σ q_j³ f_j / Σ q_j⁴ < −1.12 Σ q_j f_j / Σ q_j²   above all in no lighter one, whose forces outgrow their steps.
 A coordinate that has one wants small steps for its own sake: those of the leapfrog, which all the others keep small,
 leave it a margin, and split ones do not (the scale of groups in non-centred form then diverges).
 The mean of f + q says how far m is from the mean: for a Gaussian without any noise of the draws.
@@ -26,6 +27,7 @@ FEW_DRAWS, ENOUGH_DRAWS = 50, 2_000
 # Scales of groups in non-centred form, of eight schools too, have 0.7 to 1.4 of Σ q² and 0.6 to 0.9 of Σ q⁴; radon-like
 # intercepts 0.4 to 0.6 and 0.25; a t with 30 degrees of freedom 0.01 of both, with six 0.2, with four 0.4.
 MOST_LEFT, MOST_LEFT_FAR = 0.7, 0.4
+MOST_LIGHTER = 0.12  # −cosh x has 0.09 to 0.2 by windows of warm-up: of 2,000 steps of eight such 4 diverged
 WHOLE = 0.01  # of either, where a target is nearly Gaussian: a scale off by 10 %
 # Steps: a little more than a quarter of a circle gives a Gaussian, by one gradient, a draw of its own whose mean is
 # somewhat better than that of an independent one; elsewhere NUTS turns after half a circle, which three steps are.
@@ -56,13 +58,32 @@ def reference_of(positions: Chains, gradients: Chains, metric) -> Reference:
         q, f = products.solve(u - mean), products.transpose_matvec(g)
         shift = np.mean(f + q, axis=0)
         q = q - shift
-        left = np.max(np.sum((f + q) ** 2, axis=0) / np.sum(q**2, axis=0))
-        left_far = np.max(np.sum(q**2 * (f + q) ** 2, axis=0) / np.sum(q**4, axis=0))
-    if not (left < MOST_LEFT and left_far < MOST_LEFT_FAR):
+        left, left_far = _left(q, f)
+        slope = -np.sum(q * f, axis=0) / np.sum(q**2, axis=0)
+        lighter = np.max(-np.sum(q**3 * f, axis=0) / np.sum(q**4, axis=0) / slope - 1)
+    if not (left < MOST_LEFT and left_far < MOST_LEFT_FAR and lighter < MOST_LIGHTER):
         return straight(dim)
-    is_whole = np.bool_(max(left, left_far) < WHOLE)
-    longest = np.asarray(LONGEST if is_whole else LONGEST_OF_TURNS)
-    return Reference(mean + products.matvec(shift), np.bool_(True), longest, is_whole)
+    whole = np.bool_(max(left, left_far) < WHOLE)
+    longest = np.asarray(LONGEST if whole else LONGEST_OF_TURNS)
+    return Reference(mean + products.matvec(shift), np.bool_(True), longest, whole)
+
+
+def is_whole(reference: Reference, positions: Chains, gradients: Chains, metric) -> np.bool:
+    """Whether the target is nearly N(m, S Sᵀ) on draws that ``reference`` and ``metric`` do not come from."""
+    products = _products(metric)
+    if products is None or not reference.is_whole:
+        return np.bool_(False)
+    u, g = (np.asarray(x, np.float64).reshape(-1, reference.centre.size) for x in (positions, gradients))
+    with np.errstate(all="ignore"):
+        left = max(_left(products.solve(u - reference.centre), products.transpose_matvec(g)))
+    return np.bool_(left < WHOLE)
+
+
+def _left(q: Rows, f: Rows) -> tuple[float, float]:
+    """What is left of the forces f beside −q, of the coordinate that has most of it; the same far out."""
+    rest, square = np.square(f + q), np.square(q)
+    midst = np.sum(rest, axis=0) / np.sum(square, axis=0)
+    return np.max(midst), np.max(np.sum(square * rest, axis=0) / np.sum(np.square(square), axis=0))
 
 
 def metric_and_reference(found, positions: Chains, gradients: Chains) -> tuple[Any, Reference]:

@@ -24,9 +24,10 @@ AUTOMATIC = AutomaticMetric()
 class NUTS:
     """The no-U-turn sampler: draws from the exact posterior of any differentiable model.
 
-    ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each, and more of these, five times as many
-    or so, while a chain is not where the others are. ``target_acceptance``: higher means smaller steps, for posteriors
-    of strong curvature. ``max_depth``: at most 2^max_depth − 1 gradients a draw.
+    ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each: more of these, five times as many or
+    so, while a chain is not where the others are; fewer where draws confirm the Gaussian of those before them.
+    ``target_acceptance``: higher means smaller steps, for posteriors of strong curvature. ``max_depth``: at most
+    2^max_depth − 1 gradients a draw.
     ``metric``: ``AutomaticMetric()`` is ``DiagonalMetric()`` or, where correlations ask for it, ``DenseMetric()``, and
     above 200 parameters ``LowRankMetric()``. ``integrator``: ``SPLIT`` solves a Gaussian's paths exactly where
     warm-up finds the posterior near to it; ``LEAPFROG`` does not, nor ``MINIMUM_ERROR``, two gradients a step.

@@ -5,7 +5,8 @@ Step size by dual averaging (Nesterov 2009; Hoffman & Gelman 2014, section 3.2),
     log ε_t = μ − √t/γ · H̄_t                                           log_step, of the next step
     log ε̄_t = t^−κ log ε_t + (1 − t^−κ) log ε̄_{t−1}                    log_average, of what follows the window
 with δ = target_acceptance, μ = centre. The metric of a window comes from draws and gradients of the one before it,
-and windows grow: early ones forget the way to the typical set quickly, late ones estimate well.
+and windows grow: early ones forget the way to the typical set quickly, late ones estimate well. A target that is the
+Gaussian of one window on the draws of the next needs no further one.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 from credo.algorithm import Algorithm, Phase, Stages
 from credo.linalg.blas import ONE_THREAD
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.reference import metric_and_reference, straight
+from credo.methods.mcmc.reference import is_whole, metric_and_reference, straight
 from credo.methods.mcmc.stays import Stays
 from credo.tree import where
 
@@ -29,9 +30,10 @@ FIRST_WINDOW, GROWTH, STEP_SHARE = 12, 1.5, 0.15
 # At a barrier all chains wait for the slowest, and many chains have draws enough in a window, so that theirs are fewer:
 # with 32 in one loop 92 % of the gradients of eight schools are used in place of 88 %, and none more is needed.
 MANY_CHAINS, GROWTH_OF_MANY = 16, 2.0
-# Of NUTS's trees in the first windows. Warm-up of a rotated Gaussian (100 dimensions, condition number 1e4) took two
-# thirds of the gradients for it, that of stochastic volatility (503 parameters) four fifths and failed less often.
-FIRST_DEPTHS = 6, 7, 8
+# Of NUTS's trees in the first windows: in the first one chains arrive, for which trees of eight leaves are enough. With
+# short ones in the next windows too warm-up took a tenth to a half less, but where scales of groups are far off chains
+# had not arrived after three windows.
+FIRST_DEPTHS = 3, 6, 8
 FAR_SDS, WAIT_SDS = 10.0, 5.0  # of the energy: a chain so far above another one is on its way
 MOST_REPEATS = 16  # of a window that has a third of warm-up, where it is long
 FIRST_STEP = 1.0  # in white coordinates; too large a step costs one gradient, too small a one a thousand
@@ -53,6 +55,7 @@ class Tuning(NamedTuple):
     is_adapting: Bool[Array, ""]
     given: dict[str, Any] = {}  # further arguments of the kernel
     stays: Stays | None = None  # where chains were
+    is_settled: Any = np.bool_(False)  # further windows would find the same metric
 
     @property
     def longest_step(self):
@@ -190,15 +193,21 @@ def warmup_phases(
                 if is_late:
                     seen = straight(dim)
                 else:
+                    is_settled = is_whole(given["reference"], kept["position"], kept["gradient"], tuning.metric)
+                    tuning = tuning._replace(is_settled=is_settled)
                     found, seen = metric_and_reference(found, kept["position"], kept["gradient"])
                 given = given | {"reference": like_old(seen, given["reference"])}
         tuning = tuning._replace(metric=like_old(found, tuning.metric), given=given)
         return tuning, _restart_all(states, tuning.longest_step)
 
+    def is_due(tuning: Tuning) -> bool:
+        return not tuning.is_settled
+
     def end_warmup(records, tuning: Tuning, states: list[State]):
         return tuning._replace(is_adapting=np.bool_(False)), _restart_all(states, tuning.longest_step)
 
-    return [*(Phase("warmup", n, tuple(record), end_window) for n in growing), Phase("warmup", last, (), end_warmup)]
+    windows_of_metric = [Phase("warmup", n, tuple(record), end_window, is_due=is_due) for n in growing]
+    return [*windows_of_metric, Phase("warmup", last, (), end_warmup)]
 
 
 def long_windows(num_warmup: int, metric: MetricEstimator | None, record: Iterable[str]) -> list[Phase]:
@@ -248,7 +257,7 @@ def patient(phases: list[Phase]) -> list[Phase]:
         stays = tuning.stays
         return stays is not None and bool(_is_above(stays.energy[-1], stays.position.shape[-1], WAIT_SDS).any())
 
-    again = growing[-1]._replace(is_due=is_due)
+    again = growing[-1]._replace(is_due=is_due, is_extra=True)
     return [*growing, *[again] * MOST_REPEATS, last]
 
 
