@@ -3,9 +3,8 @@
     μ ~ Cauchy(0, 10),  φ ~ Uniform(−1, 1),  σ ~ HalfCauchy(5),  z_t ~ N(0, 1)
     h_1 = μ + σ z_1 / √(1 − φ²),  h_t = μ + φ (h_{t−1} − μ) + σ z_t,  y_t ~ N(0, exp(h_t / 2))
 
-Stan and PyMC take the recursion as it stands, by a loop and by ``scan``. JAX has its solution, exact for T ≤ 2⁹: with B
-the shift by one step, (1 − φB)⁻¹ = (1 + φB)(1 + φ²B²)(1 + φ⁴B⁴) …, nine shifts and additions of whole vectors. (In
-PyTensor these take numba minutes to compile.)
+All take the recursion as it stands: by a loop in Stan, by ``scan`` in PyMC and JAX. (Its solution by nine shifts and
+additions of whole vectors takes all three JAX libraries 1.4 to 1.6 times as long.)
 
 503 parameters. The criterion covers mu, phi, sigma, z and h.
 """
@@ -13,7 +12,6 @@ PyTensor these take numba minutes to compile.)
 import numpy as np
 
 NUM_STEPS = 500
-NUM_ROUNDS = 9
 
 
 def data() -> dict[str, np.ndarray]:
@@ -30,12 +28,15 @@ def data() -> dict[str, np.ndarray]:
 def log_variance(mu, phi, sigma, z):
     """h of one path, for JAX."""
     import jax.numpy as jnp
+    from jax import lax
 
-    path, power = jnp.asarray(z).at[0].divide(jnp.sqrt(1 - phi**2)), phi
-    for k in range(NUM_ROUNDS):
-        path = path + power * jnp.pad(path[: -(1 << k)], (1 << k, 0))
-        power = power * power
-    return mu + sigma * path
+    def step(before, z):
+        path = phi * before + z
+        return path, path
+
+    first = z[0] / jnp.sqrt(1 - phi**2)
+    rest = lax.scan(step, first, z[1:])[1]
+    return mu + sigma * jnp.concatenate([first[None], rest])
 
 
 # Credo ------------------------------------------------------------------------------------------------------------
