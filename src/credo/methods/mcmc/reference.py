@@ -59,8 +59,7 @@ def reference_of(positions: Chains, gradients: Chains, metric) -> Reference:
         shift = np.mean(f + q, axis=0)
         q = q - shift
         left, left_far = _left(q, f)
-        slope = -np.sum(q * f, axis=0) / np.sum(q**2, axis=0)
-        lighter = np.max(-np.sum(q**3 * f, axis=0) / np.sum(q**4, axis=0) / slope - 1)
+        lighter = _lighter(q, f)
     if not (left < MOST_LEFT and left_far < MOST_LEFT_FAR and lighter < MOST_LIGHTER):
         return straight(dim)
     whole = np.bool_(max(left, left_far) < WHOLE)
@@ -82,8 +81,19 @@ def is_whole(reference: Reference, positions: Chains, gradients: Chains, metric)
 def _left(q: Rows, f: Rows) -> tuple[float, float]:
     """What is left of the forces f beside −q, of the coordinate that has most of it; the same far out."""
     rest, square = np.square(f + q), np.square(q)
-    midst = np.sum(rest, axis=0) / np.sum(square, axis=0)
-    return np.max(midst), np.max(np.sum(square * rest, axis=0) / np.sum(np.square(square), axis=0))
+    far = _sum(square, rest) / _sum(square, square)
+    return np.max(np.sum(rest, axis=0) / np.sum(square, axis=0)), np.max(far)
+
+
+def _lighter(q: Rows, f: Rows) -> float:
+    """By what share forces far out are larger than those in the midst say, of the coordinate where they are most so."""
+    square, slope = np.square(q), q * f
+    return np.max(_sum(square, slope) * np.sum(square, axis=0) / (_sum(square, square) * np.sum(slope, axis=0)) - 1)
+
+
+def _sum(x: Rows, y: Rows) -> Float[np.ndarray, " dim"]:
+    """Σ x_j y_j."""
+    return np.einsum("ij,ij->j", x, y)
 
 
 def metric_and_reference(found, positions: Chains, gradients: Chains) -> tuple[Any, Reference]:
