@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from credo.convolutions import canonical
 from credo.lapack import one_by_one
 
 one_by_one()
@@ -100,4 +101,5 @@ class brief:
         return self.tiny if self.is_small is not None and self.is_small(*args) else self.quick
 
     def _with(self, options: dict) -> Callable:
-        return jax.jit(self.function, static_argnames=self.static_argnames, compiler_options=known(options))
+        function = canonical(self.function)
+        return jax.jit(function, static_argnames=self.static_argnames, compiler_options=known(options))

@@ -22,6 +22,7 @@ from jax import lax
 from jax.extend import core as jex
 
 from credo.compiling import NATIVE, known
+from credo.convolutions import rewritten
 from credo.equations import equations
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
@@ -56,7 +57,7 @@ class jit:
         def program(*args, **static):
             traced, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
             run = native_call if suits(traced) else usual_call
-            leaves, witness = run(jex.jaxpr_as_fun(traced), jax.tree.leaves(args))
+            leaves, witness = run(rewritten(traced), jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
 
         return jax.jit(program, static_argnames=self.static_argnames, compiler_options=known(self.options))

@@ -25,6 +25,7 @@ import scipy.special
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
+from credo.convolutions import canonical
 from credo.linalg.krylov import Vector, shifted_sum
 from credo.linalg.operator import ScaleOperator, Stored
 
@@ -107,7 +108,9 @@ def _roots(scale: MatrixFree, Z: Float[Array, "n dim"]) -> Float[Array, "n dim"]
         found, residual = shifted_sum(apply, z, shifts, weights, scale.tolerance, scale.max_products)
         return jnp.where(residual <= LOOSEST, found, jnp.nan)
 
-    return one(Z[0])[None] if len(Z) == 1 else jax.lax.map(one, Z, batch_size=min(scale.at_once, len(Z)))
+    if len(Z) == 1:
+        return one(Z[0])[None]
+    return canonical(lambda Z: jax.lax.map(one, Z, batch_size=min(scale.at_once, len(Z))))(Z)
 
 
 @_roots.def_vmap

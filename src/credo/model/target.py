@@ -158,7 +158,8 @@ class Target(eqx.Module):
         try:
             with double():
                 u, batch = np.zeros(self.dim), np.arange(num_rows)
-                (num_terms,) = jax.eval_shape(lambda target: target.log_likelihood(u, batch), self.flat()).shape
+                target = self.cast(np.float64).flat()
+                (num_terms,) = jax.eval_shape(lambda target: target.log_likelihood(u, batch), target).shape
             is_apart = self.rows_stand_apart(min(num_rows, FEW))
         except CredoError:
             raise
@@ -181,7 +182,7 @@ class Target(eqx.Module):
         rows = np.arange(min(max(2, num_rows), self.size))
         u = somewhere(self.dim)
         with double():
-            together, apart = _row_terms(self.flat(), u, rows)
+            together, apart = _row_terms(self.cast(np.float64).flat(), u, rows)
         return np.allclose(np.asarray(together)[::2], apart, rtol=1e-3, atol=1e-6, equal_nan=True)
 
     @property

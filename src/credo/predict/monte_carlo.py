@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
+from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.model.distributions import rowwise
 from credo.model.draws import draw
@@ -271,10 +272,13 @@ class MixtureLaw(eqx.Module):
         def one(index):
             return function(self.likelihood(rows, index) if at is None else at(index))
 
-        indices = jnp.arange(self.width)
-        if self.batch >= self.width:
-            return jax.vmap(one)(indices)
-        return jax.lax.map(one, indices, batch_size=self.batch)
+        def every(indices):
+            if self.batch >= self.width:
+                return jax.vmap(one)(indices)
+            return jax.lax.map(one, indices, batch_size=self.batch)
+
+        # of a network: smaller models have no convolutions that earn a second look
+        return (canonical(every) if self.target.dim > LARGE else every)(jnp.arange(self.width))
 
 
 def likelihood_at(target: Target, params, x) -> Any:

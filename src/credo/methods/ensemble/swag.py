@@ -23,6 +23,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream
+from credo.convolutions import canonical
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
 from credo.methods.optimise.hyperparameters import without_mode
@@ -155,7 +156,7 @@ def _widest_step(target, batch_size: int, key, u):
         mean = mean + off / (i + 1).astype(u.dtype)
         return mean, total + jnp.vdot(off, g - mean)
 
-    _, total = jax.lax.fori_loop(0, NUM_GRADIENTS, add, (jnp.zeros_like(u), jnp.zeros((), u.dtype)))
+    _, total = jax.lax.fori_loop(0, NUM_GRADIENTS, canonical(add), (jnp.zeros_like(u), jnp.zeros((), u.dtype)))
     trace_V = total / (NUM_GRADIENTS - 1)
 
     def iterate(_, carry):
@@ -165,7 +166,9 @@ def _widest_step(target, batch_size: int, key, u):
         return v / size, size
 
     v = jax.random.normal(k_power, u.shape, u.dtype)
-    _, curvature = jax.lax.fori_loop(0, NUM_PRODUCTS, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), u.dtype)))
+    _, curvature = jax.lax.fori_loop(
+        0, NUM_PRODUCTS, canonical(iterate), (v / jnp.linalg.norm(v), jnp.zeros((), u.dtype))
+    )
     return jnp.minimum(2 * u.size / (target.size * trace_V), 0.5 / curvature)
 
 

@@ -19,6 +19,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options, as_key, stream
+from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.methods.optimise.training import adam
@@ -168,4 +169,4 @@ def _advance(target: Target, state: State, order, first, last, loss: Loss, optim
         left = state._replace(failed_at=jnp.where(state.failed_at < 0, jnp.int32(i), state.failed_at))
         return jax.tree.map(lambda a, b: jnp.where(is_fine, a, b), taken, left)
 
-    return jax.lax.fori_loop(first, last, update, state)
+    return jax.lax.fori_loop(first, last, canonical(update), state)

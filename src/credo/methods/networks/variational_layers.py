@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.convolutions import canonical
 from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import Stored
@@ -210,4 +211,4 @@ def _elbos(target: Target, q: Parameters, keys):
         log_q = -0.5 * jnp.dot(noise, noise) - jnp.sum(q.log_sd) - 0.5 * noise.size * jnp.log(2 * jnp.pi)
         return target.log_density(u) - log_q
 
-    return jax.lax.map(one, keys)
+    return jax.lax.map(canonical(one), keys)

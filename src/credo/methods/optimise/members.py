@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.memory import Need, budget, require
@@ -279,4 +280,4 @@ def _advance(
     def body(i, members: Member) -> Member:
         return jax.vmap(lambda member, order: update(i, member, order))(members, orders)
 
-    return jax.lax.fori_loop(first, last, body, members)
+    return jax.lax.fori_loop(first, last, canonical(body), members)

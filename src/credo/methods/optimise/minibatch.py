@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options
+from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start
 from credo.methods.optimise.training import adam
@@ -91,4 +92,4 @@ def _advance(optimiser, batch_size: int | None, target: Target, key, state, firs
         updates, memory = optimiser.update(jax.grad(loss)(u, batch), memory, u)
         return optax.apply_updates(u, updates), memory, order
 
-    return jax.lax.fori_loop(first, last, body, state)
+    return jax.lax.fori_loop(first, last, canonical(body), state)

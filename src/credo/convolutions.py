@@ -1,0 +1,172 @@
+"""Convolutions in the one form that XLA's fast routine on a CPU takes: rows, places, channels; no groups.
+
+XLA (2026) brings those of a program's outermost level to that form itself, but for groups, and leaves those of loops as
+they are. The derivatives of a convolution, whose axes stand otherwise, and the groups that ``vmap`` over weights makes
+are then loops of scalars: a step of descent on a network of two convolutions took 68 ms in a loop, now 3, and one of
+five networks abreast 400, now 10. In double precision there is no fast routine: products of matrices take its place.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core as jex
+
+from credo.equations import equations
+
+UNROLLED = 8  # groups, above which a loop runs through them
+PLACES = 32  # of a window, or of an answer, that products of matrices go through
+WORTH_IT = 8  # pairs of channels in a group; a depthwise convolution has one, and stays
+CALLS = "jit", "pjit", "closed_call"
+# where the programs of an equation are, of loops, branches and what is computed anew for a derivative
+HOLDERS = {
+    "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",),
+    "checkpoint": ("jaxpr",), "remat2": ("jaxpr",),
+}  # fmt: skip
+
+
+def canonical(function: Callable) -> Callable:
+    """``function`` in a traced program, its convolutions and those of its loops and branches in that form; on a CPU."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)]
+
+        def of_arrays(*arrays):
+            for i, array in zip(places, arrays, strict=True):
+                leaves[i] = array
+            args, kwargs = jax.tree.unflatten(structure, leaves)
+            return function(*args, **kwargs)
+
+        arrays = [leaves[i] for i in places]
+        program, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        return jax.tree.unflatten(jax.tree.structure(shapes), rewritten(program)(*arrays))
+
+    return run
+
+
+def rewritten(program: jex.ClosedJaxpr) -> Callable:
+    """A function of the leaves that ``program`` takes; the same where it has no convolutions, or this is no CPU."""
+    if jax.default_backend() != "cpu" or not _has_convolutions(program.jaxpr):
+        return jex.jaxpr_as_fun(program)
+    return functools.partial(_evaluate, program)
+
+
+def _evaluate(program: jex.ClosedJaxpr, *args) -> list:
+    jaxpr = program.jaxpr
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*program.consts, *args), strict=True))
+    for equation in jaxpr.eqns:
+        inputs = [v.val if isinstance(v, jex.Literal) else known[v] for v in equation.invars]
+        known.update(zip(equation.outvars, _outputs(equation, inputs), strict=True))
+    return [v.val if isinstance(v, jex.Literal) else known[v] for v in jaxpr.outvars]
+
+
+def _outputs(equation, inputs: list) -> list:
+    name, params = equation.primitive.name, equation.primitive.get_bind_params(equation.params)
+    if name == "conv_general_dilated":
+        return [_convolution(*inputs, **equation.params)]
+    if name in CALLS and _has_convolutions(equation.params[_program_of(equation)].jaxpr):
+        return _evaluate(equation.params[_program_of(equation)], *inputs)
+    if name in HOLDERS:
+        params |= {which: jax.tree.map(_anew, params[which], is_leaf=_is_program) for which in HOLDERS[name]}
+    found = equation.primitive.bind(*inputs, **params)
+    return found if equation.primitive.multiple_results else [found]
+
+
+def _program_of(equation) -> str:
+    return "jaxpr" if "jaxpr" in equation.params else "call_jaxpr"
+
+
+def _anew(program: jex.ClosedJaxpr | jex.Jaxpr) -> jex.ClosedJaxpr | jex.Jaxpr:
+    """The program of a loop or a branch, as another one of the same shapes."""
+    closed = program if isinstance(program, jex.ClosedJaxpr) else jex.ClosedJaxpr(program, ())
+    if not _has_convolutions(closed.jaxpr):
+        return program
+    found = jax.make_jaxpr(functools.partial(_evaluate, closed))(*closed.in_avals)
+    return found if closed is program else found.jaxpr
+
+
+def _is_program(value) -> bool:
+    return isinstance(value, jex.ClosedJaxpr | jex.Jaxpr)
+
+
+def _has_convolutions(jaxpr: jex.Jaxpr) -> bool:
+    return any(equation.primitive.name == "conv_general_dilated" for equation in equations(jaxpr))
+
+
+def _convolution(x, kernel, *, dimension_numbers, feature_group_count: int, batch_group_count: int, **params):
+    """One convolution: transposed to the form, in groups one at a time, and back."""
+    rows, features, *places = dimension_numbers.lhs_spec
+    outputs, inputs, *window = dimension_numbers.rhs_spec
+    back = dimension_numbers.out_spec[0], *dimension_numbers.out_spec[2:], dimension_numbers.out_spec[1]
+    x = lax.transpose(x, (rows, *places, features))
+    kernel = lax.transpose(kernel, (*window, inputs, outputs))
+    last = x.ndim - 1
+    own = lax.ConvDimensionNumbers(
+        (0, last, *range(1, last)), (last, last - 1, *range(last - 1)), (0, last, *range(1, last))
+    )
+
+    def convolve(x, kernel, num_groups: int = 1):
+        if x.dtype == jnp.float64 and num_groups == 1:
+            found = _by_products(x, kernel, **params)
+            if found is not None:
+                return found
+        return lax.conv_general_dilated(x, kernel, dimension_numbers=own, feature_group_count=num_groups, **params)
+
+    if batch_group_count > 1:  # of rows: groups of the outputs see one each
+        found = _in_groups(convolve, x, 0, kernel, batch_group_count)
+    elif feature_group_count > 1 and math.prod(kernel.shape[-2:]) // feature_group_count >= WORTH_IT:
+        found = _in_groups(convolve, x, last, kernel, feature_group_count)
+    else:
+        found = convolve(x, kernel, feature_group_count)
+    return lax.transpose(found, [back.index(axis) for axis in range(last + 1)])
+
+
+def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilation, preferred_element_type, **_):
+    """The same by products of matrices, at each place of the window or at each place of the answer, if one has few.
+
+    XLA's fast routine knows no double precision. ``None`` where there are many places of both.
+    """
+    (num_rows, *_, num_in), (*window, _, num_out) = x.shape, kernel.shape
+    spread = [(low, high, step - 1) for (low, high), step in zip(padding, lhs_dilation, strict=True)]
+    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
+    reach = [(size - 1) * step + 1 for size, step in zip(window, rhs_dilation, strict=True)]
+    sizes = zip(x.shape[1:-1], reach, window_strides, strict=True)
+    answer = [max((size - across) // step + 1, 0) for size, across, step in sizes]
+
+    def cut(start, sizes, steps):
+        """x from ``start``, so many places of each axis."""
+        ends = [first + (size - 1) * step + 1 for first, size, step in zip(start, sizes, steps, strict=True)]
+        return lax.slice(x, (0, *start, 0), (num_rows, *ends, num_in), (1, *steps, 1))
+
+    if math.prod(window) <= PLACES and math.prod(answer):
+        starts = [[i * step for i, step in zip(at, rhs_dilation, strict=True)] for at in np.ndindex(*window)]
+        seen = jnp.concatenate([cut(start, answer, window_strides) for start in starts], axis=-1)
+        return seen @ kernel.reshape(-1, num_out)
+    if 0 < math.prod(answer) <= PLACES:
+        starts = [[i * step for i, step in zip(at, window_strides, strict=True)] for at in np.ndindex(*answer)]
+        seen = jnp.stack([cut(start, window, rhs_dilation).reshape(num_rows, -1) for start in starts], axis=1)
+        return (seen @ kernel.reshape(-1, num_out)).reshape(num_rows, *answer, num_out)
+    return None
+
+
+def _in_groups(convolve: Callable, x, axis: int, kernel, num_groups: int):
+    """Each group of x along ``axis`` with its own outputs of the kernel, beside each other."""
+    groups = _stacked(x, axis, num_groups), _stacked(kernel, kernel.ndim - 1, num_groups)
+    if num_groups <= UNROLLED:
+        found = jnp.stack([convolve(*(group[i] for group in groups)) for i in range(num_groups)])
+    else:
+        found = lax.map(lambda pair: convolve(*pair), groups)
+    found = jnp.moveaxis(found, 0, -2)
+    return found.reshape(*found.shape[:-2], -1)
+
+
+def _stacked(array, axis: int, num_groups: int):
+    """Groups along ``axis``, one after another along a new first one."""
+    shape = *array.shape[:axis], num_groups, array.shape[axis] // num_groups, *array.shape[axis + 1 :]
+    return jnp.moveaxis(array.reshape(shape), axis, 0)
