@@ -41,7 +41,7 @@ def _are_alike(one, other) -> bool:
 
 def _are_equal(one, other) -> bool:
     one, other = np.asarray(one), np.asarray(other)
-    if "f" in (one.dtype.kind, other.dtype.kind):
+    if np.float32 in (one.dtype, other.dtype):  # a fit in single precision keeps its data so
         one, other = one.astype(np.float32), other.astype(np.float32)
     return np.array_equal(one, other, equal_nan=True)
 

@@ -103,4 +103,4 @@ def _first(target: Target, u, x):
     """What the likelihood says of the first row among others, and alone."""
     ends = x, jax.tree.map(lambda leaf: leaf[:1], x)
     each = [[leaf for d in _outcomes(target, u, end) for leaf in jax.tree.leaves(d)] for end in ends]
-    return tuple([leaf[:1] if leaf.ndim else leaf for leaf in leaves] for leaves in each)
+    return tuple([leaf[:1] if np.ndim(leaf) else leaf for leaf in leaves] for leaves in each)

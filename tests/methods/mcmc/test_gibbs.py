@@ -87,7 +87,7 @@ def sweep_of(target, blocks, position):
         if isinstance(kind, credo.Conjugate):
             update, given = conjugating(target, block, [position]), None
         elif isinstance(kind, credo.Enumerated):
-            update, given = enumerating(target, block, [position])
+            update, given = enumerating(credo.Enumerated(), target, block, [position])
         elif callable(kind):
             update, given = own(target, block, kind)
         else:
@@ -349,7 +349,9 @@ def test_elements_are_drawn_at_once_only_where_they_are_apart(coupled):
         model = Model.from_log_density(log_density, supports, {"z": (3,)})
     with double():
         target = model.given().flat()
-        update, values = enumerating(target, Block.of(target.structure, ["z"]), [np.array([0.7, 0, 1, 2])])
+        update, values = enumerating(
+            credo.Enumerated(), target, Block.of(target.structure, ["z"]), [np.array([0.7, 0, 1, 2])]
+        )
         assert update.is_apart is not coupled
         np.testing.assert_array_equal(values, [0, 1, 2])
         draw = jax.jit(jax.vmap(lambda key, u: update.update(target, values).step(key, u, None).position))
@@ -506,7 +508,7 @@ def test_elements_that_meet_when_a_rare_switch_is_on_are_drawn_in_turn():
     )
     target = model.given({"i": i, "j": (i + 1) % 8}, np.ones(8)).flat()
     start = np.zeros((4, target.dim))
-    update, _ = enumerating(target, Block.of(target.structure, ("z",)), start)
+    update, _ = enumerating(credo.Enumerated(), target, Block.of(target.structure, ("z",)), start)
     assert not update.is_apart
 
 
@@ -547,3 +549,39 @@ def test_normal_elements_that_never_meet_are_drawn_apart():
     target = model.given(np.arange(16) % 8, np.ones(16)).flat()
     update = conjugating(target, Block.of(target.structure, ("m",)), np.zeros((4, target.dim)))
     assert update.family == Normal(True)
+
+
+def test_elements_that_meet_only_where_another_parameter_has_gone_are_not_drawn_at_once():
+    """A rare regime couples neighbours: drawn at once, P(flag) came out as 0.12 and the verdict passed it."""
+    y = np.array([0.0, 3, 3, 3, 3, 3])
+
+    def likelihood(p, x):
+        return dist.Normal(jnp.where(p["flag"] == 1, 3.0 * jnp.roll(p["z"], 1), 1.0 * p["z"]), 1.0)
+
+    target = credo.Model({"flag": dist.Bernoulli(0.001), "z": dist.Bernoulli(0.5).expand([6])}, likelihood).given(y=y)
+    flag = credo.Enumerated()
+    with pytest.raises(CredoError, match="at_once=False"):
+        credo.fit(target, credo.Gibbs({"z": credo.Enumerated(), "flag": flag}), key=0, progress=False)
+    method = credo.Gibbs({"z": credo.Enumerated(at_once=False), "flag": flag}, num_draws=3_000)
+    posterior = credo.fit(target, method, key=0, progress=False)
+    every = np.array(list(itertools.product(range(2), repeat=6)))
+    weights = [
+        share * np.exp(-0.5 * np.sum((y - mean) ** 2, axis=1))
+        for share, mean in ((0.999, 1.0 * every), (0.001, 3.0 * np.roll(every, 1, axis=1)))
+    ]
+    np.testing.assert_allclose(posterior.draws["flag"].mean(), weights[1].sum() / np.sum(weights), atol=0.05)
+
+
+def test_impossible_configurations_do_not_tell_that_elements_stand_apart():
+    """The number of ones was drawn from its prior, 20 where 12.5 is right: all that was compared was impossible."""
+
+    def likelihood(p, x):
+        number = p["z"].sum()
+        return dist.Normal(jnp.where((number >= 1) & (number <= 20), 1.0 * number, jnp.nan), 1.0)
+
+    target = credo.Model({"z": dist.Bernoulli(0.05).expand([100])}, likelihood).given(y=np.array([9.0]))
+    posterior = credo.fit(target, credo.Gibbs({"z": credo.Enumerated()}, num_draws=400), key=0, progress=False)
+    number = np.arange(1, 21)
+    weights = stats.binom.pmf(number, 100, 0.05) * stats.norm.pdf(9.0, number, 1.0)
+    assert not posterior.info["blocks"]["z"]["elements_at_once"]
+    np.testing.assert_allclose(posterior.draws["z"].sum(axis=-1).mean(), weights @ number / weights.sum(), atol=0.2)

@@ -7,8 +7,9 @@ import pytest
 
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR, SPLIT, Point, Reference
+from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR, SPLIT, Integrator, Point, Reference
 from credo.precision import double
+from credo.status import CredoError
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -143,3 +144,12 @@ def test_one_place_evaluates_the_gradient(name):
         start = Flow(INTEGRATORS[name], METRICS["dense"]).point()
         jax.make_jaxpr(lambda p: INTEGRATORS[name].step(counted, METRICS["dense"], p, 0.1))(start)
     assert len(count) == 1
+
+
+@pytest.mark.parametrize(
+    ("kicks", "drifts"),
+    [((0.0, 1.0), (1.0,)), ((0.25, 0.5, 0.25), (0.3, 0.7)), ((0.5, 0.5), (2.0,)), ((0.5, 0.5), (0.5, 0.5)), ((), ())],
+)
+def test_what_is_no_palindrome_of_sum_one_is_refused(kicks, drifts):
+    with pytest.raises(CredoError, match="palindrome|one kick more"):
+        Integrator(kicks, drifts)

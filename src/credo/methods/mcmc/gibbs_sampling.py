@@ -176,7 +176,7 @@ def _blocks(blocks: Mapping[Any, Any], structure) -> list[Block]:
 def _bind(target, block: Block, kind, positions) -> tuple[Any, Any]:
     """(the update, what it is given as an argument of the compiled program: a recipe stands for a tuning)."""
     if isinstance(kind, Enumerated):
-        return enumerating(target, block, positions)
+        return enumerating(kind, target, block, positions)
     if isinstance(kind, Conjugate):
         return conjugating(target, block, positions), None
     return inner(target, block, kind) if hasattr(kind, "recipe") else own(target, block, kind)

@@ -23,6 +23,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from credo.linalg.operator import ScaleOperator, Stored
+from credo.status import CredoError
 
 
 class Point(NamedTuple):
@@ -80,6 +81,17 @@ class Integrator:
     kicks: tuple[float, ...]
     drifts: tuple[float, ...]
     is_split: bool = False
+
+    def __post_init__(self):
+        sizes = len(self.drifts), len(self.kicks)
+        if sizes[0] < 1 or sizes[1] != sizes[0] + 1:
+            raise CredoError(f"An integrator has one kick more than drifts; got {sizes[1]} and {sizes[0]}.")
+        for name, values in (("kicks", self.kicks), ("drifts", self.drifts)):
+            if not (np.allclose(values, values[::-1]) and np.isclose(sum(values), 1)):
+                raise CredoError(
+                    f"The {name} {values} are no palindrome of sum one: without it trajectories cannot be run "
+                    "backwards, and draws are of another distribution."
+                )
 
     @property
     def num_gradients(self) -> int:

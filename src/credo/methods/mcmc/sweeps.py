@@ -66,6 +66,12 @@ def check_moves(program, info) -> None:
                 f"but was not in {np.sum(~valid):,} of {valid.size:,} sweeps, so Conjugate() cannot draw it: give the "
                 "block NUTS(), Slice() or a conditional of your own."
             )
+        if not valid.all() and isinstance(update, Enumerating):
+            raise CredoError(
+                f"Given the other parameters, the elements of {update.block.label} were independent where the chains "
+                f"started, but not in {np.sum(~valid):,} of {valid.size:,} sweeps, so they cannot be drawn all at "
+                "once: Enumerated(at_once=False) draws one after the other."
+            )
         if not valid.all():
             raise CredoError(
                 f"The conditional of {update.block.label} returned values that are not finite or lie outside the "
