@@ -54,6 +54,11 @@ def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray]:
         raise CredoError("A class has no order and no PIT value: use calibration_error.")
     if outcome.is_circular:
         raise CredoError("An angle has no place on the line and no PIT value: use log_prob(y).")
+    if outcome.is_censored:
+        raise CredoError(
+            f"The outcomes are censored ({outcome.family}), and the time of censoring is no outcome that a "
+            "distribution could be held against: use log_prob(y), which counts censored rows as the fit does."
+        )
     predictive._check_outcomes(y)
     if not np.isfinite(y).all():
         raise CredoError("An outcome is not finite: leave out the rows that were not observed.")

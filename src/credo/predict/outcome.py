@@ -94,6 +94,34 @@ def _geometric(d, y):
     return -jnp.expm1((jnp.floor(y) + 1.0) * jnp.log1p(-d.probs))
 
 
+# Of the base law of a truncated one, symmetric about its location: its upper tail is a lower one, which does not round
+# to nothing 8 sds away. Where even that is 0, 37 sds away for a normal law, the outcome stands at its bound.
+
+
+def _left_truncated(d, y):
+    return 1.0 - _share(_upper_tail(d.base_dist, y), _upper_tail(d.base_dist, d.low))
+
+
+def _right_truncated(d, y):
+    return jnp.where(d.base_dist.cdf(d.high) > 0, _share(d.base_dist.cdf(y), d.base_dist.cdf(d.high)), y >= d.high)
+
+
+def _two_sided_truncated(d, y):
+    base = d.base_dist
+    low, high = base.cdf(d.low), base.cdf(d.high)
+    tail, end = _upper_tail(base, d.low), _upper_tail(base, d.high)
+    of_tails = _share(tail - _upper_tail(base, y), tail - end)
+    return jnp.where(d.low > base.loc, of_tails, _share(base.cdf(y) - low, high - low))
+
+
+def _upper_tail(base, y):
+    return base.cdf(2 * base.loc - y)
+
+
+def _share(part, whole):
+    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
+
+
 def _zero_inflated(d, y):
     return d.gate + (1.0 - d.gate) * cdf(d.base_dist, y)
 
@@ -104,6 +132,9 @@ _CDF: dict[type | tuple, Callable] = {
     dist.Poisson: _poisson,
     (dist.GeometricLogits, dist.GeometricProbs): _geometric,
     ZeroInflatedProbs: _zero_inflated,
+    dist.LeftTruncatedDistribution: _left_truncated,
+    dist.RightTruncatedDistribution: _right_truncated,
+    dist.TwoSidedTruncatedDistribution: _two_sided_truncated,
     (dist.ExpandedDistribution, dist.MaskedDistribution): lambda d, y: cdf(d.base_dist, y),
 }
 
@@ -121,6 +152,11 @@ class Outcome(NamedTuple):
     has_moments: bool
     has_cdf: bool
     is_circular: bool  # an angle
+
+    @property
+    def is_censored(self) -> bool:
+        """Whether y holds ends of what was seen, not outcomes, in some rows."""
+        return "Censored" in self.family
 
     @property
     def is_ordered(self) -> bool:

@@ -64,8 +64,8 @@ def _scores(posterior: Posterior, predictive: Predictive, y, key) -> dict[str, f
             "brier": calibration.brier(probs, labels),
             "ece": calibration.expected_calibration_error(probs, labels),
         }
-    if any(outcome.is_circular for _, outcome in predictive._named()):
-        return found  # on the line 3.1 and −3.1 are far apart
+    if any(outcome.is_circular or outcome.is_censored for _, outcome in predictive._named()):
+        return found  # on the line 3.1 and −3.1 are far apart; a time of censoring is no outcome
     return found | {"crps": crps(predictive, y, key), "coverage_90": coverage(predictive, y, 0.9)}
 
 
