@@ -244,8 +244,10 @@ def test_what_is_taken_for_known_forbids_a_pass(last):
 def test_a_posterior_of_some_parameters_is_no_prior_and_no_proposal(last):
     with pytest.raises(credo.CredoError, match="no density over all"):
         credo.fit(TARGET, credo.Laplace(prior=last), key=0)
-    with pytest.raises(credo.CredoError, match="lie on a plane"):
-        credo.fit(TARGET, credo.Importance(proposal=last), key=0)
+    methods = credo.Importance(proposal=last), credo.IndependenceMH(proposal=last), credo.SMC(reference=last)
+    for method in (*methods, credo.ParallelTempering(reference=last)):
+        with pytest.raises(credo.CredoError, match="lie on a plane"):
+            credo.fit(TARGET, method, key=0)
 
 
 def test_wrong_requests_are_said():

@@ -20,6 +20,7 @@ from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State as WithGradient
 from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
+from credo.methods.particles.importance import check_spans
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
@@ -190,6 +191,7 @@ class IndependenceMH:
                 f"IndependenceMH needs a proposal that has a density, and a posterior of kind "
                 f"{type(proposal.kind).__name__} has none: propose from Laplace() or ADVI()."
             )
+        check_spans(proposal, "proposal")
         recipe = Recipe(
             independent.independence,
             independent.State.like,

@@ -27,7 +27,7 @@ from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.parallel_tempering import Replicas
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import Adaptive, restart, windows
-from credo.methods.particles.importance import has_evidence
+from credo.methods.particles.importance import check_spans, has_evidence
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.posterior import Posterior
@@ -167,6 +167,7 @@ def density_of(reference: Posterior, target: Target) -> Kind:
         )
     if reference.target.structure != target.structure:
         raise CredoError("The reference has other parameters than this target: fit it on the same model.")
+    check_spans(reference, "reference")
     return reference.kind
 
 

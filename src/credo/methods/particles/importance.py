@@ -112,13 +112,18 @@ class Importance:
             )
         if proposal.target.structure != target.structure:
             raise CredoError("The proposal has other parameters than this target: fit it on the same model.")
-        if isinstance(getattr(proposal.kind, "scale", None), Embedded):
-            raise CredoError(
-                "The proposal is a Gaussian of some parameters, the others known: its draws lie on a plane, and have "
-                "no weights. Propose from a fit of all parameters, such as Laplace(subset=All())."
-            )
+        check_spans(proposal, "proposal")
         if self.num_draws < 1:
             raise CredoError(f"num_draws is {self.num_draws}: give a positive number, 1,000 or more to know k-hat.")
+
+
+def check_spans(posterior: Posterior, role: str) -> None:
+    """CredoError where ``posterior``, the ``role`` here, leaves some parameters where they are."""
+    if isinstance(getattr(posterior.kind, "scale", None), Embedded):
+        raise CredoError(
+            f"The {role} is a Gaussian of some parameters, the others known: its draws lie on a plane, and have no "
+            "weights. Take a fit of all parameters, such as Laplace(subset=All())."
+        )
 
 
 def log_evidence(log_weights: Float[np.ndarray, " S"], k_hat: float, chains: int = 1) -> Estimate:

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from credo.methods.particles.importance import has_evidence
+from credo.methods.particles.importance import check_spans, has_evidence
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
 from credo.posterior.posterior import Posterior
@@ -45,6 +45,7 @@ def path_to(target: Target, reference: Posterior | None) -> Path:
             )
         if reference.target.structure != target.structure:
             raise CredoError("The reference has other parameters than this target: fit it on the same model.")
+        check_spans(reference, "reference")
         return Path(target, reference.kind)
     remedy = "or give a distribution to begin at, SMC(reference=credo.fit(target, credo.Laplace()))"
     if target.model.log_factor is not None or not has_evidence(target) or target.prior.factors:
