@@ -20,6 +20,7 @@ from credo.equations import equations
 
 UNROLLED = 8  # groups, above which a loop runs through them
 PLACES = 32  # of a window, or of an answer, that products of matrices go through
+MOST = 2**23  # numbers of x as products of matrices see them
 WORTH_IT = 8  # pairs of channels in a group; a depthwise convolution has one, and stays
 CALLS = "jit", "pjit", "closed_call"
 # where the programs of an equation are, of loops, branches and what is computed anew for a derivative
@@ -127,10 +128,10 @@ def _convolution(x, kernel, *, dimension_numbers, feature_group_count: int, batc
     return lax.transpose(found, [back.index(axis) for axis in range(last + 1)])
 
 
-def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilation, preferred_element_type, **_):
+def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilation, **_):
     """The same by products of matrices, at each place of the window or at each place of the answer, if one has few.
 
-    XLA's fast routine knows no double precision. ``None`` where there are many places of both.
+    XLA's fast routine knows no double precision. ``None`` where there are many places of both, or too much to hold.
     """
     (num_rows, *_, num_in), (*window, _, num_out) = x.shape, kernel.shape
     spread = [(low, high, step - 1) for (low, high), step in zip(padding, lhs_dilation, strict=True)]
@@ -138,6 +139,9 @@ def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilati
     reach = [(size - 1) * step + 1 for size, step in zip(window, rhs_dilation, strict=True)]
     sizes = zip(x.shape[1:-1], reach, window_strides, strict=True)
     answer = [max((size - across) // step + 1, 0) for size, across, step in sizes]
+
+    if num_rows * math.prod(answer) * math.prod(window) * num_in > MOST:
+        return None
 
     def cut(start, sizes, steps):
         """x from ``start``, so many places of each axis."""
