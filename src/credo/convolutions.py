@@ -2,8 +2,8 @@
 
 XLA (2026) brings those of a program's outermost level to that form itself, but for groups, and leaves those of loops as
 they are. The derivatives of a convolution, whose axes stand otherwise, and the groups that ``vmap`` over weights makes
-are then loops of scalars: a step of descent on a network of two convolutions took 68 ms in a loop, now 3, and one of
-five networks abreast 400, now 10. In double precision there is no fast routine: products of matrices take its place.
+are then loops of scalars, 13 to 26 times slower (benchmarks/convolutions.py). In double precision there is no fast
+routine: products of matrices take its place.
 """
 
 import functools
@@ -16,13 +16,13 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from credo.equations import equations
+from credo.equations import bind, equations, evaluate
 
 UNROLLED = 8  # groups, above which a loop runs through them
 PLACES = 32  # of a window, or of an answer, that products of matrices go through
 MOST = 2**23  # numbers of x as products of matrices see them
 WORTH_IT = 8  # pairs of channels in a group; a depthwise convolution has one, and stays
-CALLS = "jit", "pjit", "closed_call"
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
 # where the programs of an equation are, of loops, branches and what is computed anew for a derivative
 HOLDERS = {
     "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",),
@@ -59,28 +59,19 @@ def rewritten(program: jex.ClosedJaxpr) -> Callable:
 
 
 def _evaluate(program: jex.ClosedJaxpr, *args) -> list:
-    jaxpr = program.jaxpr
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*program.consts, *args), strict=True))
-    for equation in jaxpr.eqns:
-        inputs = [v.val if isinstance(v, jex.Literal) else known[v] for v in equation.invars]
-        known.update(zip(equation.outvars, _outputs(equation, inputs), strict=True))
-    return [v.val if isinstance(v, jex.Literal) else known[v] for v in jaxpr.outvars]
+    return evaluate(program, list(args), _outputs)
 
 
-def _outputs(equation, inputs: list) -> list:
-    name, params = equation.primitive.name, equation.primitive.get_bind_params(equation.params)
+def _outputs(_: int, equation, operands: list) -> list:
+    name, params = equation.primitive.name, equation.params
     if name == "conv_general_dilated":
-        return [_convolution(*inputs, **equation.params)]
-    if name in CALLS and _has_convolutions(equation.params[_program_of(equation)].jaxpr):
-        return _evaluate(equation.params[_program_of(equation)], *inputs)
-    if name in HOLDERS:
-        params |= {which: jax.tree.map(_anew, params[which], is_leaf=_is_program) for which in HOLDERS[name]}
-    found = equation.primitive.bind(*inputs, **params)
-    return found if equation.primitive.multiple_results else [found]
-
-
-def _program_of(equation) -> str:
-    return "jaxpr" if "jaxpr" in equation.params else "call_jaxpr"
+        return [_convolution(*operands, **params)]
+    if name in CALLS and _has_convolutions(params[CALLS[name]].jaxpr):
+        return _evaluate(params[CALLS[name]], *operands)
+    holding = HOLDERS.get(name, ())
+    return bind(
+        equation, operands, **{which: jax.tree.map(_anew, params[which], is_leaf=_is_program) for which in holding}
+    )
 
 
 def _anew(program: jex.ClosedJaxpr | jex.Jaxpr) -> jex.ClosedJaxpr | jex.Jaxpr:
@@ -139,7 +130,6 @@ def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilati
     reach = [(size - 1) * step + 1 for size, step in zip(window, rhs_dilation, strict=True)]
     sizes = zip(x.shape[1:-1], reach, window_strides, strict=True)
     answer = [max((size - across) // step + 1, 0) for size, across, step in sizes]
-
     if num_rows * math.prod(answer) * math.prod(window) * num_in > MOST:
         return None
 

@@ -1,6 +1,7 @@
-"""The equations of a traced program."""
+"""The equations of a traced program, looked at or run one by one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from jax.extend import core as jex
@@ -16,6 +17,27 @@ def equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
         for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
             if _is_program(parameter):
                 yield from equations(getattr(parameter, "jaxpr", parameter))
+
+
+def evaluate(program: jex.ClosedJaxpr, arguments: list, outputs: Callable[[int, Any, list], list]) -> list:
+    """What ``program`` gives, with ``outputs(number, equation, operands)`` for each of its outermost equations."""
+    jaxpr = program.jaxpr
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*program.consts, *arguments), strict=True))
+
+    def read(atom):
+        return atom.val if isinstance(atom, jex.Literal) else values[atom]
+
+    for number, equation in enumerate(jaxpr.eqns):
+        found = outputs(number, equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, found, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def bind(equation, operands: list, **changed) -> list:
+    """The outputs of one equation, with ``changed`` parameters."""
+    params = equation.primitive.get_bind_params(equation.params) | changed
+    found = equation.primitive.bind(*operands, **params)
+    return list(found) if equation.primitive.multiple_results else [found]
 
 
 def needed(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:

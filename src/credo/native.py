@@ -23,7 +23,7 @@ from jax.extend import core as jex
 
 from credo.compiling import NATIVE, known
 from credo.convolutions import rewritten
-from credo.equations import equations
+from credo.equations import bind, equations, evaluate
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -131,7 +131,7 @@ def value_and_gradient(function: Callable) -> Callable:
         if jax.default_backend() != "cpu" or not any(_as_rows(equation) for equation in equations(program.jaxpr)):
             leaves = jex.jaxpr_as_fun(program)(u)
         else:
-            leaves = _with_loops(program.jaxpr, program.consts, u)
+            leaves = _with_loops(program, u)
         return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
     return evaluate
@@ -172,22 +172,18 @@ def _as_rows(equation) -> bool:
     )
 
 
-def _with_loops(jaxpr, consts, *args) -> list:
-    """The values of ``jaxpr`` at ``args``, scatter-adds of rows as loops; those within branches or loops stay."""
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    for equation in jaxpr.eqns:
-        inputs = [v.val if isinstance(v, jex.Literal) else known[v] for v in equation.invars]
-        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
-        if inner is not None:
-            outputs = _with_loops(inner.jaxpr, inner.consts, *inputs)
-        elif _as_rows(equation):
-            operand, indices, updates = inputs
-            outputs = [_add_rows(operand, indices, updates, equation.params["mode"])]
-        else:
-            outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
-            outputs = outputs if equation.primitive.multiple_results else [outputs]
-        known.update(zip(equation.outvars, outputs, strict=True))
-    return [v.val if isinstance(v, jex.Literal) else known[v] for v in jaxpr.outvars]
+def _with_loops(program: jex.ClosedJaxpr, *args) -> list:
+    """The values of ``program`` at ``args``, scatter-adds of rows as loops; those within branches or loops stay."""
+
+    def outputs(_: int, equation, operands: list) -> list:
+        if equation.primitive.name in ("jit", "pjit"):
+            return _with_loops(equation.params["jaxpr"], *operands)
+        if _as_rows(equation):
+            operand, indices, updates = operands
+            return [_add_rows(operand, indices, updates, equation.params["mode"])]
+        return bind(equation, operands)
+
+    return evaluate(program, list(args), outputs)
 
 
 def _add_rows(operand, indices, updates, mode):

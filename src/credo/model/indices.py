@@ -16,9 +16,9 @@ import numpy as np
 from jax.extend import core as jex
 from jax.lax import GatherScatterMode
 
-from credo.equations import equations
+from credo.equations import bind, equations
 from credo.model.data import column_name
-from credo.model.program import Path, bind, called, run
+from credo.model.program import Path, called, run
 from credo.model.structure import Structure, somewhere
 from credo.status import CredoError
 

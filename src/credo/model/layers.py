@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.model.program import Hook, Path, bind, called, run
+from credo.equations import bind
+from credo.model.program import Hook, Path, called, run
 from credo.model.uses import Use, search
 
 WORTH = 4  # times the numbers of two Jacobians that the products of inputs and of derivatives may take

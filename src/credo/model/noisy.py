@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.equations import bind
 from credo.model.data import Rows
 from credo.model.layers import Layer, Layers, find_layers
-from credo.model.program import Hook, Path, bind, equation_at, run
+from credo.model.program import Hook, Path, equation_at, run
 from credo.model.target import Target
 from credo.model.uses import Use
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from jax.extend import core as jex
 
+from credo.equations import bind, evaluate
+
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
 CALLS |= {"remat2": "jaxpr", "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
@@ -16,26 +18,18 @@ def run(program, arguments: list, hooks: dict[Path, Hook]) -> list:
     """The outputs of a closed jaxpr, with ``hooks`` in the place of their equations."""
     prefixes = {path[:n] for path in hooks for n in range(len(path))}
 
-    def evaluate(jaxpr, consts, arguments, path: Path) -> list:
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-
-        def read(atom):
-            return atom.val if isinstance(atom, jex.Literal) else values[atom]
-
-        for i, eqn in enumerate(jaxpr.eqns):
-            here, given = (*path, i), [read(atom) for atom in eqn.invars]
-            inner = called(eqn)
+    def within(program, arguments: list, path: Path) -> list:
+        def outputs(number: int, eqn, given: list) -> list:
+            here, inner = (*path, number), called(eqn)
             if here in hooks:
-                found = hooks[here](eqn, given)
-            elif inner is not None and here in prefixes:
-                found = evaluate(inner.jaxpr, inner.consts, given[-len(inner.jaxpr.invars) :], here)
-            else:
-                found = bind(eqn, given)
-            values.update(zip(eqn.outvars, found, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+                return hooks[here](eqn, given)
+            if inner is not None and here in prefixes:
+                return within(inner, given[-len(inner.jaxpr.invars) :], here)
+            return bind(eqn, given)
 
-    return evaluate(program.jaxpr, program.consts, arguments, ())
+        return evaluate(program, arguments, outputs)
+
+    return within(program, arguments, ())
 
 
 def called(eqn):
@@ -50,9 +44,3 @@ def equation_at(jaxpr, path: Path):
     eqn = jaxpr.eqns[path[0]]
     inner = called(eqn)
     return eqn if len(path) == 1 or inner is None else equation_at(inner.jaxpr, path[1:])
-
-
-def bind(eqn, given: list) -> list:
-    """The outputs of one equation."""
-    found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
-    return list(found) if eqn.primitive.multiple_results else [found]

@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from credo.model.distributions import bare, unwrapped
+from credo.model.draws import CENSORED
 
 Outcomes = Distribution | dict[str, Distribution]
 
@@ -152,11 +153,7 @@ class Outcome(NamedTuple):
     has_moments: bool
     has_cdf: bool
     is_circular: bool  # an angle
-
-    @property
-    def is_censored(self) -> bool:
-        """Whether y holds ends of what was seen, not outcomes, in some rows."""
-        return "Censored" in self.family
+    is_censored: bool  # y holds what is known of an outcome, in some rows not the outcome
 
     @property
     def is_ordered(self) -> bool:
@@ -176,6 +173,7 @@ class Outcome(NamedTuple):
             lower=_constant(getattr(d.support, "lower_bound", None)),
             has_moments=_is_defined(lambda: moments(d)),
             is_circular=_is_circular(d),
+            is_censored=isinstance(unwrapped(d), CENSORED),
             has_cdf=num_classes(d) is None and _is_defined(lambda: cdf(d, jnp.zeros(shape))),
         )
 

@@ -14,7 +14,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.importance import Importance
 from credo.methods.particles.points import Independent, Sobol
 from credo.model.model import Model
-from credo.posterior.kinds import Draws, Gaussian, Mixture
+from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.marginals import mcse_of_weighted_mean
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
@@ -123,9 +123,8 @@ def test_a_single_precision_fit():
 
 def test_what_sobol_points_cannot_do_has_its_sentence():
     mixture = Mixture(np.log([0.5, 0.5]), (proposal().kind, proposal(2.0).kind))
-    for kind, message in ((mixture, "proposal is a Mixture"), (Draws(np.zeros((1, 3, 2))), "proposal is a Draws")):
-        with pytest.raises(CredoError, match=f"mapped to a Gaussian, and the {message}"):
-            fit(target(), Importance(proposal(kind=kind), points=Sobol()), progress=False)
+    with pytest.raises(CredoError, match="mapped to a Gaussian, and the proposal is a Mixture"):
+        fit(target(), Importance(proposal(kind=mixture), points=Sobol()), progress=False)
     with pytest.raises(CredoError, match=r"Sobol\(replications=1\): replications is 2 or more"):
         fit(target(), Importance(proposal(), points=Sobol(replications=1)), progress=False)
     with pytest.raises(CredoError, match="points is of the kind Points, such as Independent"):

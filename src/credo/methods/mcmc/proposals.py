@@ -20,8 +20,7 @@ from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State as WithGradient
 from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
-from credo.methods.particles.importance import check_spans
-from credo.posterior.kinds import Draws, Point
+from credo.methods.particles.importance import kind_with_density
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
@@ -184,18 +183,10 @@ class IndependenceMH:
                 "IndependenceMH needs a posterior to propose from: IndependenceMH(proposal=credo.fit(target, "
                 "Laplace()))."
             )
-        if proposal.target.structure != target.structure:
-            raise CredoError("The proposal has other parameters than this target: fit it on the same model.")
-        if isinstance(proposal.kind, Point | Draws):
-            raise CredoError(
-                f"IndependenceMH needs a proposal that has a density, and a posterior of kind "
-                f"{type(proposal.kind).__name__} has none: propose from Laplace() or ADVI()."
-            )
-        check_spans(proposal, "proposal")
         recipe = Recipe(
             independent.independence,
             independent.State.like,
             settings=(("num_steps", self.num_steps),),
-            given={"proposal": proposal.kind},
+            given={"proposal": kind_with_density(proposal, target, "proposal")},
         )
         return sample(self, recipe, target, key=key, start=proposal if start is None else start, options=options)

@@ -27,9 +27,9 @@ from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.parallel_tempering import Replicas
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import Adaptive, restart, windows
-from credo.methods.particles.importance import check_spans, has_evidence
+from credo.methods.particles.importance import has_evidence, kind_with_density
 from credo.model.target import Target
-from credo.posterior.kinds import Draws, Gaussian, Kind, Point
+from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.run import Run, run
 from credo.status import CredoError
@@ -80,7 +80,7 @@ class ParallelTempering:
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         target = target.flat()
-        kind = None if self.reference is None else density_of(self.reference, target)
+        kind = None if self.reference is None else kind_with_density(self.reference, target, "reference")
         is_gathering = kind is None and not begins_at_prior(target)
         if is_gathering and len(windows(self.num_warmup)) <= NUM_GATHERING + 1:
             raise CredoError(
@@ -156,19 +156,6 @@ def begins_at_prior(target: Target) -> bool:
     if model.likelihood is None or target.y is None or model.log_factor is not None:
         return False
     return not model.prior.improper_names() and not model.prior.factors
-
-
-def density_of(reference: Posterior, target: Target) -> Kind:
-    """CredoError where it cannot be a reference."""
-    if isinstance(reference.kind, Point | Draws):
-        raise CredoError(
-            f"The reference is a {type(reference.kind).__name__} posterior, which has no density: use one by Laplace() "
-            "or ADVI()."
-        )
-    if reference.target.structure != target.structure:
-        raise CredoError("The reference has other parameters than this target: fit it on the same model.")
-    check_spans(reference, "reference")
-    return reference.kind
 
 
 def _states(target, tuning: Tuning, positions, *, program: Ladder):

@@ -31,7 +31,7 @@ from credo.methods.particles.points import Independent, Points
 from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
 from credo.methods.particles.weighed import MOST_ROUNDS, answer
 from credo.model.target import Target
-from credo.posterior.kinds import Draws
+from credo.posterior.kinds import Draws, Kind, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate
 from credo.traced import by_shapes
@@ -110,20 +110,26 @@ class Importance:
             raise CredoError(
                 "Importance sampling needs a posterior to draw from: Importance(proposal=credo.fit(target, Laplace()))."
             )
-        if proposal.target.structure != target.structure:
-            raise CredoError("The proposal has other parameters than this target: fit it on the same model.")
-        check_spans(proposal, "proposal")
+        kind_with_density(proposal, target, "proposal")
         if self.num_draws < 1:
             raise CredoError(f"num_draws is {self.num_draws}: give a positive number, 1,000 or more to know k-hat.")
 
 
-def check_spans(posterior: Posterior, role: str) -> None:
-    """CredoError where ``posterior``, the ``role`` here, leaves some parameters where they are."""
+def kind_with_density(posterior: Posterior, target: Target, role: str) -> Kind:
+    """What ``posterior`` says of ``target``'s parameters; CredoError where that is no density over all of them."""
+    if posterior.target.structure != target.structure:
+        raise CredoError(f"The {role} has other parameters than this target: fit it on the same model.")
+    if isinstance(posterior.kind, Point | Draws):
+        raise CredoError(
+            f"The {role} is a {type(posterior.kind).__name__} posterior, which has no density: use one by Laplace() or "
+            "ADVI()."
+        )
     if isinstance(getattr(posterior.kind, "scale", None), Embedded):
         raise CredoError(
             f"The {role} is a Gaussian of some parameters, the others known: its draws lie on a plane, and have no "
             "weights. Take a fit of all parameters, such as Laplace(subset=All())."
         )
+    return posterior.kind
 
 
 def log_evidence(log_weights: Float[np.ndarray, " S"], k_hat: float, chains: int = 1) -> Estimate:

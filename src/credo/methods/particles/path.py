@@ -10,9 +10,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from credo.methods.particles.importance import check_spans, has_evidence
+from credo.methods.particles.importance import has_evidence, kind_with_density
 from credo.model.target import Target
-from credo.posterior.kinds import Draws, Kind, Point
+from credo.posterior.kinds import Kind
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
@@ -38,15 +38,7 @@ class Path(eqx.Module):
 def path_to(target: Target, reference: Posterior | None) -> Path:
     """CredoError where there is nothing to draw from at its beginning, or nothing to add on the way."""
     if reference is not None:
-        if isinstance(reference.kind, Point | Draws):
-            raise CredoError(
-                f"The reference is a {type(reference.kind).__name__} posterior, which has no density: use one by "
-                "Laplace() or ADVI()."
-            )
-        if reference.target.structure != target.structure:
-            raise CredoError("The reference has other parameters than this target: fit it on the same model.")
-        check_spans(reference, "reference")
-        return Path(target, reference.kind)
+        return Path(target, kind_with_density(reference, target, "reference"))
     remedy = "or give a distribution to begin at, SMC(reference=credo.fit(target, credo.Laplace()))"
     if target.model.log_factor is not None or not has_evidence(target) or target.prior.factors:
         names = ", ".join(map(repr, target.prior.improper_names())) or "its log factor"
