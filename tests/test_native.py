@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="native f
 
 RNG = np.random.default_rng(0)
 VECTOR, OTHER, MATRIX = RNG.normal(size=40), RNG.normal(size=40), RNG.normal(size=(30, 40))
+MANY = RNG.normal(size=5_000)  # more than XLA adds up by itself
 GROUP = RNG.integers(0, 40, 100).astype(np.int32)
 
 
@@ -45,7 +46,7 @@ PROGRAMS = {
     "matrix product": (lambda v: jnp.asarray(MATRIX) @ jnp.asarray(MATRIX).T * v[0], False),
     "fourier": (lambda v: jnp.abs(jnp.fft.fft(v)), False),
     "many writes": (lambda v: jnp.zeros(40).at[GROUP].max(v[GROUP]), False),
-    "sum of many": (lambda v: jnp.sum(jnp.ones(5_000) * v[0]) + jnp.max(jnp.ones(5_000) * v[1]), True),
+    "sum of many": (lambda v: jnp.sum(jnp.sin(v[0] * MANY)) + jnp.max(jnp.cos(v[1] * MANY)), True),
     "large buffer": (lambda v: written(jnp.zeros((6_000, 40)), v), True),
     "large": (lambda v: jnp.sum(jnp.ones(300_000) * v[0]), False),
 }

@@ -41,9 +41,14 @@ def _are_alike(one, other) -> bool:
 
 def _are_equal(one, other) -> bool:
     one, other = np.asarray(one), np.asarray(other)
-    if np.float32 in (one.dtype, other.dtype):  # a fit in single precision keeps its data so
+    if _is_single(one) or _is_single(other):
         one, other = one.astype(np.float32), other.astype(np.float32)
     return np.array_equal(one, other, equal_nan=True)
+
+
+def _is_single(array: np.ndarray) -> bool:
+    """Whether numbers were given or kept in single precision, whatever they stand in now."""
+    return array.dtype.kind == "f" and np.array_equal(array, array.astype(np.float32), equal_nan=True)
 
 
 def _left_out(target: Target) -> np.ndarray:

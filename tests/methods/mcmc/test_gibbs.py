@@ -585,3 +585,23 @@ def test_impossible_configurations_do_not_tell_that_elements_stand_apart():
     weights = stats.binom.pmf(number, 100, 0.05) * stats.norm.pdf(9.0, number, 1.0)
     assert not posterior.info["blocks"]["z"]["elements_at_once"]
     np.testing.assert_allclose(posterior.draws["z"].sum(axis=-1).mean(), weights @ number / weights.sum(), atol=0.2)
+
+
+def test_configurations_of_density_zero_do_not_either():
+    """Most have none; what was compared was -inf, and a sentence blamed a conditional that nobody had written."""
+    tilt = np.linspace(-1.0, 1.0, 12)
+
+    def log_density(p):
+        number = p["z"].sum()
+        return jnp.where((number > 3) | (number < 1), -jnp.inf, jnp.sum(p["z"] * tilt))
+
+    target = Model.from_log_density(log_density, {"z": constraints.boolean}, {"z": (12,)}).given()
+    start = {"z": np.eye(12, dtype=int)[0]}
+    method = credo.Gibbs({"z": credo.Enumerated()}, num_draws=2_000)
+    posterior = credo.fit(target, method, start=start, key=0, progress=False)
+    every = np.array(list(itertools.product(range(2), repeat=12)))
+    weights = np.where((every.sum(axis=1) >= 1) & (every.sum(axis=1) <= 3), np.exp(every @ tilt), 0.0)
+    assert not posterior.info["blocks"]["z"]["elements_at_once"]
+    np.testing.assert_allclose(
+        posterior.draws["z"].reshape(-1, 12).mean(axis=0), weights @ every / weights.sum(), atol=0.04
+    )
