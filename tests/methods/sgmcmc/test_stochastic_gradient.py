@@ -52,11 +52,13 @@ def positions_of(posterior) -> np.ndarray:
     return posterior.kind.positions
 
 
-def dynamics(gradient, step_size, *, num_steps=1, schedule=None, temperature=1.0, scale=None, total=1_000) -> Dynamics:
+def dynamics(
+    gradient, step_size, *, num_steps=1, schedule=None, temperature=1.0, scale=None, total=1_000, most=np.inf, power=2
+) -> Dynamics:
     scale, step_size = np.ones(2) if scale is None else scale, np.asarray(step_size, float)
     with double():
-        arrays = [jnp.asarray(a) for a in (scale, step_size, MEAN)]
-    return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total, 2)
+        arrays = [jnp.asarray(a) for a in (scale, step_size, MEAN, np.asarray(most))]
+    return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total, power)
 
 
 def exact(key, u):
@@ -277,6 +279,33 @@ def test_a_step_that_chains_run_away_with_is_halved_in_warm_up(tmp_path):
         credo.fit(target, credo.SGHMC(**settings), key=0, start=start, checkpoint=tmp_path / "run", progress=False)
     again = credo.resume(tmp_path / "run", target, progress=False)
     np.testing.assert_array_equal(positions_of(again), positions_of(posterior))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "power"),
+    [(sgld, 2), (lambda d: sghmc(d, 1.0), 1), (lambda d: nose_hoover(d, 1.0), 1)],
+    ids=["SGLD", "SGHMC", "SGNHT"],
+)
+def test_bounded_forces_bring_chains_back_from_where_steps_are_unstable(kernel, power):
+    def last(most):
+        with double():
+            algorithm = kernel(dynamics(lambda key, u: -(u**3), 0.2, num_steps=400, most=most, power=power))
+            state = algorithm.init(jax.random.key(0), jnp.full(2, 30.0))
+            return jax.tree.map(np.asarray, jax.jit(algorithm.step)(jax.random.key(1), state))
+
+    state, info = last(np.inf)
+    assert not np.all(np.isfinite(state.position))
+    state, info = last(10.0)
+    assert np.all(np.abs(state.position) < 4.0)  # exp(−u⁴/4)
+    assert 0 < info.bounded < 0.5
+
+
+def test_bounded_forces_are_said():
+    """The start is where nothing is curved, and warm-up too short to see what is round it."""
+    method = credo.SGLD(batch_size=None, num_warmup=0, num_draws=500, num_steps=20)
+    posterior = credo.fit(quartic(), method, key=0, start={"a": 0.0}, progress=False)
+    assert posterior.info["sample_stats"]["bounded"].mean() > 1e-3
+    assert any("forces were bounded" in sentence for sentence in posterior.verdict.sentences)
 
 
 def test_warm_up_measures_the_curvature_where_chains_are():

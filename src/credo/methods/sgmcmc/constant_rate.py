@@ -20,10 +20,10 @@ def constant_sgd(dynamics: Dynamics) -> Algorithm:
     def init(key, position) -> State:
         return State(position, jnp.zeros((), jnp.int32))
 
-    def update(key, state: State) -> tuple[State, Float[Array, ""]]:
+    def update(key, state: State) -> tuple[State, Float[Array, "2"]]:
         ε, _ = dynamics.at(state.count)
-        g = dynamics.force(key, state.position)
-        return State(state.position + ε * dynamics.scale * g, state.count + 1), dynamics.virial(state.position, g)
+        g = dynamics.force(key, state.position, ε)
+        return State(state.position + ε * dynamics.scale * g, state.count + 1), dynamics.seen(state.position, g, ε)
 
     def step(key, state: State) -> tuple[State, Info]:
         return repeated(update, dynamics, key, state)

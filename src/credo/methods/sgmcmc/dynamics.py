@@ -3,6 +3,10 @@
 The thermometer: at the target with density p(u)^{1/T} any coordinate has E[−(u_i − c_i) ∂_i log p(u)] = T, whatever the
 constant c (integrate by parts). Gradients that are unbiased serve as well as exact ones, and the batch of a step is
 independent of where it is taken: the mean of −(v − c)ᵀg / d shows by how much step size and noise heat the chain.
+
+No step of fixed length holds everywhere: where a density's curvature grows without bound, chains of explicit steps run
+away to infinity in the end (Hutzenthaler, Jentzen & Kloeden 2011). Forces are therefore bounded, coordinate by
+coordinate, where a kick would be many times the usual (Brosse, Durmus, Moulines & Sabanis 2019 tame them so).
 """
 
 from collections.abc import Callable
@@ -19,9 +23,13 @@ from credo.normals import fold_in
 
 
 class Info(NamedTuple):
-    """``temperature``: of the configuration, a mean over the updates. ``num_steps``: gradients evaluated."""
+    """``temperature``: of the configuration, a mean over the updates. ``num_steps``: gradients evaluated.
+
+    ``bounded``: the share of updates in which a force was bounded.
+    """
 
     temperature: Float[Array, ""]
+    bounded: Float[Array, ""]
     num_steps: Int[Array, ""]
     step_size: Float[Array, ""]
 
@@ -30,13 +38,14 @@ class Info(NamedTuple):
 class Dynamics:
     """``first``, ``total``: steps of warm-up and of sampling, which the schedule counts. ``center``: c above.
 
-    ``power``: the step size is ε^(power / 2), and the schedule is one of ε.
+    ``power``: the step size is ε^(power / 2), and the schedule is one of ε. ``most``: √ε |g_i| is bounded by it.
     """
 
     gradient: Gradient
     scale: Float[Array, " dim"]
     step_size: Float[Array, ""]
     center: Float[Array, " dim"]
+    most: Float[Array, ""]
     schedule: Schedule
     temperature: float
     num_steps: int
@@ -51,12 +60,15 @@ class Dynamics:
         T = jnp.where(self.schedule.is_hot(t, self.total), self.temperature, 0.0)
         return size.astype(self.scale.dtype), T.astype(self.scale.dtype)
 
-    def force(self, key, u) -> Float[Array, " dim"]:
-        """s ∘ g."""
-        return self.scale * self.gradient(key, u)
+    def force(self, key, u, size) -> Float[Array, " dim"]:
+        """s ∘ g, bounded for a step of this ``size``."""
+        most = self.most / size ** (1 / self.power)
+        return jnp.clip(self.scale * self.gradient(key, u), -most, most)
 
-    def virial(self, u, force) -> Float[Array, ""]:
-        return -jnp.mean((u - self.center) / self.scale * force)
+    def seen(self, u, force, size) -> Float[Array, "2"]:
+        """(temperature of the configuration, whether a force was bounded)."""
+        is_bounded = jnp.any(jnp.abs(force) >= self.most / size ** (1 / self.power))
+        return jnp.stack([-jnp.mean((u - self.center) / self.scale * force), is_bounded.astype(force.dtype)])
 
 
 def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any, Info]:
@@ -64,10 +76,11 @@ def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any
 
     def body(i, carry):
         state, total = carry
-        state, temperature = update(fold_in(key, i), state)
-        return state, total + temperature
+        state, seen = update(fold_in(key, i), state)
+        return state, total + seen
 
-    zero = jnp.zeros((), dynamics.scale.dtype)
-    state, total = lax.fori_loop(0, dynamics.num_steps, body, (state, zero))
+    zeros = jnp.zeros(2, dynamics.scale.dtype)
+    state, total = lax.fori_loop(0, dynamics.num_steps, body, (state, zeros))
+    temperature, bounded = total / dynamics.num_steps
     size, _ = dynamics.at(state.count - 1)
-    return state, Info(total / dynamics.num_steps, jnp.int32(dynamics.num_steps), size)
+    return state, Info(temperature, bounded, jnp.int32(dynamics.num_steps), size)

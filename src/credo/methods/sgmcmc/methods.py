@@ -111,6 +111,7 @@ class ConstantSGD(StochasticGradient):
     preconditioner: Preconditioner = field(default_factory=NoiseScale)
 
     power: ClassVar[int] = 2
+    most_force: ClassVar[float] = np.inf  # the gradients' noise is as large as it is to be
 
     def kernel(self, dynamics):
         return constant_rate.constant_sgd(dynamics)

@@ -35,11 +35,11 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
         r = normal(key, position.shape, position.dtype)
         return State(position, r, jnp.asarray(diffusion, position.dtype), jnp.zeros((), jnp.int32))
 
-    def update(key, state: State) -> tuple[State, Float[Array, ""]]:
+    def update(key, state: State) -> tuple[State, Float[Array, "2"]]:
         k_batch, k_noise = split(key)
         h, T = dynamics.at(state.count)
         middle = state.position + 0.5 * h * dynamics.scale * state.momentum
-        g = dynamics.force(k_batch, middle)
+        g = dynamics.force(k_batch, middle, h)
         r = state.momentum + 0.5 * h * g
         ξ = state.friction + 0.5 * h * (jnp.mean(r * r) - T)
         x = 2 * ξ * h
@@ -49,7 +49,7 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
         ξ = ξ + 0.5 * h * (jnp.mean(r * r) - T)
         r = r + 0.5 * h * g
         position = middle + 0.5 * h * dynamics.scale * r
-        return State(position, r, ξ, state.count + 1), dynamics.virial(middle, g)
+        return State(position, r, ξ, state.count + 1), dynamics.seen(middle, g, h)
 
     def step(key, state: State) -> tuple[State, Info]:
         return repeated(update, dynamics, key, state)

@@ -33,7 +33,7 @@ def sghmc(dynamics: Dynamics, friction) -> Algorithm:
     def init(key, position) -> State:
         return State(position, normal(key, position.shape, position.dtype), jnp.zeros((), jnp.int32))
 
-    def update(key, state: State) -> tuple[State, Float[Array, ""]]:
+    def update(key, state: State) -> tuple[State, Float[Array, "2"]]:
         k_batch, k_noise = split(key)
         h, T = dynamics.at(state.count)
         keep = jnp.exp(-0.5 * friction * h)
@@ -41,10 +41,10 @@ def sghmc(dynamics: Dynamics, friction) -> Algorithm:
         before, after = jnp.sqrt(T * (1 - keep**2)) * z
         r = keep * state.momentum + before
         middle = state.position + 0.5 * h * dynamics.scale * r
-        g = dynamics.force(k_batch, middle)
+        g = dynamics.force(k_batch, middle, h)
         r = r + h * g
         position = middle + 0.5 * h * dynamics.scale * r
-        return State(position, keep * r + after, state.count + 1), dynamics.virial(middle, g)
+        return State(position, keep * r + after, state.count + 1), dynamics.seen(middle, g, h)
 
     def step(key, state: State) -> tuple[State, Info]:
         return repeated(update, dynamics, key, state)

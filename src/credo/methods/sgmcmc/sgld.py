@@ -29,13 +29,13 @@ def sgld(dynamics: Dynamics) -> Algorithm:
     def init(key, position) -> State:
         return State(position, jnp.zeros((), jnp.int32))
 
-    def update(key, state: State) -> tuple[State, Float[Array, ""]]:
+    def update(key, state: State) -> tuple[State, Float[Array, "2"]]:
         k_batch, k_noise = split(key)
         ε, T = dynamics.at(state.count)
-        g = dynamics.force(k_batch, state.position)
+        g = dynamics.force(k_batch, state.position, ε)
         z = normal_apart(k_noise, state.position.shape, state.position.dtype, state.count)
         position = state.position + dynamics.scale * (0.5 * ε * g + jnp.sqrt(ε * T) * z)
-        return State(position, state.count + 1), dynamics.virial(state.position, g)
+        return State(position, state.count + 1), dynamics.seen(state.position, g, ε)
 
     def step(key, state: State) -> tuple[State, Info]:
         return repeated(update, dynamics, key, state)

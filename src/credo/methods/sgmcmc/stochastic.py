@@ -31,6 +31,8 @@ from credo.run import run
 from credo.status import CredoError
 
 BIAS = 0.05  # share of the variance that each term of the step's error may add
+MOST_FORCE = 10.0  # √ε times a force of a draw, whose sd is at most 0.6 at the step that is found
+MOST_BOUNDED = 1e-3  # share of updates, of which nothing is said
 MOST_UPDATES = 200  # a draw, where the caller does not say
 STREAM = 1 << 20
 
@@ -53,6 +55,7 @@ class Chain:
             scale=tuning.scale,
             step_size=tuning.step_size,
             center=tuning.center,
+            most=tuning.most,
             schedule=method.schedule,
             temperature=method.temperature,
             num_steps=self.num_steps,
@@ -96,6 +99,7 @@ class StochasticGradient:
 
     takes_source: ClassVar[bool] = True
     power: ClassVar[int]  # the schedule is one of ε; the step size is ε^(power / 2)
+    most_force: ClassVar[float] = MOST_FORCE
 
     @abstractmethod
     def kernel(self, dynamics: Dynamics) -> Algorithm:
@@ -192,7 +196,13 @@ class StochasticGradient:
         noise = float(found.anchored_noise if is_anchored else found.noise)
         size = self.step_size or self.best_step(float(found.curvature), noise)
         anchor = Anchor(position, found.gradient) if is_anchored else None
-        return Tuning(found.scale, np.asarray(size, position.dtype), position, anchor)
+        most = np.inf if self.num_warmup else self.most_of_draws()
+        size, most, caution = (np.asarray(each, position.dtype) for each in (size, most, 1.0))
+        return Tuning(found.scale, size, position, anchor, most, caution)
+
+    def most_of_draws(self) -> float:
+        """A step that the caller gave is taken as it is: chains that run away from it are told so."""
+        return self.most_force if self.step_size is None else np.inf
 
     def _posterior(self, done, target, chain: Chain, found: Measured, tuning: Tuning) -> Posterior:
         positions, infos = np.asarray(done.records["position"]), done.info["sampling"]
@@ -214,6 +224,12 @@ class StochasticGradient:
             "step_size": float(tuning.step_size),
         }
         sentences = [said] if said else []
+        bounded = float(np.mean(np.asarray(infos.bounded)))
+        if bounded > MOST_BOUNDED:
+            sentences.append(
+                f"In {bounded:.2g} of the updates forces were bounded, without which chains run away to infinity: give "
+                f"a step_size below {float(tuning.step_size):.2g}."
+            )
         if not done.is_complete:
             sentences.append(f"The time limit came after {len(t)} of {self.num_draws} draws in each chain.")
         if self.temperature != 1:

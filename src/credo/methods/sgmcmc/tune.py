@@ -45,12 +45,17 @@ SMALL = 5e7  # rows times coordinates
 
 
 class Tuning(NamedTuple):
-    """Arguments of the compiled chain."""
+    """Arguments of the compiled chain. ``most``: √ε times a force, ∞ in warm-up, where chains that run away are seen.
+
+    ``caution``: what the best step is multiplied by, since chains ran away from it.
+    """
 
     scale: Any
     step_size: Any
     center: Any
     anchor: Anchor | None
+    most: Any
+    caution: Any
 
 
 class Measured(NamedTuple):

@@ -1,9 +1,9 @@
 """Warm-up of stochastic-gradient chains: windows, at whose ends all of them get another scale and step size.
 
 What is measured at a mode may be wrong by orders of magnitude where the chains live. After two of the five windows it
-is measured again at their positions. Where the first steps are so long that chains run away before, these begin anew,
-nearer to the start by half at least and with half the step. A step size that the caller gave is not touched, nor the
-scale that it is in.
+is measured again at their positions. Where steps are so long that chains run away, these begin anew, nearer to the
+start by half at least and with half the step; steps that are found later are halved too. From the first draw on forces
+are bounded (dynamics.py). A step size that the caller gave is not touched, nor the scale that it is in.
 """
 
 from collections.abc import Callable
@@ -33,14 +33,16 @@ def warm_up(method: "StochasticGradient", data: Any, key, first: Tuning, begin: 
             return tuning, states, True
         if method.step_size is not None:
             raise ran_away(tuning)
-        tuning = tuning._replace(step_size=0.5 * tuning.step_size)
+        tuning = tuning._replace(step_size=0.5 * tuning.step_size, caution=0.5 * tuning.caution)
         share = min(0.5, float(tuning.step_size / first.step_size))  # steps found since may be longer than the first
         _, fresh = begin(data, tuning, share)
         fresh = [new._replace(count=old.count) for new, old in zip(fresh, states, strict=True)]
         return tuning, [new if lost else old for lost, new, old in zip(is_lost, fresh, states, strict=True)], False
 
-    def at_end(_, tuning: Tuning, states: list, *, is_tuned: bool) -> tuple[Tuning, list]:
+    def at_end(_, tuning: Tuning, states: list, *, is_tuned: bool, is_last: bool) -> tuple[Tuning, list]:
         tuning, states, is_whole = kept(tuning, states)
+        if is_last:
+            tuning = tuning._replace(most=np.asarray(method.most_of_draws(), tuning.most.dtype))
         if not (is_tuned and is_whole and method.step_size is None):
             return tuning, states
         batch, positions = method.batch_of(data), [state.position for state in states]
@@ -48,11 +50,11 @@ def warm_up(method: "StochasticGradient", data: Any, key, first: Tuning, begin: 
         noise = found.noise if tuning.anchor is None else found.anchored_noise
         if not all(np.all(np.isfinite(each)) for each in (found.scale, found.curvature, noise)):
             return tuning, states
-        size = method.best_step(float(found.curvature), float(noise))
+        size = method.best_step(float(found.curvature), float(noise)) * tuning.caution
         return tuning._replace(scale=found.scale, step_size=np.asarray(size, tuning.step_size.dtype)), states
 
-    ends = np.unique(np.linspace(0, method.num_warmup, WINDOWS + 1).astype(int))
+    lengths = np.diff(np.unique(np.linspace(0, method.num_warmup, WINDOWS + 1).astype(int)))
     return [
-        Phase("warmup", int(length), at_end=partial(at_end, is_tuned=window in TUNED))
-        for window, length in enumerate(np.diff(ends))
+        Phase("warmup", int(length), at_end=partial(at_end, is_tuned=i in TUNED, is_last=i == len(lengths) - 1))
+        for i, length in enumerate(lengths)
     ]
