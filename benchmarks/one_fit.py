@@ -153,7 +153,8 @@ def without_compiling(sampler, key: int, draws, found: dict) -> dict:
         with Compiling() as compiling:
             draws, wall, cpu = timed(sampler.fit, key + NEXT_KEY)
         heard = compiling.cpu_seconds()
-        seconds = {"warm": wall, "warm_cpu": cpu - heard, "warm_compile_cpu": heard}
+        verdict = getattr(sampler, "verdict_cpu", 0.0)
+        seconds = {"warm": wall, "warm_cpu": cpu - heard, "warm_compile_cpu": heard, "warm_verdict_cpu": verdict}
         ess = convergence(named(draws))
         if hasattr(sampler, "count_warmup"):
             sampler.count_warmup(key + NEXT_KEY)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.fft import next_fast_len
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import betaincinv, ndtri
 
 from credo.cores import in_groups, num_cores
@@ -42,7 +42,8 @@ def convergence(x: Draws) -> Convergence:
 
     def block(b):
         ranks = _Ranks(_split(b))
-        return np.stack([_r_hat(ranks), _ess(ranks.bulk), _ess_tail(b)])
+        ordered = ranks.ordered if b.shape[-1] % 2 == 0 else None  # else halves lack a draw
+        return np.stack([_r_hat(ranks), _ess(ranks.bulk), _ess_tail(b, ordered)])
 
     return Convergence(*_by_blocks(block, x, rows=3))
 
@@ -182,13 +183,9 @@ def longest_stay(x: Draws) -> np.ndarray:
         still &= np.all(is_same, axis=-1)
         release(x)
         if not still.any():
-            break
-    longest = np.zeros(x.shape[0], int)
-    run = np.zeros(x.shape[0], int)
-    for stayed in still.T:
-        run = np.where(stayed, run + 1, 0)
-        longest = np.maximum(longest, run)
-    return longest + 1
+            return np.ones(x.shape[0], int)
+    moves = [np.flatnonzero(np.concatenate([[True], ~stayed, [True]])) for stayed in still]
+    return np.array([np.max(np.diff(each)) for each in moves])
 
 
 def stuck_chains(x: Draws) -> Bool[np.ndarray, " chain"]:
@@ -276,20 +273,28 @@ class _Ranks:
         return self._scatter(order, np.take_along_axis(distance, inner, axis=-1))
 
     def _scatter(self, order: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-        position = np.broadcast_to(np.arange(self.size), ordered.shape)
-        differs = ordered[:, 1:] != ordered[:, :-1]
-        ends = np.ones((len(ordered), 1), bool)
-        first = np.maximum.accumulate(np.where(np.hstack([ends, differs]), position, 0), axis=-1)
-        last = np.where(np.hstack([differs, ends]), position, self.size)
-        last = np.minimum.accumulate(last[:, ::-1], axis=-1)[:, ::-1]
+        scores = np.broadcast_to(self.scores[::2], ordered.shape)
+        rows, first = np.nonzero(ordered[:, 1:] == ordered[:, :-1])
+        if len(rows):
+            scores = scores.copy()
+            scores[rows, first] = scores[rows, first + 1] = self.scores[_sums_of_places(rows, first)]
         z = np.empty(ordered.shape)
-        np.put_along_axis(z, order, self.scores[first + last], axis=-1)
+        np.put_along_axis(z, order, scores, axis=-1)
         return z.reshape(self.shape)
+
+
+def _sums_of_places(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Of each place ``first`` of a row that holds the same as the next: the least such place plus the largest."""
+    is_new = np.ones(len(rows), bool)
+    is_new[1:] = (rows[1:] != rows[:-1]) | (first[1:] != first[:-1] + 1)
+    begins = np.flatnonzero(is_new)
+    lengths = np.diff(begins, append=len(rows))
+    return np.repeat(2 * first[begins] + lengths, lengths)
 
 
 @functools.lru_cache(maxsize=1)
 def _scores(size: int) -> np.ndarray:
-    """A rank is an average over ties, hence a half integer: all scores there can be lie in one small table."""
+    """A rank is an average over ties, hence a half integer: all scores there can be, from 1 on, lie in a table."""
     return ndtri((np.arange(2, 2 * size + 1) / 2 - 3 / 8) / (size + 1 / 4))
 
 
@@ -322,13 +327,17 @@ def _nested(z: np.ndarray, num_superchains: int) -> np.ndarray:
         return np.sqrt(1 + between / within)
 
 
-def _ess_tail(block: np.ndarray) -> np.ndarray:
-    return np.minimum(_ess_quantile(block, 0.05), _ess_quantile(block, 0.95))
+def _ess_tail(block: np.ndarray, ordered: np.ndarray | None = None) -> np.ndarray:
+    """``ordered``: the pooled draws of each scalar in order, where they are known."""
+    return np.minimum(_ess_quantile(block, 0.05, ordered), _ess_quantile(block, 0.95, ordered))
 
 
-def _ess_quantile(block: np.ndarray, p: float) -> np.ndarray:
-    below = block <= np.quantile(_pool(block), p, axis=-1)[:, None, None]
-    return _ess(_split(below).astype(float))
+def _ess_quantile(block: np.ndarray, p: float, ordered: np.ndarray | None = None) -> np.ndarray:
+    if ordered is None:
+        quantile = np.quantile(_pool(block), p, axis=-1)
+    else:  # the draw below the quantile tells the same draws from those above
+        quantile = ordered[:, int(p * (ordered.shape[-1] - 1))]
+    return _ess(_split(block <= quantile[:, None, None]).astype(float))
 
 
 def _ess(z: np.ndarray) -> np.ndarray:
@@ -345,9 +354,11 @@ def _ess(z: np.ndarray) -> np.ndarray:
     constant = np.ptp(_pool(z), axis=-1) == 0
     mean = np.mean(z, axis=-1, keepdims=True)
     length = next_fast_len(2 * n, real=True)  # padded with zeros, so that the ends of a chain do not meet
-    spectrum = np.fft.rfft(z - mean, n=length, axis=-1)
-    power = np.mean(spectrum.real**2 + spectrum.imag**2, axis=1)  # linear from here on: chains are averaged first
-    autocovariance = np.fft.irfft(power, n=length, axis=-1)[:, :n] / n
+    spectrum = rfft(z - mean, n=length, axis=-1)
+    power = np.mean(
+        np.real(spectrum) ** 2 + np.imag(spectrum) ** 2, axis=1
+    )  # linear from here on: chains are averaged first
+    autocovariance = np.asarray(irfft(power, n=length, axis=-1))[:, :n] / n
     within = autocovariance[:, :1] * n / (n - 1)
     total = autocovariance[:, :1] + np.var(mean[..., 0], axis=1, ddof=1)[:, None]
     with np.errstate(invalid="ignore"):

@@ -51,6 +51,8 @@ def sentences(positions, is_divergent, structure: Structure) -> list[str]:
 def persistent_divergences(positions, is_divergent, structure: Structure) -> int:
     """How many there are; 0 where they are stray: at most one in a thousand, anywhere, of a shape that is no funnel."""
     count = int(np.sum(is_divergent))
+    if not count:
+        return 0
     is_few = count <= STRAY * np.size(is_divergent)
     if is_few and not place_of_divergences(positions, is_divergent, structure) and not funnel(positions, structure):
         return 0

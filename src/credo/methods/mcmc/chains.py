@@ -1,5 +1,6 @@
 """Any kernel as a method of ``credo.fit``: starts, warm-up, sampling, and a verdict on the draws."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,6 +148,7 @@ def _cast(tree, dtype):
 
 def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = None) -> Posterior:
     """The draws with their verdict, on the figures ``found`` where these are not ``figures``."""
+    begun = time.perf_counter()
     sampling, warmup = done.info["sampling"], done.info.get("warmup")
     positions: Any = done.records["position"]
     info = {
@@ -177,6 +179,7 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     if any(RULES[name].status(found[name]) != "pass" for name in STRUGGLE if name in found):
         shape = geometry.sentences(positions, is_divergent, target.structure)
         verdict = judge(found, [*shape, *sentences], at_best=at_best)
+    info["seconds"]["verdict"] = time.perf_counter() - begun
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 
