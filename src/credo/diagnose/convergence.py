@@ -10,7 +10,7 @@ would pass.) Compute these on unconstrained positions, where no scalar is consta
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -354,10 +354,8 @@ def _ess(z: np.ndarray) -> np.ndarray:
     constant = np.ptp(_pool(z), axis=-1) == 0
     mean = np.mean(z, axis=-1, keepdims=True)
     length = next_fast_len(2 * n, real=True)  # padded with zeros, so that the ends of a chain do not meet
-    spectrum = rfft(z - mean, n=length, axis=-1)
-    power = np.mean(
-        np.real(spectrum) ** 2 + np.imag(spectrum) ** 2, axis=1
-    )  # linear from here on: chains are averaged first
+    spectrum: Any = rfft(z - mean, n=length, axis=-1)
+    power = np.mean(spectrum.real**2 + spectrum.imag**2, axis=1)  # linear from here on: chains are averaged first
     autocovariance = np.asarray(irfft(power, n=length, axis=-1))[:, :n] / n
     within = autocovariance[:, :1] * n / (n - 1)
     total = autocovariance[:, :1] + np.var(mean[..., 0], axis=1, ddof=1)[:, None]
