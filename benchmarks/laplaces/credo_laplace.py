@@ -30,6 +30,7 @@ class Credo:
         """Seconds of it that a verdict took, which no peer gives."""
         if not hasattr(self, "known"):
             self.known = self.target(networks.PRECISION)
+        self.posterior = None  # the last one goes first, as it does where the peers are fitted again
         method = self.credo.Laplace(**self.choices, tune=False)
         self.posterior = self.credo.fit(self.known, method, key=0, precision="float32", progress=False)
         return {"verdict": self.posterior.info["seconds"].get("verdict", 0.0)}

@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.convolutions import canonical
 from credo.linalg.krylov import Solution, conjugate_gradients, gauss_rule
+from credo.linalg.matrix_free import LOOSEST, inverse_root
 from credo.linalg.matrix_free import MatrixFree as MatrixFreeScale
-from credo.linalg.matrix_free import inverse_root
 from credo.memory import chunk_bytes, footprint
 from credo.methods.laplace import layered
 from credo.methods.laplace.curvature import OuterProducts
@@ -38,6 +39,7 @@ MOST_COLUMNS = 2_000  # coordinates whose diagonal is taken by a product each, w
 MOST_AT_ONCE = 16  # solves: more are no faster
 VECTORS = 45  # of a solve: directions of some 20 shifts, before and after a step, and what stands beside them
 SIGNS = 32  # of the estimate of a diagonal that only speeds solves up
+COSTLY = 1e8  # rows times coordinates
 SAFE = 10.0  # how far the smallest eigenvalue may lie below the smallest that solves have met
 
 
@@ -46,7 +48,8 @@ class MatrixFree:
     """Every covariance, as in ``Dense()``, and no matrix: for networks too large for it. Memory of some 40 vectors.
 
     Each draw, and each output of each row of a prediction, is a linear solve with the curvature over all data, by
-    conjugate gradients to a relative residual of ``tolerance`` in at most ``max_products`` products. The sds of the
+    conjugate gradients to a relative residual of ``tolerance`` in at most ``max_products`` products; CredoError where
+    these do not do. The sds of the
     parameters and log |A| in the evidence are estimated by ``num_probes`` solves, and exact up to so many coordinates.
     A file holds no data, so that draws of a loaded posterior need ``credo.load(path, target)``.
 
@@ -130,12 +133,23 @@ class MatrixFree:
         tolerance = max(self.tolerance, 10 * float(np.finfo(unit.dtype).eps))
         sums, squares, logs = np.zeros(dim), np.zeros(dim), []
         lowest, highest, residual = np.inf, 0.0, 0.0
-        for first in range(0, number, at_once):
-            some = min(at_once, number - first)
+        # of a large network the first by itself: it tells within minutes whether solves are to be had
+        starts = range(0, number, at_once)
+        if product.size * dim > COSTLY and at_once > 1:
+            starts = [0, *range(1, number, at_once)]
+        for first, end in zip(starts, [*starts[1:], number], strict=True):
+            some = end - first
             z = _units(first, some, dim, unit.dtype) if is_exact else _signs(noise, some, dim, unit.dtype)
             solved = jax.tree.map(np.asarray, _solve(product, unit, z, tolerance, self.max_products))
             if np.min(solved.bend) <= 0:
                 return _not_positive(solved, unit)
+            if np.max(solved.residual) > LOOSEST:
+                raise CredoError(
+                    f"MatrixFree() cannot solve with this curvature of {dim:,} parameters: {self.max_products:,} "
+                    f"products leave a relative residual of {np.max(solved.residual):.2g}, and draws would be no "
+                    "numbers. Raise max_products, bring the inputs to like scales, give the weights a larger prior "
+                    "precision, or use Kronecker()."
+                )
             estimates = (z * solved.x).astype(np.float64)
             sums, squares = sums + estimates.sum(axis=0), squares + np.square(estimates).sum(axis=0)
             residual = max(residual, float(np.max(solved.residual)))
@@ -219,7 +233,11 @@ def _signs(noise: np.random.Generator, number: int, dim: int, dtype) -> np.ndarr
 def _solve(product: Curvature, unit, Z, tolerance: float, max_products: int) -> Solution:
     """Of Ã, each row of Z."""
     apply = product.linear()
-    return jax.vmap(lambda z: conjugate_gradients(lambda v: unit * apply(unit * v), z, tolerance, max_products))(Z)
+
+    def solve(z):
+        return conjugate_gradients(lambda v: unit * apply(unit * v), z, tolerance, max_products)
+
+    return canonical(jax.vmap(solve))(Z)
 
 
 @jax.jit
@@ -229,7 +247,7 @@ def _product(product: Curvature, v):
 
 @jax.jit
 def _round_trip(scale: MatrixFreeScale, z):
-    return scale.transpose_matvec(scale.product.linear()(scale.matvec(z)))
+    return canonical(lambda z: scale.transpose_matvec(scale.product.linear()(scale.matvec(z))))(z)
 
 
 def _rows_at_once(target: Target, u: np.ndarray, at_once: int) -> int:
