@@ -4,12 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 EstimateKind = Literal["exact", "laplace", "lower bound", "upper bound", "monte carlo"]
 VerdictStatus = Literal["pass", "doubtful", "failed"]
 
 
 class CredoError(ValueError):
     """A request that cannot be answered. The message gives the cause, the value seen and the remedy."""
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is one finite real number; what a string or True holds is none."""
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in "iuf" and bool(np.isfinite(array))
 
 
 @dataclass(frozen=True)

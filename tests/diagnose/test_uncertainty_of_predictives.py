@@ -122,6 +122,7 @@ def test_novelty_of_classes():
         (lambda: pit(predictive(line), np.zeros(3)), "an outcome for each row"),
         (lambda: pit(predictive(line), np.full(400, np.nan)), "not finite"),
         (lambda: interval_coverage(predictive(line), np.zeros(400), 1.0), "strictly between"),
+        (lambda: interval_coverage(predictive(line), np.zeros(400), "0.9"), "strictly between 0 and 1; got '0.9'"),
     ],
 )
 def test_bad_input_gets_a_sentence(call, sentence):

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from credo.decisions.belief import Belief, OfPredictive
 from credo.decisions.interval import best_interval
 from credo.predict.monte_carlo import MixtureLaw
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 REJECTED = -1  # where an action is a class; NaN where it is a number, None where it is anything else
 
@@ -158,8 +158,8 @@ class Pinball(Loss):
     level: float
 
     def __post_init__(self):
-        if not 0 < self.level < 1:
-            raise CredoError(f"The level of Pinball lies strictly between 0 and 1; got {self.level}.")
+        if not (is_number(self.level) and 0 < self.level < 1):
+            raise CredoError(f"The level of Pinball lies strictly between 0 and 1; got {self.level!r}.")
 
     def __call__(self, action, outcome):
         return _total(lambda a, y: jnp.maximum(self.level * (y - a), (self.level - 1.0) * (y - a)), action, outcome)
@@ -184,8 +184,8 @@ class Interval(Loss):
     price: float
 
     def __post_init__(self):
-        if not (np.isfinite(self.price) and self.price > 0):
-            raise CredoError(f"The price of a unit of length is a positive number; got {self.price}.")
+        if not (is_number(self.price) and self.price > 0):
+            raise CredoError(f"The price of a unit of length is a positive number; got {self.price!r}.")
 
     def __call__(self, action, outcome):
         low, high = action
@@ -216,8 +216,8 @@ class Reject:
     loss: Any = ZeroOne()
 
     def __post_init__(self):
-        if not np.isfinite(self.cost):
-            raise CredoError(f"The cost of a rejection is a finite number; got {self.cost}.")
+        if not is_number(self.cost):
+            raise CredoError(f"The cost of a rejection is a finite number; got {self.cost!r}.")
         if self.cost < 0 and isinstance(self.loss, Loss) and not isinstance(self.loss, CostMatrix):
             raise CredoError(
                 f"The cost of a rejection is {self.cost}, and {type(self.loss).__name__} is never below 0, so every "

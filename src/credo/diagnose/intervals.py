@@ -9,7 +9,7 @@ from credo.arguments import unmasked
 from credo.diagnose.ranking import Measured
 from credo.precision import double
 from credo.predict.predictive import Predictive
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 NUM_DRAWS = 4_096  # of the outcome, where numpyro knows no distribution function: PIT values to 0.8 % at most
 
@@ -37,8 +37,8 @@ def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int 
     ``mass``. The error is the sd of a Beta(k + ½, M − k + ½) variable, which is no zero where all or none of M are
     inside; rows of one table count as independent. Raises CredoError as ``pit`` does.
     """
-    if not 0 < mass < 1:
-        raise CredoError(f"An interval's mass lies strictly between 0 and 1; got {mass}.")
+    if not (is_number(mass) and 0 < mass < 1):
+        raise CredoError(f"An interval's mass lies strictly between 0 and 1; got {mass!r}.")
     before, at = _ends(predictive, y, key)
     is_inside = (at >= 0.5 * (1.0 - mass)) & (before < 0.5 * (1.0 + mass))
     a, b = is_inside.sum() + 0.5, np.sum(~is_inside) + 0.5

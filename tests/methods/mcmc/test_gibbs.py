@@ -421,10 +421,13 @@ def draw(value):
     ("blocks", "sentence"),
     [
         ({}, "has no blocks"),
+        (["mu"], r"takes a dict, parameter -> how it moves.*got \['mu'\]"),
         ({"mu": credo.Conjugate, "z": credo.Enumerated(), "w": credo.NUTS()}, "Conjugate, without its brackets"),
         ({"mu": 3.0, "z": credo.Enumerated(), "w": credo.NUTS()}, "moves the block 'mu' by 3.0: give it Conjugate"),
         ({"theta": credo.NUTS()}, "'theta', which is no parameter of the model: it has w, mu, z"),
         ({"z": credo.Enumerated(), ("mu", "w"): credo.NUTS(), "w": credo.NUTS()}, "moves 'w' in two places"),
+        ({("mu", "w"): credo.NUTS()}, r"moves 'z': add it, as in \{…, 'z': Enumerated\(\)\}"),
+        ({"mu": credo.NUTS()}, r"moves 'w', 'z': add them, as in \{…, 'z': Enumerated\(\), 'w': NUTS\(\)\}"),
         ({"z": credo.Enumerated()}, r"moves 'w', 'mu': add them, as in \{…, \('w', 'mu'\): NUTS\(\)\}"),
         ({("z", "mu", "w"): credo.NUTS()}, r"holds 'z', which is discrete, and NUTS\(\) moves continuous"),
         ({"z": credo.Enumerated(), ("mu", "w"): credo.NUTS(chains=2)}, r"NUTS\(chains=2\) within Gibbs\(\)"),

@@ -268,7 +268,8 @@ def test_chains_in_one_loop_draw_what_they_draw_alone():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: credo.Slice(width=0.0), "width is a number of standard deviations above 0; got 0.0"),
+        (lambda: credo.Slice(width=0.0), "width is a finite number of standard deviations above 0; got 0.0"),
+        (lambda: credo.Slice(width=np.inf), "width is a finite number of standard deviations above 0; got inf"),
         (lambda: credo.Slice(max_widths=0), "max_widths is at least 1; got 0"),
         (lambda: credo.RandomWalkMetropolis(target_acceptance=1.5), "target_acceptance lies between 0 and 1; got 1.5"),
         (lambda: credo.RandomWalkMetropolis(chains=0), "chains is at least 1; got 0"),

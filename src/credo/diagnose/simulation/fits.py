@@ -108,6 +108,8 @@ def _calibrated(
     """Fit and rank, one simulation after the other."""
     begun, num_simulations = time.monotonic(), truths.num_simulations
     draws = _whole("num_ranks", num_ranks, 2) - 1
+    if not (statistics is None or (isinstance(statistics, Mapping) and all(map(callable, statistics.values())))):
+        raise CredoError(f"statistics are functions of (params, y) by name, such as {{'sum': f}}; got {statistics!r}.")
     functions = tuple((statistics or {}).items())
     deadline = np.inf if time_limit is None else begun + time_limit
     ranks: list[dict[str, np.ndarray]] = []

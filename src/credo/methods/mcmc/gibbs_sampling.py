@@ -51,6 +51,10 @@ class Gibbs:
 
     def __post_init__(self):
         check(self)
+        if not isinstance(self.blocks, Mapping):
+            raise CredoError(
+                f"Gibbs() takes a dict, parameter -> how it moves, which is {BLOCK_KINDS}; got {self.blocks!r}."
+            )
         if not self.blocks:
             raise CredoError(f"Gibbs() has no blocks: name them, each with how it moves, which is {BLOCK_KINDS}.")
         for block, kind in self.blocks.items():
@@ -166,9 +170,13 @@ def _blocks(blocks: Mapping[Any, Any], structure) -> list[Block]:
         found.append(Block.of(structure, names))
     left = [name for name in known if name not in seen]
     if left:
+        discrete = [leaf.name for leaf in structure.leaves if leaf.is_discrete and leaf.name in left]
+        smooth = [name for name in left if name not in discrete]
+        moves = [f"{name!r}: Enumerated()" for name in discrete]
+        moves += [f"{tuple(smooth) if len(smooth) > 1 else smooth[0]!r}: NUTS()"] if smooth else []
         raise CredoError(
             f"No block of Gibbs() moves {', '.join(map(repr, left))}: add {'it' if len(left) == 1 else 'them'}, as in "
-            f"{{…, {tuple(left) if len(left) > 1 else left[0]!r}: NUTS()}} for continuous parameters."
+            f"{{…, {', '.join(moves)}}}."
         )
     return found
 

@@ -22,7 +22,7 @@ from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
 from credo.methods.particles.importance import kind_with_density
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 AUTOMATIC = AutomaticMetric()
 STREAM = 1 << 21  # keys of starts lie apart from those of chains
@@ -97,8 +97,8 @@ class Slice:
 
     def __post_init__(self):
         check(self)
-        if not self.width > 0:
-            raise CredoError(f"width is a number of standard deviations above 0; got {self.width}.")
+        if not (is_number(self.width) and self.width > 0):
+            raise CredoError(f"width is a finite number of standard deviations above 0; got {self.width!r}.")
         if self.max_widths < 1:
             raise CredoError(f"max_widths is at least 1; got {self.max_widths}.")
 
