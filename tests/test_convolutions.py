@@ -71,6 +71,24 @@ def test_double_precision_without_products(limit, monkeypatch):
     assert "conv_general_dilated" not in program()
 
 
+def test_what_xla_does_well_itself_is_left_to_it():
+    """At a program's outermost level, calls included; not in loops, and not of groups."""
+
+    def once(k):
+        return jax.jit(lambda k: jnp.sum(convolve(X * k[0, 0, 0, 0], k, padding="SAME")))(k)
+
+    def program(function):
+        with double():
+            return str(jax.make_jaxpr(canonical(function, is_outermost=True))(K))
+
+    assert "dot_general" not in program(once)
+    assert "dot_general" in program(lambda k: lax.fori_loop(0, 2, lambda i, total: total + once(k), 0.0))
+    assert "dot_general" in program(lambda k: jax.vmap(once)(jnp.stack([k, 2 * k])))
+    with double():
+        whole, own = (jax.jit(each)(K) for each in (canonical(jax.grad(once), is_outermost=True), jax.grad(once)))
+    np.testing.assert_allclose(whole, own, rtol=1e-12)
+
+
 def test_torchs_order_and_groups():
     x, k = X.transpose(0, 3, 1, 2), RNG.normal(size=(8, 2, 3, 3))
     settings = {"padding": "SAME", "dimension_numbers": ("NCHW", "OIHW", "NCHW"), "feature_group_count": 2}

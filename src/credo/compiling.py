@@ -101,5 +101,5 @@ class brief:
         return self.tiny if self.is_small is not None and self.is_small(*args) else self.quick
 
     def _with(self, options: dict) -> Callable:
-        function = canonical(self.function)
+        function = canonical(self.function, is_outermost=True)
         return jax.jit(function, static_argnames=self.static_argnames, compiler_options=known(options))

@@ -2,8 +2,8 @@
 
 XLA (2026) brings those of a program's outermost level to that form itself, but for groups, and leaves those of loops as
 they are. The derivatives of a convolution, whose axes stand otherwise, and the groups that ``vmap`` over weights makes
-are then loops of scalars, 13 to 26 times slower (benchmarks/convolutions.py). In double precision there is no fast
-routine: products of matrices take its place.
+are then loops of scalars, 12 to 26 times slower (benchmarks/convolutions.py). In double precision there is no fast
+routine in loops: products of matrices take its place. At the outermost level XLA is quicker than they are.
 """
 
 import functools
@@ -30,8 +30,11 @@ HOLDERS = {
 }  # fmt: skip
 
 
-def canonical(function: Callable) -> Callable:
-    """``function`` in a traced program, its convolutions and those of its loops and branches in that form; on a CPU."""
+def canonical(function: Callable, is_outermost: bool = False) -> Callable:
+    """``function`` in a traced program, its convolutions and those of its loops and branches in that form; on a CPU.
+
+    ``is_outermost``: it is the whole program, and no body of a loop.
+    """
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -46,32 +49,37 @@ def canonical(function: Callable) -> Callable:
 
         arrays = [leaves[i] for i in places]
         program, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        return jax.tree.unflatten(jax.tree.structure(shapes), rewritten(program)(*arrays))
+        return jax.tree.unflatten(jax.tree.structure(shapes), rewritten(program, is_outermost)(*arrays))
 
     return run
 
 
-def rewritten(program: jex.ClosedJaxpr) -> Callable:
+def rewritten(program: jex.ClosedJaxpr, is_outermost: bool = False) -> Callable:
     """A function of the leaves that ``program`` takes; the same where it has no convolutions, or this is no CPU."""
     if jax.default_backend() != "cpu" or not _has_convolutions(program.jaxpr):
         return jex.jaxpr_as_fun(program)
-    return functools.partial(_evaluate, program)
+    return functools.partial(_evaluate, program, is_outermost)
 
 
-def _evaluate(program: jex.ClosedJaxpr, *args) -> list:
-    return evaluate(program, list(args), _outputs)
+def _evaluate(program: jex.ClosedJaxpr, is_outermost: bool, *args) -> list:
+    return evaluate(program, list(args), functools.partial(_outputs, is_outermost))
 
 
-def _outputs(_: int, equation, operands: list) -> list:
+def _outputs(is_outermost: bool, _: int, equation, operands: list) -> list:
     name, params = equation.primitive.name, equation.params
-    if name == "conv_general_dilated":
+    if name == "conv_general_dilated" and not (is_outermost and _is_whole(params)):
         return [_convolution(*operands, **params)]
     if name in CALLS and _has_convolutions(params[CALLS[name]].jaxpr):
-        return _evaluate(params[CALLS[name]], *operands)
+        return _evaluate(params[CALLS[name]], is_outermost, *operands)
     holding = HOLDERS.get(name, ())
     return bind(
         equation, operands, **{which: jax.tree.map(_anew, params[which], is_leaf=_is_program) for which in holding}
     )
+
+
+def _is_whole(params: dict) -> bool:
+    """Whether a convolution has no groups."""
+    return params["feature_group_count"] == params["batch_group_count"] == 1
 
 
 def _anew(program: jex.ClosedJaxpr | jex.Jaxpr) -> jex.ClosedJaxpr | jex.Jaxpr:
@@ -79,7 +87,7 @@ def _anew(program: jex.ClosedJaxpr | jex.Jaxpr) -> jex.ClosedJaxpr | jex.Jaxpr:
     closed = program if isinstance(program, jex.ClosedJaxpr) else jex.ClosedJaxpr(program, ())
     if not _has_convolutions(closed.jaxpr):
         return program
-    found = jax.make_jaxpr(functools.partial(_evaluate, closed))(*closed.in_avals)
+    found = jax.make_jaxpr(functools.partial(_evaluate, closed, False))(*closed.in_avals)
     return found if closed is program else found.jaxpr
 
 

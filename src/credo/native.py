@@ -57,7 +57,7 @@ class jit:
         def program(*args, **static):
             traced, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
             run = native_call if suits(traced) else usual_call
-            leaves, witness = run(rewritten(traced), jax.tree.leaves(args))
+            leaves, witness = run(rewritten(traced, is_outermost=True), jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
 
         return jax.jit(program, static_argnames=self.static_argnames, compiler_options=known(self.options))
