@@ -608,3 +608,20 @@ def test_configurations_of_density_zero_do_not_either():
     np.testing.assert_allclose(
         posterior.draws["z"].reshape(-1, 12).mean(axis=0), weights @ every / weights.sum(), atol=0.04
     )
+
+
+def test_conjugate_conditionals_of_shapes_below_one():
+    """Most of a gamma variable of shape 0.1 lies so low that a gradient there tells nothing of its rate, and a share of a
+    Dirichlet variable next to 1 leaves its model no digits."""
+    prior = {"x": dist.Gamma(0.1, 1.0).expand([3]), "m": dist.Normal(0.0, 1.0)}
+    model = credo.Model(prior, lambda params, x: dist.Poisson(params["x"][jnp.arange(3)]))
+    method = credo.Gibbs({"x": credo.Conjugate(), "m": credo.Conjugate()}, num_draws=4_000)
+    draws = credo.fit(model.given(y=np.array([0, 0, 5])), method, key=0, progress=False).draws["x"].reshape(-1, 3)
+    for values, shape in zip(draws.T, (0.1, 0.1, 5.1), strict=True):
+        assert stats.kstest(values[::10], stats.gamma(shape, scale=0.5).cdf).pvalue > 1e-3
+    prior = {"p": dist.Dirichlet(np.full(4, 0.1)), "m": dist.Normal(0.0, 1.0)}
+    model = credo.Model(prior, lambda params, x: dist.Categorical(probs=jnp.tile(params["p"], (3, 1))))
+    method = credo.Gibbs({"p": credo.Conjugate(), "m": credo.Conjugate()}, num_draws=4_000)
+    draws = credo.fit(model.given(y=np.array([0, 0, 2])), method, key=0, progress=False).draws["p"].reshape(-1, 4)
+    for values, a in zip(draws.T, (2.1, 0.1, 1.1, 0.1), strict=True):
+        assert stats.kstest(values[::10], stats.beta(a, 3.4 - a).cdf).pvalue > 1e-3

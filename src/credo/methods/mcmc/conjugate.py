@@ -59,12 +59,13 @@ class Conjugating:
             joint = lax.map(conditional.log_density, places)
             own = jax.vmap(lambda v: self.family.log_prob(found, v))(places)
             error = jnp.abs((joint[1] - own[1]) - (joint[0] - own[0]))
+            is_same = error <= jnp.sqrt(jnp.finfo(v.dtype).eps) * (1 + jnp.max(jnp.abs(joint)))
             return Moved(
                 conditional.whole(v),
                 log_density=joint[1],
                 num_steps=self.family.num_gradients(v.size),
                 num_densities=2,
-                is_valid=error <= jnp.sqrt(jnp.finfo(v.dtype).eps) * (1 + jnp.max(jnp.abs(joint))),
+                is_valid=is_same | ~jnp.all(jax.vmap(self.family.has_digits)(places)),
             )
 
         return Update(lambda key, position: None, step)

@@ -18,7 +18,7 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-STEP = 0.7  # between the two points of gradients: far enough for digits, near enough that exp stays finite
+STEP = 0.7  # half of what is between two points of gradients, at least: enough for digits
 
 
 @runtime_checkable
@@ -40,6 +40,10 @@ class Family(Protocol):
 
     def log_prob(self, found, v) -> Array:
         """Up to a constant."""
+        ...
+
+    def has_digits(self, v) -> Array:
+        """Whether the model's own numbers, and so its log density, are more than rounding at v."""
         ...
 
     def num_gradients(self, dim: int) -> int: ...
@@ -81,6 +85,9 @@ class Normal:
         white = found.root * deviation if self.is_apart else found.root.T @ deviation
         return -0.5 * jnp.sum(white * white)
 
+    def has_digits(self, v):
+        return jnp.ones((), bool)
+
     def num_gradients(self, dim: int) -> int:
         return 2 if self.is_apart else dim + 1
 
@@ -101,9 +108,11 @@ class LogGamma:
         return "gamma" if self.sign == 1 else "inverse gamma"
 
     def fit(self, conditional, v) -> Shapes:
-        places = jnp.stack([v - STEP, v + STEP])
-        first, second = self.sign * lax.map(jax.grad(conditional.log_density), places)
-        x, y = jnp.exp(self.sign * places)
+        # far below the mode a gradient is a itself, and tells nothing of b: w = 0 does
+        w = self.sign * v
+        places = jnp.stack([w, jnp.where(jnp.abs(w) < STEP, w + 2 * STEP, 0.0)])
+        first, second = self.sign * lax.map(jax.grad(conditional.log_density), self.sign * places)
+        x, y = jnp.exp(places)
         b = (first - second) / (y - x)
         return Shapes(first + b * x, b)
 
@@ -116,6 +125,9 @@ class LogGamma:
     def log_prob(self, found: Shapes, v):
         w = self.sign * v
         return jnp.sum(found.a * w - found.b * jnp.exp(w))
+
+    def has_digits(self, v):
+        return jnp.ones((), bool)
 
     def num_gradients(self, dim: int) -> int:
         return 2
@@ -151,6 +163,10 @@ class LogisticBeta:
     def log_prob(self, found: Shapes, v):
         logit = v - jnp.asarray(self.offsets, v.dtype)
         return jnp.sum(found.a * jax.nn.log_sigmoid(logit) + found.b * jax.nn.log_sigmoid(-logit))
+
+    def has_digits(self, v):
+        """A share p next to 1 leaves 1 − p with half of its digits at a logit of −½ log ε."""
+        return jnp.all(v - jnp.asarray(self.offsets, v.dtype) < -0.5 * jnp.log(jnp.finfo(v.dtype).eps))
 
     def num_gradients(self, dim: int) -> int:
         return 2
