@@ -611,7 +611,7 @@ def test_configurations_of_density_zero_do_not_either():
 
 
 def test_conjugate_conditionals_of_shapes_below_one():
-    """Most of a gamma variable of shape 0.1 lies so low that a gradient there tells nothing of its rate, and a share of a
+    """Most of a gamma variable of shape 0.1 lies so low that a gradient tells nothing of its rate, and a share of a
     Dirichlet variable next to 1 leaves its model no digits."""
     prior = {"x": dist.Gamma(0.1, 1.0).expand([3]), "m": dist.Normal(0.0, 1.0)}
     model = credo.Model(prior, lambda params, x: dist.Poisson(params["x"][jnp.arange(3)]))
