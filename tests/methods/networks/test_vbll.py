@@ -149,6 +149,20 @@ def test_linear_regression_is_exact(covariance, scale):
             assert posterior.info["bound"] == pytest.approx(float(evidence.log_prob(Y)), abs=1e-3)
 
 
+def test_little_noise_and_directions_of_the_prior_alone_in_single_precision():
+    """Precisions from 1 to 1e10: a factorisation in single precision gave NaN for every spread, without a word."""
+    random = np.random.default_rng(4)
+    x = random.normal(size=(300, 2)) @ np.array([[1.0, 1.0, 0.5], [0.0, 1e-4, 0.3]])
+    y, noise = x[:, 0] + 1e-4 * random.normal(size=300), 1e-4
+    model = credo.nn.BayesianNetwork(
+        lambda p, x: (x @ p["w"])[:, 0], {"w": np.ones((3, 1))}, head=Gaussian(noise), prior=Isotropic(1.0)
+    )
+    target = model.given(x, y)
+    posterior = credo.fit(target, credo.VBLL(num_steps=20), precision="float32", key=0, progress=False)
+    sds = np.sqrt(np.diag(np.linalg.inv(x.T @ x / noise**2 + np.eye(3))))
+    np.testing.assert_allclose(posterior.sd()["weights"]["w"][:, 0], sds, rtol=1e-3)
+
+
 @pytest.fixture(scope="module")
 def fitted():
     return credo.fit(classifier(), credo.VBLL(num_steps=300, batch_size=32), key=1, progress=False)

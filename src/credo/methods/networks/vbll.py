@@ -38,6 +38,7 @@ from credo.model.layers import Layers, find_layers
 from credo.model.target import Target, weighed
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
+from credo.precision import double, to_numpy
 from credo.status import CredoError, Verdict
 
 INITIAL_SD = 0.03
@@ -128,8 +129,7 @@ class VBLL:
         )
         q: Parameters = done.parameters
         if _head_of(target).name in NORMAL and done.failed_at < 0:
-            products = [_products(q, target, rows) for rows in _blocks(target)]
-            q = jax.tree.map(np.asarray, _exact(q, target, *map(sum, zip(*products, strict=True))))
+            q = _regressed(q, target)
         info = {
             "num_gradients": done.num_updates,
             "is_complete": done.is_complete,
@@ -316,6 +316,21 @@ def _loss_by(q: Parameters, target: Target, rows: Rows):
     return LastLayerBound()(q, target, rows, None)
 
 
+def _regressed(q: Parameters, target: Target) -> Parameters:
+    """The q that minimises the bound for these features and this noise, found in float64: with little noise the
+    precisions of the directions that the data tell and of those that they leave to the prior lie far apart."""
+    with double():
+        wide, own = target.cast(np.float64), jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), q)
+        products = [_products(own, wide, rows) for rows in _blocks(wide)]
+        found = to_numpy(_exact(own, wide, *map(sum, zip(*products, strict=True))))
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found)):
+        raise CredoError(
+            "The precision of the last layer's weights is not positive definite in double precision: their prior is too "
+            "wide beside the noise. Give it a larger precision, or bring the outcomes to a like scale."
+        )
+    return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), found, q)
+
+
 @jax.jit
 def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
     """(AᵀWA (out, n, n), AᵀWr (out, n)): features A, precisions W of the noise, what the layer is to explain r."""
@@ -338,7 +353,7 @@ def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
 
 @jax.jit
 def _exact(q: Parameters, target: Target, squares, pulls) -> Parameters:
-    """The q that minimises the bound for these features and this noise: linear regression of each column."""
+    """Linear regression of each column."""
     index = find_last_layer(target, Rows(target.x, target.y, target.weights)).index
     u = jnp.asarray(q.position)
     P = _prior_precision(target, u, index)
