@@ -325,8 +325,8 @@ def _regressed(q: Parameters, target: Target) -> Parameters:
         found = to_numpy(_exact(own, wide, *map(sum, zip(*products, strict=True))))
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found)):
         raise CredoError(
-            "The precision of the last layer's weights is not positive definite in double precision: their prior is too "
-            "wide beside the noise. Give it a larger precision, or bring the outcomes to a like scale."
+            "The precision of the last layer's weights is not positive definite in double precision: their prior is "
+            "too wide beside the noise. Give it a larger precision, or bring the outcomes to a like scale."
         )
     return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), found, q)
 
