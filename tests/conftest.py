@@ -1,11 +1,14 @@
 """What every test may use. Keys are explicit everywhere, so nothing needs seeding here."""
 
 import gc
+import os
 import time
 from pathlib import Path
 
 import jax
 import pytest
+
+SHARE = 6  # of the machine's memory that one of the processes may fill with programs
 
 # Their assertions are those of the tests that import them.
 pytest.register_assert_rewrite("contract", "oracles", "targets")
@@ -24,10 +27,15 @@ def strict():
 
 @pytest.fixture(scope="module", autouse=True)
 def _room_for_programs():
-    """Forget compiled programs before the process has as many memory maps as Linux allows it, where LLVM aborts."""
+    """Forget compiled programs before the process has as many memory maps as Linux allows it, where LLVM aborts, and
+    before they fill the memory: those of all tests take 12 GB."""
     yield
     maps, limit = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
-    if limit.exists() and len(maps.read_bytes().splitlines()) > int(limit.read_text()) // 3:
+    if not limit.exists():
+        return
+    has_many = len(maps.read_bytes().splitlines()) > int(limit.read_text()) // 3
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    if has_many or pages > os.sysconf("SC_PHYS_PAGES") // SHARE:
         jax.clear_caches()
         gc.collect()
 
