@@ -1,5 +1,6 @@
 """What every test may use. Keys are explicit everywhere, so nothing needs seeding here."""
 
+import ctypes
 import gc
 import os
 import time
@@ -38,6 +39,9 @@ def _room_for_programs():
     if has_many or pages > os.sysconf("SC_PHYS_PAGES") // SHARE:
         jax.clear_caches()
         gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc: what is free goes back to the system
+        if trim is not None:
+            trim(0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
