@@ -266,9 +266,9 @@ def test_a_wrong_request_ends_in_a_sentence(belief, loss, options, sentence):
         (lambda: Pinball(1.0), "strictly between 0 and 1"),
         (lambda: Interval(0.0), "positive number"),
         (lambda: Reject(np.nan), "finite number"),
-        (lambda: Pinball("0.9"), "strictly between 0 and 1; got '0.9'"),  # type: ignore[arg-type]
-        (lambda: Interval("1"), "positive number; got '1'"),  # type: ignore[arg-type]
-        (lambda: Reject("0.1"), "finite number; got '0.1'"),  # type: ignore[arg-type]
+        (lambda: Pinball("0.9"), "strictly between 0 and 1; got '0.9'"),
+        (lambda: Interval("1"), "positive number; got '1'"),
+        (lambda: Reject("0.1"), "finite number; got '0.1'"),
         (lambda: Reject(-1.0), "ZeroOne is never below 0"),
         (lambda: Reject(0.1, Reject(0.2)), "wraps a loss"),
     ],

@@ -250,6 +250,9 @@ def test_wrong_inputs_heads_and_priors():
         network(Gaussian)
     with pytest.raises(credo.CredoError, match="a rule for its weights"):
         network(prior=dist.Normal(0, 1))
+    for noise in (-1.0, np.inf, "0.5", True, np.ones(2)):
+        with pytest.raises(credo.CredoError, match="is a positive number, or its prior"):
+            Gaussian(noise)
     for prior in (LaplacePrior, HorseshoeLike, Isotropic):
         for wrong in (-1.0, np.inf, "1"):
             with pytest.raises(credo.CredoError, match="is a positive, finite number; got"):

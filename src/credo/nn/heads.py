@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
 from credo.model.distributions import is_distribution
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 LEAST_SCALE = 1e-6  # of an input-dependent noise: below it a single row would outweigh all others
 
@@ -234,11 +234,7 @@ def _check_number(name: str, value: Any) -> None:
     """CredoError where ``value`` is neither a positive number nor a distribution: heads are told apart by it."""
     if is_distribution(value):
         return
-    try:
-        is_positive = np.ndim(value) == 0 and 0 < float(value) < np.inf
-    except (TypeError, ValueError):
-        is_positive = False
-    if not is_positive:
+    if not (is_number(value) and value > 0):
         shown = f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)
         raise CredoError(
             f"{name} is a positive number, or its prior where it is unknown; got {shown}. Noise that differs from row "

@@ -19,7 +19,8 @@ from credo.methods.sgmcmc.preconditioner import CurvatureScale
 from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
 from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
-from credo.methods.sgmcmc.tune import measure_among
+from credo.methods.sgmcmc.tune import Tuning, measure_among
+from credo.methods.sgmcmc.warm_up import warm_up
 from credo.model.windows import shuffled
 from credo.posterior.kinds import Draws
 from credo.precision import double
@@ -306,6 +307,28 @@ def test_bounded_forces_are_said():
     posterior = credo.fit(quartic(), method, key=0, start={"a": 0.0}, progress=False)
     assert posterior.info["sample_stats"]["bounded"].mean() > 1e-3
     assert any("forces were bounded" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_what_chains_ran_away_with_is_not_found_again_and_draws_are_bounded():
+    def after(positions, method):
+        """Tunings at the ends of the windows, at the first of which the chain is where ``positions`` has it."""
+        phases = warm_up(method, quartic().flat(), jax.random.key(0), first, lambda *_: (first, [begun]))
+        tuning, states, found = first, [begun._replace(position=positions)], []
+        for phase in phases:
+            tuning, states = phase.at_end(None, tuning, states)
+            found.append(tuning)
+        return found
+
+    method = credo.SGHMC(batch_size=None, num_warmup=50)
+    begun = method.like(np.array([1.0]))
+    first = Tuning(np.ones(1), np.asarray(0.4), np.zeros(1), None, np.asarray(np.inf), np.asarray(1.0))
+    with double():
+        whole, lost = (after(np.array([place]), method) for place in (1.0, np.nan))
+        given = after(np.array([1.0]), dataclasses.replace(method, step_size=0.4))
+    assert lost[0].step_size == 0.2
+    assert lost[1].step_size == pytest.approx(0.5 * whole[1].step_size)
+    assert [float(tuning.most) for tuning in whole] == [*[np.inf] * 4, 10.0]
+    assert given[-1].most == np.inf
 
 
 def test_warm_up_measures_the_curvature_where_chains_are():

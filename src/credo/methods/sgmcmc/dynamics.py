@@ -62,12 +62,15 @@ class Dynamics:
 
     def force(self, key, u, size) -> Float[Array, " dim"]:
         """s ∘ g, bounded for a step of this ``size``."""
-        most = self.most / size ** (1 / self.power)
+        most = self._most(size)
         return jnp.clip(self.scale * self.gradient(key, u), -most, most)
+
+    def _most(self, size) -> Float[Array, ""]:
+        return self.most / size ** (1 / self.power)
 
     def seen(self, u, force, size) -> Float[Array, "2"]:
         """(temperature of the configuration, whether a force was bounded)."""
-        is_bounded = jnp.any(jnp.abs(force) >= self.most / size ** (1 / self.power))
+        is_bounded = jnp.any(jnp.abs(force) >= self._most(size))
         return jnp.stack([-jnp.mean((u - self.center) / self.scale * force), is_bounded.astype(force.dtype)])
 
 
