@@ -39,8 +39,10 @@ def draw(key: np.ndarray, sizes: tuple[int, int], first: int, last: int, length:
     size = block(*sizes)
     begin = first // size
     normal, uniform = (np.zeros((length + 2 * size, number), dtype) for number in sizes)
+    seed = np.append(key, np.uint32(0))  # of a list NumPy would make an array of each number first
     for number in range(begin, -(-last // size)):
-        generator = np.random.Generator(np.random.SFC64([*key.tolist(), number]))
+        seed[-1] = number
+        generator = np.random.Generator(np.random.SFC64(seed))
         rows = slice((number - begin) * size, (number - begin + 1) * size)
         generator.standard_normal(dtype=dtype, out=normal[rows])
         generator.random(dtype=dtype, out=uniform[rows])

@@ -47,15 +47,23 @@ def start_chains(target, start, key, num_chains: int, kernel: Starter, given: di
 
     ordered = Ordered.of(target)
 
-    def state(chain: int, u):
-        place = np.asarray(u, jnp.result_type(float))
-        data = stream(key, STREAM + chain, 1)
-        return jax.tree.map(np.asarray, _evaluate(ordered, Ordered.of(given), data, place, kernel=kernel))
+    def states_at(chains: list[int], positions) -> list:
+        """Those at ``positions``, of which chain ``chains[i]`` would start at the i-th; NUM_CANDIDATES at once."""
+        found = []
+        for first in range(0, len(chains), NUM_CANDIDATES):
+            taken = np.minimum(np.arange(first, first + NUM_CANDIDATES), len(chains) - 1)  # the last one fills up
+            places = np.asarray(positions, jnp.result_type(float))[taken]
+            data = {chain: stream(key, STREAM + chain, 1) for chain in chains[first : first + NUM_CANDIDATES]}
+            of_chains = np.stack([data[chains[i]] for i in taken])
+            states = _evaluate(ordered, Ordered.of(given), of_chains, places, kernel=kernel)
+            states = jax.tree.map(np.asarray, states)
+            found += [jax.tree.map(lambda leaf, i=i: leaf[i], states) for i in range(NUM_CANDIDATES)]
+        return found[: len(chains)]
 
     positions = _given(start, key, num_chains, target.dim)
     if positions is None:
-        return _scattered(target, key, num_chains, state)
-    states = [state(chain, u) for chain, u in enumerate(positions)]
+        return _scattered(target, key, num_chains, states_at)
+    states = states_at(list(range(num_chains)), positions)
     for chain, found in enumerate(states):
         if not _is_finite(found):
             raise CredoError(
@@ -65,10 +73,10 @@ def start_chains(target, start, key, num_chains: int, kernel: Starter, given: di
     return states
 
 
-def _scattered(target, key, num_chains: int, state: Callable) -> list:
+def _scattered(target, key, num_chains: int, states_at: Callable) -> list:
     """The first of each chain's candidates that is not hopeless beside the best of the first few of all chains."""
     offsets = np.random.default_rng(stream(key, STREAM, 3)).integers(num_chains, size=target.dim)
-    candidates = [_candidates(target, key, chain, num_chains, offsets, state) for chain in range(num_chains)]
+    candidates = [_candidates(target, key, chain, num_chains, offsets, states_at) for chain in range(num_chains)]
     first = [list(itertools.islice(each, NUM_CANDIDATES)) for each in candidates]
     for chain, states in enumerate(first):
         if not states:
@@ -83,13 +91,13 @@ def _scattered(target, key, num_chains: int, state: Callable) -> list:
     return found
 
 
-def _candidates(target, key, chain: int, num_chains: int, offsets, state: Callable) -> Iterator:
+def _candidates(target, key, chain: int, num_chains: int, offsets, states_at: Callable) -> Iterator:
     """Random positions at which everything is finite, of 100."""
     random = _generator(key, chain)
-    for attempt in range(MAX_TRIES):
-        found = state(chain, _somewhere(target, key, chain, num_chains, offsets, attempt, random))
-        if _is_finite(found):
-            yield found
+    for first in range(0, MAX_TRIES, NUM_CANDIDATES):
+        attempts = range(first, first + NUM_CANDIDATES)
+        places = [_somewhere(target, key, chain, num_chains, offsets, attempt, random) for attempt in attempts]
+        yield from filter(_is_finite, states_at([chain] * NUM_CANDIDATES, places))
 
 
 def _somewhere(target, key, chain: int, num_chains: int, offsets, attempt: int, random: np.random.Generator):
@@ -175,8 +183,11 @@ def _drawn(distribution: Distribution, key):
     return support.feasible_like(jnp.zeros(shape, int))
 
 
-def _state(target, given, data, u, *, kernel: Starter):
-    return kernel.initial(plain(target), plain(given), as_key(data), u)
+def _states(target, given, data, positions, *, kernel: Starter):
+    def state(at):
+        return kernel.initial(plain(target), plain(given), as_key(at[0]), at[1])
+
+    return jax.lax.map(state, (data, positions))
 
 
-_evaluate = jit(_state, static_argnames=("kernel",))
+_evaluate = jit(_states, static_argnames=("kernel",))
