@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -27,6 +28,11 @@ def test_no_more_begins_than_is_asked_for(at_once):
     assert next(answers) == 0
     assert set(begun) <= set(range(at_once))
     assert list(answers) == [1, 4, 9, 16]
+
+
+def test_the_first_of_a_group_is_the_callers():
+    threads = list(in_groups(lambda _: threading.get_ident(), range(4), 2))
+    assert [thread == threading.get_ident() for thread in threads] == [True, False, True, False]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

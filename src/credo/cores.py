@@ -19,10 +19,15 @@ def workers() -> ThreadPoolExecutor:
 
 
 def in_groups(function: Callable, items: Sequence, at_once: int) -> Iterator:
-    """``function`` of each item, in order, ``at_once`` of them under way; none begins before it is asked for."""
+    """``function`` of each item, in order, ``at_once`` of them under way; none begins before it is asked for.
+
+    The first of a group is the caller's: the others wait for what it compiles, which JAX sees to.
+    """
     for first in range(0, len(items), at_once):
-        group = items[first : first + at_once]
-        yield from workers().map(function, group) if len(group) > 1 else map(function, group)
+        own, *others = items[first : first + at_once]
+        under_way = [workers().submit(function, item) for item in others]
+        yield function(own)
+        yield from (future.result() for future in under_way)
 
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork

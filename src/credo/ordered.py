@@ -5,6 +5,8 @@ The arguments of a compiled program would come in another order each time, and J
 processes of one order alone.
 """
 
+import functools
+
 import jax
 import numpy as np
 from jax.tree_util import default_registry, register_pytree_node_class
@@ -24,7 +26,7 @@ class Ordered:
         places = tuple(_order(tree, iter(range(len(leaves)))))
         return cls([leaves[place] for place in places], structure, places)
 
-    @property
+    @functools.cached_property
     def tree(self):
         back = np.argsort(self.places)
         return jax.tree.unflatten(self.structure, [self.leaves[i] for i in back])

@@ -23,6 +23,7 @@ import numpy as np
 from jax.core import Tracer
 
 from credo.model.distributions import is_distribution
+from credo.ordered import plain
 
 MOST = 10_000  # values: whoever reads more of them has a world behind an attribute
 LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"
@@ -49,6 +50,7 @@ class _Reader:
 
     def part(self, node) -> None:
         """Of a pytree that is an argument: its static fields and its functions."""
+        node = plain(node)
         if isinstance(node, eqx.Module):
             for field in dataclasses.fields(node):
                 if field.name == "captured":  # of an earlier time
@@ -65,6 +67,7 @@ class _Reader:
 
     def value(self, value) -> None:
         """Of anything that a function reads."""
+        value = plain(value)
         if isinstance(value, PLAIN):
             self.digest.update(f"{value!r};".encode())
         elif isinstance(value, np.ndarray | jax.Array):

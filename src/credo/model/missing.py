@@ -116,7 +116,7 @@ def select(tree, rows: np.ndarray):
 
 def whole(y):
     """Outcomes that are all whole numbers as integers, which NaN beside them had made floats."""
-    return jax.tree.map(lambda leaf: leaf.astype(np.int64) if np.all(leaf % 1 == 0) else leaf, y)
+    return jax.tree.map(lambda leaf: leaf.astype(np.int64) if np.all(leaf == np.floor(leaf)) else leaf, y)
 
 
 def check_factors(target: "Target", x: Inputs, observed: np.ndarray) -> None:

@@ -21,6 +21,7 @@ from numpyro.distributions import Distribution, ImproperUniform, MultivariateNor
 from credo.model.distributions import is_distribution, unwrapped
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, leaf_name
 from credo.model.visit import at_index as at_index  # re-exported: predict reads a step of a series too
+from credo.ordered import Ordered
 from credo.precision import double
 from credo.status import CredoError
 
@@ -43,7 +44,7 @@ class Prior(AbstractPrior):
     """
 
     names: tuple[str, ...] | None = eqx.field(static=True)
-    trees: tuple[Any, ...]
+    ordered: Ordered  # the trees: NumPyro takes long to flatten its distributions, which is done often
 
     def __init__(self, spec):
         if isinstance(spec, Mapping):
@@ -52,10 +53,15 @@ class Prior(AbstractPrior):
             if not spec:
                 raise CredoError("The prior is empty: a model has one parameter at least.")
             self.names = tuple(spec)
-            self.trees = tuple(_prepare(spec[name], name, self.names[:i]) for i, name in enumerate(self.names))
+            trees = tuple(_prepare(spec[name], name, self.names[:i]) for i, name in enumerate(self.names))
         else:
             self.names = None
-            self.trees = (_prepare(spec, "", ()),)
+            trees = (_prepare(spec, "", ()),)
+        self.ordered = Ordered.of(trees)
+
+    @property
+    def trees(self) -> tuple[Any, ...]:
+        return self.ordered.tree
 
     @property
     def factors(self) -> tuple[str, ...]:

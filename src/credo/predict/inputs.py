@@ -71,7 +71,8 @@ def _has_further_whole_numbers(fitted: np.ndarray, new: np.ndarray) -> bool:
     old, new = (array.reshape(len(array), math.prod(array.shape[1:])) for array in (fitted, new))
     further = np.flatnonzero((new.max(axis=0) > old.max(axis=0, initial=-1)) | (new.min(axis=0) < 0))
     for few in (slice(FEW), slice(None)):
-        further = further[np.all(old[few, further] % 1 == 0, axis=0)]
+        seen = old[few, further]
+        further = further[np.all(seen == np.floor(seen), axis=0)]  # of % 1 a number takes a hundred times as long
     return further.size > 0
 
 
@@ -130,7 +131,7 @@ def _match_leaf(name: str, fitted: np.ndarray, new: np.ndarray) -> np.ndarray:
             f"{wanted}, one row a datum and the same columns."
         )
     if fitted.dtype.kind in "iu" and new.dtype.kind == "f":
-        uneven = np.flatnonzero(np.any((new % 1 != 0).reshape(len(new), -1), axis=1))
+        uneven = np.flatnonzero(np.any((new != np.floor(new)).reshape(len(new), -1), axis=1))
         if uneven.size:
             raise CredoError(
                 f"{name} held whole numbers in the fit and has others now (the first in row {uneven[0]}: "

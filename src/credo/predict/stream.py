@@ -80,8 +80,7 @@ class Stream(NamedTuple):
             kept = np.arange(min(chunk, size - start))
             return jax.tree.map(lambda leaf: np.take(leaf, kept, axis=axis), _to_numpy(piece))
 
-        # the first by itself, which compiles
-        pieces = [of_chunk(0), *in_groups(of_chunk, range(chunk, size, chunk), self.at_once)]
+        pieces = list(in_groups(of_chunk, range(0, size, chunk), self.at_once))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
 
     def _can_cut(self, size: int, chunk: int) -> bool:
