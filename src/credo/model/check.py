@@ -51,9 +51,21 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
         jaxpr = _traced(score, structure, u, data, y)
         _check_constants(jaxpr.consts)
         check_indices(jaxpr, structure, u, x=data, y=y)
-        for name, d in seen.items():
-            _check_support(name, d, lambda u, data, name=name: _by_name(outcome(u, data), y)[name], u, data, y)
+        _check_supports(seen, outcome, u, data, y)
     return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
+
+
+def check_new_outcomes(target: Target, y) -> None:
+    """CredoError where outcomes ``y`` at the inputs of ``target`` could not be those of a fit: outside the support."""
+    prior, seen = target.model.prior, {}
+
+    def outcome(u, x):
+        return target.likelihood_distribution(prior.constrain(u)[0], x)
+
+    with double():
+        u = {leaf.name: np.zeros(leaf.free_shape) for leaf in target.structure.leaves}
+        jax.eval_shape(lambda u, x: seen.update(_by_name(outcome(u, x), y)), u, target.x)
+        _check_supports(seen, outcome, u, target.x, y)
 
 
 def check_new_inputs(target: Target, x) -> None:
@@ -206,6 +218,11 @@ def _check_constants(constants) -> None:
                 "enters a float64 computation. Build it with NumPy, or pass it as data.",
                 stacklevel=6,
             )
+
+
+def _check_supports(seen: dict[str, Distribution], outcome: Outcome, u: dict, data, y) -> None:
+    for name, d in seen.items():
+        _check_support(name, d, lambda u, data, name=name: _by_name(outcome(u, data), y)[name], u, data, y)
 
 
 def _check_support(name: str, traced: Distribution, distribution: Callable, u: dict, data, y) -> None:

@@ -85,6 +85,13 @@ def outcomes(y):
     return _columns(y, "y")
 
 
+def outcome_arrays(y):
+    """Outcomes as arrays of any dtype, or a dict of them, whatever they hold."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: as_array(column_name(path, "y"), leaf), y, is_leaf=is_leaf
+    )
+
+
 def check_order(**tables) -> None:
     """CredoError where tables or columns of pandas have one index in two orders: rows are paired by position."""
     columns: dict[str, Any] = {}

@@ -203,6 +203,18 @@ def masks(distribution: Distribution) -> list:
     return found
 
 
+def layers(distribution: Distribution) -> list:
+    """The masks and scales around it, each with one axis more for each that it is joint over: how often it counts."""
+    inner: Any = distribution
+    found = []
+    while hasattr(inner, "base_dist"):
+        if isinstance(inner, MaskedDistribution | Scaled):
+            times = jnp.asarray(inner._mask if isinstance(inner, MaskedDistribution) else inner.scale, float)
+            found.append(times.reshape(times.shape + (1,) * inner.event_dim))
+        inner = inner.base_dist
+    return found
+
+
 def broadcast(d: Distribution, like) -> Distribution:
     """``d`` for all data of ``like``, values or a number of rows: what it lacks of them are independent copies.
 

@@ -7,12 +7,9 @@ itself puts around its distributions, as NumPyro's handlers do.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
-from numpyro.distributions.distribution import MaskedDistribution
 
-from credo.model.distributions import Scaled, is_distribution
+from credo.model.distributions import is_distribution, layers
 from credo.model.structure import somewhere
 from credo.model.target import Target
 from credo.precision import double
@@ -73,23 +70,11 @@ def _by_likelihood(target: Target) -> list[np.ndarray] | None:
         likelihood: Any = target.model.likelihood
         outcome = likelihood(params, target.x) if outcome is None else outcome
         outcome = {name: outcome[name] for name in target.y} if isinstance(target.y, dict) else outcome
-        return [_layers(d) for d in jax.tree.leaves(outcome, is_leaf=is_distribution)]
+        return [layers(d) for d in jax.tree.leaves(outcome, is_leaf=is_distribution)]
 
     if target.model.likelihood is None:
         return None
     with double():
         if not jax.tree.leaves(jax.eval_shape(found, position)):
             return None
-        return [np.asarray(np.prod(np.broadcast_arrays(1.0, *layers), axis=0)) for layers in found(position)]
-
-
-def _layers(distribution: Distribution) -> list:
-    """The masks and scales around a distribution, each with one axis more for each that it is joint over."""
-    inner: Any = distribution
-    layers = []
-    while hasattr(inner, "base_dist"):
-        if isinstance(inner, MaskedDistribution | Scaled):
-            times = jnp.asarray(inner._mask if isinstance(inner, MaskedDistribution) else inner.scale, float)
-            layers.append(times.reshape(times.shape + (1,) * inner.event_dim))
-        inner = inner.base_dist
-    return layers
+        return [np.asarray(np.prod(np.broadcast_arrays(1.0, *each), axis=0)) for each in found(position)]
