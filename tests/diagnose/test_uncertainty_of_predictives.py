@@ -120,9 +120,12 @@ def test_novelty_of_classes():
     ("call", "sentence"),
     [
         (lambda: pit(predictive(line), np.zeros(3)), "an outcome for each row"),
-        (lambda: pit(predictive(line), np.full(400, np.nan)), "not finite"),
+        (lambda: pit(predictive(line), np.full(400, np.nan)), "400 NaN or infinite values .the first in row 0"),
         (lambda: interval_coverage(predictive(line), np.zeros(400), 1.0), "strictly between"),
-        (lambda: interval_coverage(predictive(line), np.zeros(400), "0.9"), "strictly between 0 and 1; got '0.9'"),
+        (
+            lambda: interval_coverage(predictive(line), np.zeros(400), "0.9"),  # type: ignore[arg-type]
+            "strictly between 0 and 1; got '0.9'",
+        ),
     ],
 )
 def test_bad_input_gets_a_sentence(call, sentence):

@@ -16,6 +16,7 @@ import numpy as np
 
 from credo.arguments import as_key
 from credo.model.draws import check_replicable
+from credo.model.observed import observed, rows_of
 from credo.model.target import Target
 from credo.precision import double, to_numpy
 from credo.status import CredoError
@@ -67,17 +68,43 @@ class Check:
 
 def make_check(statistic: Callable, target: Target, replicated_y) -> Check:
     """``statistic(y)``, or ``statistic(y, x)``, of the data of ``target`` beside replicated ones, (num_draws, N, …)."""
-    of = _with_inputs(statistic, target.x)
-    seen = _number(of, target.y)
+    y, replicated_y, x = _unmasked(target, replicated_y)
+    of = _with_inputs(statistic, x)
+    seen = _number(of, y)
     number = len(jax.tree.leaves(replicated_y)[0])
     each = (jax.tree.map(lambda leaf, i=i: leaf[i], replicated_y) for i in range(number))
     replicated = np.array([_number(of, y) for y in each])
     num_bad = int((~np.isfinite(replicated)).sum())
     if not np.isfinite(seen) or num_bad:
         which = f"{num_bad} of {number} replicated data sets" if np.isfinite(seen) else "the data"
-        raise CredoError(f"statistic is not finite for {which}: give one that is a number for any data.")
+        is_cut = any(np.isnan(leaf).any() for leaf in jax.tree.leaves(y))
+        hint = ", such as np.nanmax: what the likelihood masks is NaN" if is_cut else ""
+        raise CredoError(f"statistic is not finite for {which}: give one that is a number for any data{hint}.")
     p_value = float(np.mean(replicated > seen) + 0.5 * np.mean(replicated == seen))
     return Check(seen, replicated, p_value)
+
+
+def _unmasked(target: Target, replicated_y) -> tuple[Any, Any, Any]:
+    """(y, replicated y, x) without what the likelihood masks: such rows are left out, and parts of a row are NaN."""
+    counts = observed(target, target.y)
+    every = jax.tree.leaves(counts)
+    if all(each.all() for each in every):
+        return target.y, replicated_y, target.x
+    if not any(each.any() for each in every):
+        raise CredoError(
+            "The likelihood masks all outcomes, so that there is nothing to check: give some that are data."
+        )
+    num_rows = len(every[0])
+    is_aligned = all(len(each) == num_rows for each in every)
+    rows = rows_of(counts, num_rows) if is_aligned else slice(None)
+
+    def hidden(values, here):
+        return values if here[rows].all() else np.where(here, values, np.nan)
+
+    y = jax.tree.map(lambda values, here: hidden(np.asarray(values), here)[rows], target.y, counts)
+    replicated = jax.tree.map(lambda values, here: hidden(values, here)[:, rows], replicated_y, counts)
+    x = jax.tree.map(lambda leaf: leaf[rows] if np.shape(leaf)[:1] == (num_rows,) else leaf, target.x)
+    return y, replicated, x
 
 
 def _number(statistic: Callable, y) -> float:
@@ -106,8 +133,9 @@ def check_draws(num_draws) -> None:
 def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, key: Any = 0) -> Check:
     """A prior predictive check: ``statistic`` of the data of ``target`` beside data drawn from prior and likelihood.
 
-    ``statistic(y)`` or ``statistic(y, x)`` returns a number. Raises CredoError for a model that cannot be sampled (a
-    bare log density, an improper prior) and a target without y.
+    ``statistic(y)`` or ``statistic(y, x)`` returns a number; of rows that the likelihood masks it sees nothing, as in
+    ``Posterior.check``. Raises CredoError for a model that cannot be sampled (a bare log density, an improper prior)
+    and a target without y.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]).expand([4]))

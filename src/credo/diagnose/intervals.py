@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from credo.arguments import unmasked
 from credo.diagnose.ranking import Measured
 from credo.precision import double
 from credo.predict.predictive import Predictive
@@ -17,8 +16,9 @@ NUM_DRAWS = 4_096  # of the outcome, where numpyro knows no distribution functio
 def pit(predictive: Predictive, y, *, key: int = 0) -> np.ndarray:
     """F(y) of each outcome, in the shape of ``y``: uniform on (0, 1) where the predictive is right (Dawid 1984).
 
-    A count's is drawn uniformly between F(y − 1) and F(y) (Czado, Gneiting & Held 2009). Raises CredoError for
-    classes, which have no order, and for outcomes by name.
+    A count's is drawn uniformly between F(y − 1) and F(y) (Czado, Gneiting & Held 2009). NaN where a mask of the
+    likelihood hides the outcome. Raises CredoError for outcomes outside the likelihood's support, for classes, which
+    have no order, and for outcomes by name.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"m": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["m"], 1.0))
@@ -26,8 +26,9 @@ def pit(predictive: Predictive, y, *, key: int = 0) -> np.ndarray:
     >>> credo.diagnose.pit(posterior.predict(), np.zeros(1)).round(3)
     array([0.5])
     """
-    before, at = _ends(predictive, y, key)
-    return before + np.random.default_rng(key).uniform(size=at.shape) * (at - before)
+    before, at, counts = _ends(predictive, y, key)
+    values = before + np.random.default_rng(key).uniform(size=at.shape) * (at - before)
+    return np.where(counts, values, np.nan)
 
 
 def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int = 0) -> Measured:
@@ -35,19 +36,20 @@ def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int 
 
     The ends are the quantiles of (1 ∓ mass) / 2, which count as inside; so counts are covered more often than
     ``mass``. The error is the sd of a Beta(k + ½, M − k + ½) variable, which is no zero where all or none of M are
-    inside; rows of one table count as independent. Raises CredoError as ``pit`` does.
+    inside; rows of one table count as independent, and what the likelihood masks does not count. Raises CredoError as
+    ``pit`` does.
     """
     if not (is_number(mass) and 0 < mass < 1):
         raise CredoError(f"An interval's mass lies strictly between 0 and 1; got {mass!r}.")
-    before, at = _ends(predictive, y, key)
-    is_inside = (at >= 0.5 * (1.0 - mass)) & (before < 0.5 * (1.0 + mass))
+    before, at, counts = _ends(predictive, y, key)
+    is_inside = ((at >= 0.5 * (1.0 - mass)) & (before < 0.5 * (1.0 + mass)))[counts]
     a, b = is_inside.sum() + 0.5, np.sum(~is_inside) + 0.5
     return Measured(float(is_inside.mean()), float(np.sqrt(a * b / (a + b + 1.0)) / (a + b)))
 
 
-def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """(Pr(Y < y), Pr(Y ≤ y)): alike for a continuous outcome."""
-    y, outcome = np.asarray(unmasked(y)), predictive._outcomes
+def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(Pr(Y < y), Pr(Y ≤ y), which are data): the first two are alike for a continuous outcome."""
+    outcome = predictive._outcomes
     if isinstance(outcome, dict):
         raise CredoError(f"The predictive has outcomes {', '.join(outcome)}: PIT values are of one.")
     if outcome.num_classes is not None:
@@ -59,13 +61,11 @@ def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray]:
             f"The outcomes are censored ({outcome.family}), and the time of censoring is no outcome that a "
             "distribution could be held against: use log_prob(y), which counts censored rows as the fit does."
         )
-    predictive._check_outcomes(y)
-    if not np.isfinite(y).all():
-        raise CredoError("An outcome is not finite: leave out the rows that were not observed.")
+    y, counts = predictive._held_out(y)
     if not outcome.has_cdf:
         draws = np.asarray(predictive.sample(key, NUM_DRAWS))
-        return (draws < y).mean(axis=0), (draws <= y).mean(axis=0)
-    return ends_by_formula(predictive, y)
+        return (draws < y).mean(axis=0), (draws <= y).mean(axis=0), counts
+    return *ends_by_formula(predictive, y), counts
 
 
 def ends_by_formula(predictive: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -41,9 +41,7 @@ def novelty_scores(predictive: Predictive) -> dict[str, Float[np.ndarray, " M"]]
 def is_of_classes(predictive: Predictive) -> bool:
     """Whether each row's outcome is one class, or 0 or 1."""
     outcome = predictive._outcomes
-    if isinstance(outcome, dict) or len(outcome.shape) != 1:
-        return False
-    return outcome.num_classes is not None or outcome.family.startswith("Bernoulli")
+    return not isinstance(outcome, dict) and len(outcome.shape) == 1 and outcome.is_of_classes
 
 
 def class_probabilities(predictive: Predictive) -> Float[np.ndarray, "M K"]:

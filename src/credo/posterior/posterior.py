@@ -209,6 +209,7 @@ class Posterior:
 
         ``statistic(y)``, or ``statistic(y, x)``, returns one number; it takes NumPy arrays in the form of the fit. The
         answer, a ``Check``, has ``observed``, ``replicated`` (num_draws,), ``p_value``, ``sentence`` and ``plot()``.
+        Rows that the likelihood masks are left out of y and x; where it masks a part of a row, that is NaN in y.
         Raises CredoError without observed data, or where the statistic is no number.
         """
         from credo.posterior.check import check

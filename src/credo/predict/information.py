@@ -50,7 +50,7 @@ def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarr
         raise CredoError(
             f"The mutual information is not known for {type(law).__name__}: predict by MonteCarlo() or Linearised()."
         )
-    if len(outcome.shape) == 1 and (outcome.num_classes or outcome.family.startswith("Bernoulli")):
+    if len(outcome.shape) == 1 and outcome.is_of_classes:
         return np.maximum(predictive._compute(functools.partial(_of_classes, part=part)), 0.0)
     if isinstance(law, ProjectedLaw) and law.head.name in ("normal", "student_t"):
         return np.maximum(predictive._compute(_of_line), 0.0)

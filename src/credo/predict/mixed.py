@@ -121,8 +121,10 @@ def mixed_information(predictive, outcome: Outcome, key) -> np.ndarray:
     law, rows, size = predictive._stream.law, predictive._stream.rows, predictive._stream.size
     within = 0.0
     for i, (weight, part, own) in enumerate(zip(np.exp(np.asarray(law.log_weights)), law.laws, rows, strict=True)):
-        within = within + weight * type(predictive)(part, own, size, stream(key, i)).mutual_information
-    if len(outcome.shape) == 1 and (outcome.num_classes or outcome.family.startswith("Bernoulli")):
+        within = (
+            within + weight * type(predictive)(part, own, size, stream(key, i), predictive._target).mutual_information
+        )
+    if len(outcome.shape) == 1 and outcome.is_of_classes:
         return within + np.maximum(predictive._compute(_of_classes), 0.0)
     key = stream(key, len(law.laws))
     shared = law.shared(np.random.default_rng(stream(key, 0).tolist()), NUM_OUTCOMES)

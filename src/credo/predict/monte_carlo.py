@@ -24,7 +24,7 @@ from credo.posterior.marginals import draw_weights
 from credo.posterior.product import Product
 from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
-from credo.predict.outcome import cdf, log_prob, moments, over
+from credo.predict.outcome import cdf, log_prob_of_all, moments, over
 from credo.predict.stratified import stratified_positions
 from credo.status import CredoError
 from credo.storage import gather
@@ -191,11 +191,7 @@ class MixtureLaw(eqx.Module):
         return self._log_probs(rows, y)
 
     def _log_probs(self, rows, y, at: Callable | None = None):
-        def one(d) -> Any:
-            terms = over(log_prob, d, y)
-            return sum(terms.values()) if isinstance(terms, dict) else terms
-
-        return self._each(one, rows, at)
+        return self._each(lambda d: log_prob_of_all(d, y), rows, at)
 
     def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
         """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""

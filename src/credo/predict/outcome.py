@@ -54,6 +54,15 @@ def log_prob(d: Any, y) -> jax.Array:
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
 
 
+def log_prob_of_all(d: Any, y) -> jax.Array:
+    """The same of several outcomes (dicts), which add up row by row; where their numbers differ they are one datum."""
+    if not isinstance(d, Mapping):
+        return log_prob(d, y)
+    parts = [log_prob(d[name], y[name]) for name in d]
+    is_aligned = len({part.shape for part in parts}) == 1
+    return jnp.stack(parts if is_aligned else [jnp.sum(part, keepdims=True) for part in parts]).sum(axis=0)
+
+
 def cdf(d: Any, y) -> jax.Array:
     """Pr(Y ≤ y) for each scalar outcome, right outside the support too; NotImplementedError where none is known."""
     if isinstance(d, dist.Independent):  # its events are marginals that the base knows
@@ -159,6 +168,11 @@ class Outcome(NamedTuple):
     def is_ordered(self) -> bool:
         """Whether its classes have an order."""
         return self.num_classes is not None and self.family.startswith("Ordered")
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether it has ``probs``: a class, or a binary outcome."""
+        return self.num_classes is not None or self.family.startswith("Bernoulli")
 
     @classmethod
     def of(cls, d: Distribution) -> "Outcome":

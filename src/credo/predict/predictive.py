@@ -1,7 +1,8 @@
 """What is predicted: one marginal distribution a datum, whatever rule it came from."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
@@ -11,14 +12,17 @@ from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
 from credo.arguments import as_key, as_numbers, check_count
 from credo.collector import collecting_rarely
-from credo.model.data import outcomes
+from credo.model.check import check_new_outcomes
+from credo.model.data import outcome_arrays, outcomes
+from credo.model.observed import observed, rows_of
+from credo.model.target import Target
 from credo.precision import double
 from credo.predict.information import information
 from credo.predict.inputs import Table, check_inputs
 from credo.predict.invert import invert
 from credo.predict.linearised import Linearised
 from credo.predict.mixed import MixedLaw, law_of, mixed_information
-from credo.predict.monte_carlo import MonteCarlo
+from credo.predict.monte_carlo import MonteCarlo, without_data
 from credo.predict.outcome import Outcome, over
 from credo.predict.own import warn_of_shared_rows
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
@@ -52,7 +56,9 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
         if x is not None:
             warn_of_shared_rows(posterior.target, table)
         law, rows = law_of(rule, posterior, table, key)
-        return Predictive(law, rows, table.size, stream_of(key, 2), is_failed=posterior.verdict.status == "failed")
+        target = dataclasses.replace(without_data(posterior.target), x=table.x)
+        is_failed = posterior.verdict.status == "failed"
+        return Predictive(law, rows, table.size, stream_of(key, 2), target, is_failed=is_failed)
 
 
 class Predictive:
@@ -65,9 +71,10 @@ class Predictive:
     Where the posterior ``is_failed`` and a prediction is NaN, CredoError says so.
     """
 
-    def __init__(self, law: Law, rows, size: int | None, key, *, is_failed: bool = False):
+    def __init__(self, law: Law, rows, size: int | None, key, target: Target, *, is_failed: bool = False):
+        """``target``: at these rows, without outcomes."""
         self._outcomes, self._stream = stream(law, rows, size)
-        self._key, self._is_failed = key, is_failed
+        self._key, self._target, self._is_failed = key, target, is_failed
 
     def _compute(self, function, *args, **options):
         """``function`` over the rows; from a failed posterior numbers or a sentence, and never a silent NaN."""
@@ -153,7 +160,7 @@ class Predictive:
     def probs(self):
         """Class probabilities: (M, K) for a categorical outcome, the probability of 1 (M,) for a binary one."""
         for name, outcome in self._named():
-            if outcome.num_classes is None and not outcome.family.startswith("Bernoulli"):
+            if not outcome.is_of_classes:
                 raise CredoError(
                     f"probs is for classes, and the outcome{name} is {outcome.family}: use mean or log_prob(y)."
                 )
@@ -164,12 +171,13 @@ class Predictive:
     def log_prob(self, y) -> np.ndarray:
         """log p(y_i | x_i, D), (M,): one a datum, its columns taken together; −∞ outside the support.
 
-        Raises CredoError where y is not finite or has another shape than the outcome.
+        What a mask of the likelihood hides is left out, whatever stands there: of a row some columns, or all, which
+        gives NaN. Raises CredoError where y is not finite or has another shape than the outcome.
         """
-        y = outcomes(y)
-        self._check_outcomes(y)
+        y, counts = self._given(y)
         with double():
-            return self._compute(_log_prob, y)
+            found = self._compute(_log_prob, y)
+        return np.where(rows_of(counts, len(found)), found, np.nan)
 
     def quantile(self, p: float | Sequence[float]):
         """Marginal quantiles: (M, …) for a float p in (0, 1), (len(p), M, …) for a sequence.
@@ -226,13 +234,43 @@ class Predictive:
                 "quantile on the line. Use sample(key, n), and the mean of its sines and cosines, or log_prob(y)."
             )
 
-    def _check_outcomes(self, y) -> None:
-        given = [y[name] for name in self._outcomes if name in y] if isinstance(self._outcomes, dict) else [y]
-        if len(given) != len(self._named()):
+    def _held_out(self, y) -> tuple[Any, Any]:
+        """(outcomes to score, which entries of them are data), in the shape of y; CredoError for any that cannot be.
+
+        What a mask of the likelihood hides is no data, and stands as 0.
+        """
+        y, counts = self._given(y)
+        if not any(map(np.any, jax.tree.leaves(counts))):
+            raise CredoError("The likelihood masks all these outcomes: give some that are data.")
+        check_new_outcomes(self._target, y)
+        return y, counts
+
+    def _given(self, y) -> tuple[Any, Any]:
+        """The same without a look at the support."""
+        y = outcome_arrays(y)
+        if isinstance(self._outcomes, dict):
+            if not isinstance(y, Mapping) or not set(self._outcomes) <= set(y):
+                raise CredoError(
+                    f"y lacks an outcome of the likelihood; it has {', '.join(self._outcomes)}: give them all."
+                )
+            y = {name: y[name] for name in self._outcomes}
+        elif isinstance(y, Mapping):
             raise CredoError(
-                f"y lacks an outcome of the likelihood; it has {', '.join(self._outcomes)}: give them all."
+                f"y is a dict of {', '.join(map(str, y))}, and the likelihood has one outcome: give its array."
             )
-        for (name, outcome), values in zip(self._named(), given, strict=True):
+        self._check_shapes(y)
+        counts = observed(self._target, y)
+        y = outcomes(over(lambda values, here: values if here.all() else np.where(here, values, 0), y, counts))
+        self._check_classes(y)
+        return y, counts
+
+    def _each(self, y) -> list[tuple[str, Outcome, Any]]:
+        """The outcomes with their values."""
+        given = [y[name] for name in self._outcomes] if isinstance(self._outcomes, dict) else [y]
+        return [(name, outcome, values) for (name, outcome), values in zip(self._named(), given, strict=True)]
+
+    def _check_shapes(self, y) -> None:
+        for name, outcome, values in self._each(y):
             if np.ndim(values) and not len(values):
                 raise CredoError(f"y{name} has no rows: give one outcome at least.")
             # without inputs the rows are alike, and any number of them can be asked about
@@ -244,10 +282,12 @@ class Predictive:
                     f"y{name} has shape {np.shape(values)} and the predictive {outcome.shape}: give an outcome for "
                     "each row of x."
                 )
-            if outcome.num_classes is not None and not np.issubdtype(np.asarray(values).dtype, np.integer):
+
+    def _check_classes(self, y) -> None:
+        for name, outcome, values in self._each(y):
+            if outcome.num_classes is not None and not np.issubdtype(values.dtype, np.integer):
                 raise CredoError(
-                    f"y{name} holds {np.asarray(values).dtype}, and classes are whole numbers from 0: give "
-                    "y.astype(int)."
+                    f"y{name} holds {values.dtype}, and classes are whole numbers from 0: give y.astype(int)."
                 )
 
     def _quantile(self, level: float):
