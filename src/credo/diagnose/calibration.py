@@ -32,18 +32,12 @@ def crps(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) -> float:
     return float(np.mean(crps_of_rows(draws, y)))
 
 
-def crps_of_rows(draws: Float[np.ndarray, "S M"], y: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """The same of each row."""
+def crps_of_rows(draws: Float[np.ndarray, "S *#M"], y: Float[np.ndarray, "*M"]) -> Float[np.ndarray, "*M"]:
+    """The same of each row, or of each entry of several columns."""
     s = draws.shape[0]
-    ordered = np.sort(draws, axis=0)
     ranks = 2.0 * np.arange(1, s + 1) - s - 1.0
-    pairs = 2.0 * (ranks[:, None] * ordered).sum(axis=0) / (s * (s - 1.0))
+    pairs = 2.0 * np.tensordot(ranks, np.sort(draws, axis=0), axes=1) / (s * (s - 1.0))
     return np.abs(draws - y).mean(axis=0) - 0.5 * pairs
-
-
-def coverage(low: Float[np.ndarray, " M"], high: Float[np.ndarray, " M"], y: Float[np.ndarray, " M"]) -> float:
-    """The share of outcomes inside their intervals."""
-    return float(np.mean((low <= y) & (y <= high)))
 
 
 def negative_log_likelihood(probs: Float[np.ndarray, "*M"], y: Int[np.ndarray, " M"]) -> float:

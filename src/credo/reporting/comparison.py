@@ -4,13 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from credo.arguments import unmasked
-from credo.model.data import check_order
 from credo.model.same_data import inputs_differ, outcomes_differ
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
-from credo.reporting.scores import predict_held_out, scores
+from credo.reporting.scores import pair, predict_held_out, scores
 from credo.status import CredoError
 
 STATUS_ORDER = {"pass": 0, "doubtful": 1, "failed": 2}
@@ -21,15 +19,18 @@ def compare(
 ):
     """A table of approximations: evidence, trust, held-out scores, distance from the reference, seconds, verdict.
 
-    ``held_out``: (x, y) not used in the fit. ``reference``: the name of the posterior from which distances of means
-    and sds are taken; by default the most trusted one (exact or grid, then draws that pass). ``show``: print it.
+    ``held_out``: (x, y) not used in the fit, in the forms that ``given`` takes; (None, y) of a model without inputs.
+    ``reference``: the name of the posterior from which distances of means and sds are taken; by default the most
+    trusted one (exact or grid, then draws that pass). ``show``: print it. Raises CredoError for posteriors that are not
+    of one model and data, and for outcomes that the likelihood could not give, with the first row and its value.
     Returns a DataFrame with a row a posterior:
 
     - ``log_evidence``, ``log_evidence_error``, ``log_evidence_kind``;
     - ``pareto_k``, ``max_r_hat``, ``min_ess_bulk``: NaN where a figure does not apply;
     - ``log_score``, ``log_score_error``: mean held-out log predictive density and its standard error, in which both
       the spread of the rows and the draws of the parameters count; then ``brier`` and ``ece`` for classes, ``crps``
-      (to a few thousandths of the outcome's sd, by draws shared by all) and ``coverage_90`` for numbers;
+      (to a few thousandths of the outcome's sd, by draws shared by all) and ``coverage_90`` for numbers, means over
+      rows and columns; of several outcomes by name the log score alone. What the likelihood masks is left out;
     - ``mean_distance``: the largest |mean − reference mean| in reference sds; ``sd_ratio``: the sd ratio farthest
       from 1 (on a log scale);
     - ``compile_s``, ``run_s``: seconds; ``verdict``.
@@ -45,8 +46,7 @@ def compare(
     if reference is not None and reference not in posteriors:
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
     check_alike(posteriors)
-    x, y = (None, None) if held_out is None else held_out
-    check_order(x=x, y=y)
+    x, y = pair(held_out)
     predictives = {} if held_out is None else {n: predict_held_out(p, x, key=key) for n, p in posteriors.items()}
     table = tabulate(posteriors, predictives, y, reference=reference, key=key)
     if show:
@@ -104,7 +104,7 @@ def tabulate(
         rows[name] = {
             **_evidence(posterior),
             **{figure: posterior.verdict.figures.get(figure, np.nan) for figure in _FIGURES},
-            **(scores(posterior, predictives[name], np.asarray(unmasked(y)), key) if name in predictives else {}),
+            **(scores(predictives[name], y, key) if name in predictives else {}),
             **(_distance(posterior, posteriors[reference]) if reference is not None else {}),
             **_seconds(posterior),
             "verdict": posterior.verdict.status,

@@ -13,7 +13,7 @@ from credo.reporting.page.answer import first_screen
 from credo.reporting.page.markup import Raw, Section, join, paragraph, tag, text
 from credo.reporting.page.story import Story, effects_of
 from credo.reporting.plots.panels import as_posteriors, leading_scalars
-from credo.reporting.scores import predict_held_out
+from credo.reporting.scores import pair, predict_held_out
 from credo.reporting.words import priors_in_words
 
 
@@ -53,7 +53,7 @@ def report(
         reproduce=reproduce,
     )
     check_alike(posteriors)
-    x, y = held_out if held_out is not None else (None, None)
+    x, y = pair(held_out)
     predictives = {} if held_out is None else {name: predict_held_out(p, x) for name, p in posteriors.items()}
     write_report(path, posteriors, tabulate(posteriors, predictives, y), story, predictives, y)
     return Path(path)

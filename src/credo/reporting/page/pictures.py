@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from credo.diagnose.novelty import is_of_classes
 from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
@@ -89,14 +90,14 @@ def calibration(posteriors: Mapping[str, Posterior], predictives: Mapping[str, P
     """Reliability of classes, or quantiles of numbers, on held-out rows."""
     if np.ndim(y) != 1:
         return None
-    curves = scores.calibration_curves(predictives, y)
+    curves, num_rows = scores.calibration_curves(predictives, y)
     if not curves:
         return None
-    of_classes = scores.is_classes(next(iter(posteriors.values())))
+    of_classes = is_of_classes(next(iter(predictives.values())))
     gaps = "; ".join(f"{name} at most {np.max(np.abs(a - b)):.2f} off" for name, (a, b) in curves.items())
     picture = _picture(
-        lambda panel: scores.draw_calibration(panel, curves, of_classes, len(y), colors(posteriors)),
-        f"Calibration on {len(y)} held-out rows: {gaps}.",
+        lambda panel: scores.draw_calibration(panel, curves, of_classes, num_rows, colors(posteriors)),
+        f"Calibration on {num_rows} held-out rows: {gaps}.",
         height=4.0,
     )
     what = (
@@ -105,7 +106,7 @@ def calibration(posteriors: Mapping[str, Posterior], predictives: Mapping[str, P
         else ("the share of outcomes below the predicted quantile of each level")
     )
     intro = paragraph(
-        f"On {len(y)} held-out rows: {what}. On the diagonal a method means what it says; inside the grey band, the "
+        f"On {num_rows} held-out rows: {what}. On the diagonal a method means what it says; inside the grey band, the "
         "difference may be chance.",
         "soft",
     )

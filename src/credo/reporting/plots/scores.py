@@ -6,12 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from credo.decisions.losses import CostMatrix
+from credo.diagnose.novelty import is_of_classes
 from credo.diagnose.reliability import equal_bins
 from credo.posterior.check import Check
-from credo.posterior.posterior import Posterior
 from credo.predict import Predictive
 from credo.predict.predictive import UndefinedPredictionError
 from credo.reporting.plots.panels import COLORS, SOFT, as_posteriors, colors, grid
+from credo.reporting.scores import pair
 from credo.status import CredoError
 
 NUM_BINS = 10
@@ -26,14 +27,15 @@ def calibration(posteriors, held_out):
     ``held_out``: (x, y). For classes: the observed frequency against the predicted probability, in ten bins of equal
     size (of the likeliest class, where there are more than two). For numbers and counts: the share of outcomes below
     the predicted quantile of each level. On the diagonal a method is calibrated; within the grey band, chance alone
-    explains the difference in 95 of 100 cases (for classes in each bin, for numbers along the whole line).
+    explains the difference in 95 of 100 cases (for classes in each bin, for numbers along the whole line). What the
+    likelihood masks is left out.
     """
     posteriors = as_posteriors(posteriors)
-    x, y = held_out
-    curves = calibration_curves({name: p.predict(x) for name, p in posteriors.items()}, y)
+    x, y = pair(held_out)
+    predictives = {name: p.predict(x) for name, p in posteriors.items()}
+    curves, num_rows = calibration_curves(predictives, y)
     figure, (panel,) = grid(1, width=4.2, height=3.8)
-    of_classes = is_classes(next(iter(posteriors.values())))
-    draw_calibration(panel, curves, of_classes, len(np.asarray(y)), colors(posteriors))
+    draw_calibration(panel, curves, is_of_classes(next(iter(predictives.values()))), num_rows, colors(posteriors))
     panel.legend(frameon=False, fontsize=9, loc="upper left")
     return figure
 
@@ -41,31 +43,26 @@ def calibration(posteriors, held_out):
 Curve = tuple[np.ndarray, np.ndarray]  # predicted, observed
 
 
-def is_classes(posterior: Posterior) -> bool:
-    head = posterior.target.head
-    return head is not None and head.name in ("bernoulli", "categorical")
-
-
-def calibration_curves(predictives: Mapping[str, Predictive], y) -> dict[str, Curve]:
-    """(predicted, observed) a method, but for those that predict no numbers."""
-    y = np.asarray(y)
-    if y.ndim != 1 or not len(y):
-        raise CredoError(f"Calibration is of one outcome a row, y of shape (M,); y has shape {y.shape}.")
+def calibration_curves(predictives: Mapping[str, Predictive], y) -> tuple[dict[str, Curve], int]:
+    """((predicted, observed) a method, but for those that predict no numbers; how many of the outcomes are data)."""
+    y, counts = next(iter(predictives.values()))._held_out(y)
+    if np.ndim(y) != 1:
+        raise CredoError(f"Calibration is of one outcome a row, y of shape (M,); y has shape {np.shape(y)}.")
     curves = {}
     for name, predictive in predictives.items():
         with contextlib.suppress(UndefinedPredictionError):
-            curves[name] = _curve(predictive, y)
-    return curves
+            curves[name] = _curve(predictive, y, counts)
+    return curves, int(counts.sum())
 
 
-def _curve(predictive: Predictive, y: np.ndarray) -> Curve:
-    try:
-        probs = np.asarray(predictive.probs)
-    except CredoError:
-        return quantile_curve(pit(predictive, y))
+def _curve(predictive: Predictive, y: np.ndarray, counts: np.ndarray) -> Curve:
+    if not is_of_classes(predictive):
+        return quantile_curve(pit(predictive, y)[counts])
+    probs, happened = np.asarray(predictive.probs), y[counts]
+    probs = np.broadcast_to(probs, (len(y), *probs.shape[1:]))[counts]
     if probs.ndim == 1:
-        return reliability_curve(probs, y)
-    return reliability_curve(probs.max(axis=1), probs.argmax(axis=1) == y)
+        return reliability_curve(probs, happened)
+    return reliability_curve(probs.max(axis=1), probs.argmax(axis=1) == happened)
 
 
 def reliability_curve(p: np.ndarray, happened: np.ndarray) -> Curve:
@@ -117,6 +114,7 @@ def decision_curve(predictive: Predictive, y, costs=None):
 
     against acting always and never. ``y``: the classes 0 and 1 that came, (M,). ``costs``: a ``CostMatrix``, or its
     entries ``costs[action][class]`` with actions 0 (leave) and 1 (act); its threshold t* is drawn as a vertical line.
+    What the likelihood masks is left out.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.BernoulliLogits(params["w"] * x))
@@ -128,12 +126,14 @@ def decision_curve(predictive: Predictive, y, costs=None):
     """
     if not isinstance(predictive, Predictive):
         raise CredoError(f"decision_curve takes a predictive, posterior.predict(x), not a {type(predictive).__name__}.")
-    p, y = np.asarray(predictive.probs), np.asarray(y)
-    if p.ndim != 1 or p.shape != y.shape or not np.isin(y, (0, 1)).all():
+    p = np.asarray(predictive.probs)
+    if p.ndim != 1 or p.shape != np.shape(y):
         raise CredoError(
-            f"A decision curve is of a binary outcome: probabilities have shape {p.shape}, y has {y.shape} and must "
-            "hold 0 and 1."
+            f"A decision curve is of a binary outcome: probabilities have shape {p.shape}, y has {np.shape(y)} and "
+            "must hold 0 and 1."
         )
+    y, counts = predictive._held_out(y)
+    p, y = p[counts], y[counts]
     threshold = None if costs is None else cost_threshold(costs)
     levels = np.linspace(0.01, 0.99, 99)
     figure, (panel,) = grid(1, width=5.2, height=3.4)
