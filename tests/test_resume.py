@@ -119,7 +119,7 @@ def test_a_limit_that_falls_into_the_search_of_a_start_changes_no_number(target,
 
 
 @pytest.mark.parametrize(
-    "method", [credo.MAP(batch_size=8, num_steps=40), credo.SMC(num_particles=64, islands=4)], ids=repr
+    "method", [credo.MAP(batch_size=8, num_steps=40), credo.SMC(num_particles=64, islands=8)], ids=repr
 )
 def test_another_request_does_not_write_over_a_run(target, tmp_path, method):
     whole = credo.fit(target, method, key=1, checkpoint=tmp_path / "run", progress=False)

@@ -19,7 +19,7 @@ from credo.diagnose.convergence import mcse_mean
 from credo.linalg.operator import Stored
 from credo.model.draws import draw
 from credo.posterior.kinds import Draws
-from credo.posterior.marginals import draw_weights, report_positions
+from credo.posterior.marginals import draw_weights, report_positions, student_variance
 from credo.posterior.posterior import Posterior
 from credo.precision import double, to_numpy
 from credo.predict.monte_carlo import MixtureLaw
@@ -227,7 +227,8 @@ def average(losses: Shaped[Stored, "n m"], drawn: Outcomes) -> tuple[np.ndarray,
     """The mean of the losses and its standard error, (m,) each.
 
     With c_s and W_s the sums of w·L and of w in group s, the error² of the ratio Σ c / Σ W is S/(S−1) Σ (c_s − W_s L̄)²
-    (Cochran 1977, chapter 6); for chains it is sd²/ESS (Vehtari et al. 2021). One group alone is exact.
+    (Cochran 1977, chapter 6), times ``student_variance(S − 1)``; for chains it is sd²/ESS (Vehtari et al. 2021). One
+    group alone is exact.
     """
     weights, groups = np.asarray(drawn.weights), drawn.num_groups
     # an outcome that cannot happen costs nothing, whatever its loss
@@ -239,7 +240,7 @@ def average(losses: Shaped[Stored, "n m"], drawn: Outcomes) -> tuple[np.ndarray,
     if groups == 1:
         return mean, np.zeros_like(mean)
     deviations = (weights * (losses - mean)).reshape(groups, -1, losses.shape[1]).sum(axis=1)
-    return mean, np.sqrt(groups / (groups - 1.0) * np.sum(deviations**2, axis=0))
+    return mean, np.sqrt(groups / (groups - 1.0) * student_variance(groups - 1) * np.sum(deviations**2, axis=0))
 
 
 def _equal(values) -> jax.Array:

@@ -113,18 +113,30 @@ def draw_weights(kind: Kind) -> np.ndarray | None:
     return None
 
 
+def student_variance(degrees: int) -> float:
+    """Variance of Student's t with so many degrees of freedom: what makes a square error known by few groups honest.
+
+    For normal groups E[(estimate − truth)² / s²] = ν/(ν−2), s² the plain square error: by s² ν/(ν−2) the mean square of
+    standardised errors is one, and ± 1.96 errors cover 95 % (94.7 % for ν = 7). One for ν < 3, where there is no such
+    variance: intervals must then take t itself.
+    """
+    return degrees / (degrees - 2) if degrees > 2 else 1.0
+
+
 def mcse_of_weighted_mean(values, weights, num_groups: int) -> np.ndarray:
     """Monte Carlo standard error of Σ w f, (*shape), of values f (n, *shape) with weights w that sum to one.
 
     Draws fall into ``num_groups`` independent groups of one size, one after the other: n of one draw, or fewer. The
-    square is G/(G−1) Σ_g (Σ_{s∈g} w_s (f_s − Σ w f))², the delta method for a ratio of sums (Cochran 1977, chapter 6).
+    square is G/(G−1) Σ_g (Σ_{s∈g} w_s (f_s − Σ w f))², the delta method for a ratio of sums (Cochran 1977, chapter 6),
+    times ``student_variance(G − 1)``.
     """
     if num_groups < 2:
         return np.full(np.shape(values)[1:], np.nan)
     weights = weights.reshape(-1, *(1,) * (np.ndim(values) - 1))
     deviations = weights * (values - np.sum(weights * values, axis=0))
     sums = deviations.reshape(num_groups, -1, *np.shape(values)[1:]).sum(axis=1)
-    return np.sqrt(num_groups / (num_groups - 1) * np.sum(sums**2, axis=0))
+    factor = num_groups / (num_groups - 1) * student_variance(num_groups - 1)
+    return np.sqrt(factor * np.sum(sums**2, axis=0))
 
 
 def weighted_quantile(values, p, weights=None) -> np.ndarray:

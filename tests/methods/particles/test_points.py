@@ -56,9 +56,8 @@ def test_standard_errors_are_the_spread_over_keys(replicated):
 
 
 def test_intervals_cover(replicated):
-    points, found, said = replicated
-    degrees = points.replications - 1 if isinstance(points, Sobol) else 1_000
-    misses = np.sum(np.abs(found) > stats.t.ppf(0.95, degrees) * said, axis=0)
+    _, found, said = replicated
+    misses = np.sum(np.abs(found) > stats.norm.isf(0.05) * said, axis=0)
     # 10 % are expected: a false alarm once in 28,000 for each of three estimates
     np.testing.assert_array_less(misses, stats.binom.isf(3.5e-5, NUM_KEYS, 0.1))
     assert misses.sum() > 0, "as many intervals as these do not all cover: once in 300,000"
@@ -78,8 +77,25 @@ def test_sobol_points_are_worth_many_times_the_draws():
 def test_equal_groups_of_one_are_the_plain_error():
     values = np.random.default_rng(0).normal(size=(50, 3))
     found = mcse_of_weighted_mean(values, np.full(50, 1 / 50), 50)
-    np.testing.assert_allclose(found, values.std(axis=0, ddof=1) / np.sqrt(50))
+    np.testing.assert_allclose(found, values.std(axis=0, ddof=1) / np.sqrt(50) * stats.t.std(49))
     assert np.isnan(mcse_of_weighted_mean(values, np.full(50, 1 / 50), 1)).all()
+
+
+@pytest.mark.parametrize("num_groups", [8, 16])
+def test_errors_that_few_groups_know_are_as_large_as_they_must_be(num_groups):
+    """Means of groups that are normal: standardised errors are those of a normal variable in square and at 95 %."""
+    num, size = 20_000, 2
+    values = np.random.default_rng(0).normal(size=(num_groups * size, num))
+    weights = np.full(len(values), 1 / len(values))
+    z = values.mean(axis=0) / mcse_of_weighted_mean(values, weights, num_groups)
+    kurtosis = 3 + float(stats.t.stats(num_groups - 1, moments="k"))
+    assert abs(np.mean(z**2) - 1) < 5 * np.sqrt((kurtosis - 1) / num)
+    assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.01  # 0.909 and 0.931 by the plain error
+
+
+def test_two_groups_have_the_plain_error():
+    values = np.array([[0.0], [1.0]])
+    np.testing.assert_allclose(mcse_of_weighted_mean(values, np.full(2, 0.5), 2), 0.5)
 
 
 def test_no_error_is_named_where_none_can_be_known():

@@ -88,7 +88,7 @@ def replicated():
 
 def test_errors_cover(replicated):
     z, _ = replicated
-    misses = np.sum(np.abs(z) > stats.t.ppf(0.95, 15), axis=0)
+    misses = np.sum(np.abs(z) > stats.norm.isf(0.05), axis=0)
     # 10 % are expected: a false alarm once in 28,000 for each of three estimates
     np.testing.assert_array_less(misses, stats.binom.isf(3.5e-5, NUM_KEYS, 0.1))
     assert misses.sum() > 0, "120 intervals that all cover are too wide: once in 300,000"
@@ -99,6 +99,14 @@ def test_the_error_of_the_evidence_is_its_spread_over_keys(replicated):
     found, said = np.sqrt(np.mean(spread**2, axis=0))
     assert abs(found / said - 1) < 0.55  # the sd of a root mean square of 40 is 11 %: five of them
     assert said < 0.1
+
+
+def test_the_error_of_the_evidence_is_as_large_for_few_islands_as_it_must_be():
+    generator, num = np.random.default_rng(0), 10_000
+    found = [smc.log_evidence(np.log1p(0.01 * generator.normal(size=8))) for _ in range(num)]
+    z = np.array([each.value / each.error for each in found])
+    assert abs(np.mean(z**2) - 1) < 5 * np.sqrt(4 / num)  # 5 is the kurtosis of Student's t with 7 degrees of freedom
+    assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.015
 
 
 def test_means_and_sds():
@@ -377,7 +385,9 @@ def test_mistakes_have_their_sentences(tmp_path):
     target = linear()
     for method, message in (
         (SMC(num_particles=64, islands=32), "64 particles on 32 islands are 2 each"),
-        (SMC(islands=1), "islands is 2 or more"),
+        (SMC(islands=1), "fewer than 8 cannot tell: take 8 or more"),
+        (SMC(islands=7), "fewer than 8 cannot tell: take 8 or more"),
+        (SMC(islands=0), "islands is 1 or more"),
         (SMC(reference=wide(bare())), "reference has other parameters"),
         (SMC(reference=Posterior(Draws(np.zeros((1, 3, 2))), target, verdict=Verdict("pass"))), "no density"),
         (SMC(reference=3), "reference is of the kind Posterior or None"),

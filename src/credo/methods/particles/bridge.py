@@ -4,8 +4,10 @@ With l = log p(u, D) − log q(u) at n_p particles of the target and n_q draws o
 
     Z = mean_q [e^l / (s_p e^l + s_q Z)] / mean_p [1 / (s_p e^l + s_q Z)]
 
-solved by iteration. Both means are of bounded terms, so that no tail weighs; nothing of the path is in it. q is fitted
-to one half of the islands and serves the other, in turn. Error: of the particles' mean by the spread of the islands.
+solved by iteration. Both means are of bounded terms, so that no tail weighs; nothing of the path is in it. The islands
+are three parts in a ring, and q fitted to each serves the one before. Where p is Gaussian, the particles' error is
+ε_i · ε_j, of the moments of both parts: the same twice for two that serve each other, uncorrelated round a ring of
+three. Error: of the particles' mean by the spread of the islands within parts, K − 3 degrees of freedom in all.
 """
 
 from collections.abc import Callable
@@ -19,9 +21,11 @@ from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.mutation import Particles
 from credo.methods.particles.tempering import Population, scale_of
+from credo.posterior.marginals import student_variance
 from credo.status import Estimate
 
 SETTLED, MOST_ROUNDS = 1e-8, 1_000
+PARTS = 3
 
 
 def bridge(
@@ -30,8 +34,8 @@ def bridge(
     evaluate: Callable[[np.ndarray], Particles],
     generator: np.random.Generator,
 ) -> Estimate:
-    """log p(D) from particles of the target in islands, which count by ``log_shares``; NaN where one half counts for
-    nothing, or no draw of the Gaussian meets the target.
+    """log p(D) from particles of the target in six islands or more, which count by ``log_shares``; NaN where a part of
+    them counts for nothing, or no draw of the Gaussian meets the target.
 
     ``evaluate(u)``: positions (K, n, dim) as particles.
     """
@@ -39,11 +43,11 @@ def bridge(
     num_islands, size, dim = position.shape
     white = generator.normal(size=position.shape)
     shares = np.exp(log_shares - logsumexp(log_shares))
-    halves = np.arange(num_islands) % 2 == 0, np.arange(num_islands) % 2 == 1
-    if not all(np.sum(shares[half]) > 0 for half in halves):
+    parts = [np.arange(num_islands) % PARTS == part for part in range(PARTS)]
+    if not all(np.sum(shares[part]) > 0 for part in parts):
         return Estimate(np.nan, np.nan, "monte carlo")
     drawn, z_of_particles, log_dets = np.empty_like(position), np.empty_like(position), np.empty(num_islands)
-    for here, other in (halves, halves[::-1]):
+    for here, other in zip(parts, parts[1:] + parts[:1], strict=True):
         weights = np.repeat(shares[other, None] / np.sum(shares[other]) / size, size, axis=1)
         mean = np.tensordot(weights, position[other], axes=2)
         scale = scale_of(position[other], weights)
@@ -65,13 +69,16 @@ def bridge(
     of_particles = ratio(population, z_of_particles)
     of_draws = ratio(evaluate(drawn.astype(population.position.dtype)), white)
     with np.errstate(all="ignore"):  # nothing in common: no numbers
-        found = [_solve(of_particles[half], shares[half], of_draws[half]) for half in halves]
-    values, errors = np.array(found).T
-    return Estimate(float(np.mean(values)), float(np.linalg.norm(errors) / len(halves)), "monte carlo")
+        found = [_solve(of_particles[part], shares[part], of_draws[part]) for part in parts]
+    values, of_p, of_q = np.array(found).T
+    of_p = of_p * np.sqrt(student_variance(num_islands - PARTS))
+    return Estimate(float(np.mean(values)), float(np.linalg.norm([of_p, of_q]) / PARTS), "monte carlo")
 
 
-def _solve(of_particles, shares, of_draws) -> tuple[float, float]:
-    """log Z and its standard error, from l of both; the first (K, n), by islands that count by ``shares``."""
+def _solve(of_particles, shares, of_draws) -> tuple[float, float, float]:
+    """log Z and its standard errors by particles and by draws, from l of both; the first (K, n), by islands that count
+    by ``shares``.
+    """
     shares = shares / np.sum(shares)
     log_z = float(np.max(of_draws))
     for _ in range(MOST_ROUNDS):
@@ -84,7 +91,7 @@ def _solve(of_particles, shares, of_draws) -> tuple[float, float]:
     of_q = np.std(above) / np.sqrt(above.size) / np.mean(above)
     mean = shares @ below
     of_p = np.sqrt(np.sum((shares * (below - mean)) ** 2) * len(shares) / (len(shares) - 1)) / mean
-    return log_z, float(np.hypot(of_q, of_p))
+    return log_z, float(of_p), float(of_q)
 
 
 def _terms(ratios, log_z: float, *, is_inverse: bool = False):

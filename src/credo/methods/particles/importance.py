@@ -8,6 +8,7 @@ Sobol sequence each. With W_g = Σ_{s∈g} w_s, standard errors are those of a r
 Cochran 1977, chapter 6; Owen 2013, section 9.2), which for groups of one is the central limit theorem's
     error of log p(D):  sd(W_g) / (mean(W_g) √G) = (G/(G−1) (1/ESS_W − 1/G))^½,  ESS_W = (Σ W_g)² / Σ W_g²
     error of E[f | D]:  (G/(G−1) Σ_g (Σ_{s∈g} w̄_s (f_s − μ̂))²)^½,  Σ w̄ = 1,  μ̂ = Σ w̄ f   (``mcse_mean`` of summary())
+both times the sd of Student's t with G−1 degrees of freedom, which few groups ask for (marginals.student_variance).
 Above k̂ = 0.7 the variance that they estimate does not exist in practice, and they are NaN: unknown.
 """
 
@@ -32,6 +33,7 @@ from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # r
 from credo.methods.particles.weighed import MOST_ROUNDS, answer
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
+from credo.posterior.marginals import student_variance
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate
 from credo.traced import by_shapes
@@ -140,7 +142,11 @@ def log_evidence(log_weights: Float[np.ndarray, " S"], k_hat: float, chains: int
     groups = np.asarray(logsumexp(log_weights.reshape(chains, -1), axis=1)) if chains > 1 else log_weights
     num_groups = len(groups)
     variance = (1 / effective_sample_size(groups) - 1 / num_groups) * num_groups / max(num_groups - 1, 1)
-    error = float(np.sqrt(max(variance, 0.0))) if k_hat <= RULES["pareto_k"].passes else np.nan
+    error = (
+        float(np.sqrt(max(variance * student_variance(num_groups - 1), 0.0)))
+        if k_hat <= RULES["pareto_k"].passes
+        else np.nan
+    )
     return Estimate(float(logsumexp(log_weights) - np.log(len(log_weights))), error, "monte carlo")
 
 

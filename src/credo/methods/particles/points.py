@@ -82,8 +82,9 @@ class Sobol(Points):
     """Scrambled Sobol points mapped to a Gaussian proposal, as ``Importance(proposal, points=Sobol())``.
 
     ``replications``: R independent scrambles. Their spread gives the standard errors, which are therefore known to
-    1/√(2(R − 1)), 18 % for 16; intervals take Student's t with R − 1 degrees of freedom. Each holds a power of two of
-    points, so that ``num_draws`` is rounded up: 4,000 draws are 16 × 256.
+    1/√(2(R − 1)), 18 % for 16, and made larger by what few can tell (7 % for 16), so that normal quantiles serve; for
+    R < 4, where none do, by nothing. Each holds a power of two of points, so that ``num_draws`` is rounded up: 4,000
+    draws are 16 × 256.
     Raises CredoError for a proposal that is not Gaussian, and above 21,201 coordinates.
     """
 

@@ -23,7 +23,7 @@ from credo.methods.particles.tempering import MAX_TEMPERATURES, Moved, Populatio
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
-from credo.posterior.marginals import mcse_of_weighted_mean
+from credo.posterior.marginals import mcse_of_weighted_mean, student_variance
 from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.status import CredoError, Estimate, Verdict
@@ -31,7 +31,7 @@ from credo.stopping import Stopping
 
 BEGIN, RESAMPLE, MOVE = 0, 1, 2  # streams of the key
 CERTAIN = 3.0  # standard errors
-FEWEST = 4  # islands: two halves, in each of which a spread can be seen
+FEWEST = 8  # islands: K know their own spread to 1/√(2(K − 1)), 27 % for 8, and of two errors the smaller is taken
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,21 @@ class SMC:
     """Adaptive tempered sequential Monte Carlo: particles go from the prior to the posterior, with the evidence.
 
     ``num_particles`` in all, ``islands`` independent parts of one size each (rounded up), by whose spread every error
-    is known. ``ess_share``: what a step of the temperature leaves of the particles' effective number; more is slower
-    and steadier. ``max_moves``: of a particle at one temperature; they double up to it. ``reference``: a posterior with
-    a density to begin at in place of the prior, for priors that cannot be drawn from; a posterior given as ``start``
-    serves too. It should be wider than the target.
+    is known: 8 or more, as fewer cannot tell it. ``ess_share``: what a step of the temperature leaves of the particles'
+    effective number; more is slower and steadier. ``max_moves``: of a particle at one temperature; they double up to
+    it. ``reference``: a posterior with a density to begin at in place of the prior, for priors that cannot be drawn
+    from; a posterior given as ``start`` serves too. It should be wider than the target.
 
     The answer holds weighted draws (islands, particles, dim), equal within an island; ``mcse_mean`` in its summary;
-    ``log_evidence`` with its Monte Carlo error (None under an improper prior). It is known twice, by the path's weights
-    and by bridge sampling between the draws and a Gaussian (bridge.py; with four islands or more): the answer is the
-    one of smaller error, and where they differ the verdict says so. ``info``: ``temperatures`` (beta), ``acceptance``,
-    ``num_moves`` and ``correlation`` at each; ``path_evidence``, ``log_evidence_islands``, ``bridge_evidence``. Modes
-    that no draw of the prior comes near stay unseen, here as everywhere.
-    Raises CredoError where the prior is improper, the likelihood nowhere finite, or the time limit comes before the
-    end: what there is then is no posterior, but beside a checkpoint ``credo.resume`` goes on from there.
+    ``log_evidence`` with its Monte Carlo error (None under an improper prior). Both errors allow for how few the
+    islands are: ± 1.96 of them cover 95 %. The evidence is known twice, by the path's weights and by bridge sampling
+    between the draws and a Gaussian (bridge.py): the answer is the one of smaller error, and where they differ the
+    verdict says so. ``info``: ``temperatures`` (beta), ``acceptance``, ``num_moves`` and ``correlation`` at each;
+    ``path_evidence``, ``log_evidence_islands``, ``bridge_evidence``. Modes that no draw of the prior comes near stay
+    unseen, here as everywhere.
+    Raises CredoError for fewer than 8 islands, and where the prior is improper, the likelihood nowhere finite, or the
+    time limit comes before the end: what there is then is no posterior, but beside a checkpoint ``credo.resume`` goes
+    on from there.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -62,7 +64,7 @@ class SMC:
     """
 
     num_particles: int = field(default=4_096, metadata={"at_least": 64})
-    islands: int = field(default=16, metadata={"at_least": 2})
+    islands: int = field(default=16, metadata={"at_least": 1})
     ess_share: float = 0.5
     max_moves: int = field(default=64, metadata={"at_least": 1})
     reference: Posterior | None = None
@@ -72,6 +74,11 @@ class SMC:
             raise CredoError(f"ess_share lies between 0.01 and 0.99; got {self.ess_share}.")
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
+        if self.islands < FEWEST:
+            raise CredoError(
+                f"SMC(islands={self.islands}): errors are known by the spread of the islands, which fewer than "
+                f"{FEWEST} cannot tell: take {FEWEST} or more. They share num_particles: more of them cost little."
+            )
         size = -(-self.num_particles // self.islands)
         if size < 4:
             raise CredoError(
@@ -94,7 +101,7 @@ class SMC:
             generator = np.random.default_rng(stream(key, RESAMPLE).tolist())
             done = islands.temper(Tempered.begin(population), generator, self.ess_share, self.max_moves)
             bridged = None
-            if has_evidence(target) and self.islands >= FEWEST:
+            if has_evidence(target):
                 bridged = bridge(done.population, done.log_z, islands.evaluate, generator)
         log_weights = np.repeat((done.log_z - logsumexp(done.log_z))[:, None] - np.log(size), size, axis=1)
         along = log_evidence(done.log_z)
@@ -123,7 +130,7 @@ class SMC:
 def log_evidence(log_z) -> Estimate:
     """log p(D) from log Ẑ_k of independent islands: the mean of Ẑ_k, and its standard error in the log."""
     share = np.exp(log_z - logsumexp(log_z)) * len(log_z)
-    error = float(np.std(share, ddof=1) / np.sqrt(len(log_z)))
+    error = float(np.std(share, ddof=1) * np.sqrt(student_variance(len(log_z) - 1) / len(log_z)))
     return Estimate(float(logsumexp(log_z) - np.log(len(log_z))), error, "monte carlo")
 
 
