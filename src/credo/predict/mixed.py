@@ -118,12 +118,11 @@ class MixedLaw(eqx.Module):
 
 def mixed_information(predictive, outcome: Outcome, key) -> np.ndarray:
     """I(y; θ) (M,) in nats of a ``MixedLaw``: of classes exact given the components', of others by draws of y."""
-    law, rows, size = predictive._stream.law, predictive._stream.rows, predictive._stream.size
+    law, rows = predictive._stream.law, predictive._stream.rows
     within = 0.0
     for i, (weight, part, own) in enumerate(zip(np.exp(np.asarray(law.log_weights)), law.laws, rows, strict=True)):
-        within = (
-            within + weight * type(predictive)(part, own, size, stream(key, i), predictive._target).mutual_information
-        )
+        alone = type(predictive)(part, own, predictive._table, stream(key, i), predictive._fitted)
+        within = within + weight * alone.mutual_information
     if len(outcome.shape) == 1 and outcome.is_of_classes:
         return within + np.maximum(predictive._compute(_of_classes), 0.0)
     key = stream(key, len(law.laws))

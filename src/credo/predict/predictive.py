@@ -56,9 +56,8 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
         if x is not None:
             warn_of_shared_rows(posterior.target, table)
         law, rows = law_of(rule, posterior, table, key)
-        target = dataclasses.replace(without_data(posterior.target), x=table.x)
         is_failed = posterior.verdict.status == "failed"
-        return Predictive(law, rows, table.size, stream_of(key, 2), target, is_failed=is_failed)
+        return Predictive(law, rows, table, stream_of(key, 2), posterior.target, is_failed=is_failed)
 
 
 class Predictive:
@@ -71,10 +70,15 @@ class Predictive:
     Where the posterior ``is_failed`` and a prediction is NaN, CredoError says so.
     """
 
-    def __init__(self, law: Law, rows, size: int | None, key, target: Target, *, is_failed: bool = False):
-        """``target``: at these rows, without outcomes."""
-        self._outcomes, self._stream = stream(law, rows, size)
-        self._key, self._target, self._is_failed = key, target, is_failed
+    def __init__(self, law: Law, rows, table: Table, key, fitted: Target, *, is_failed: bool = False):
+        """``rows``: what ``law`` takes of ``table``. ``fitted``: the target of the fit."""
+        self._outcomes, self._stream = stream(law, rows, table.size)
+        self._key, self._table, self._fitted, self._is_failed = key, table, fitted, is_failed
+
+    @functools.cached_property
+    def _target(self) -> Target:
+        """At these rows, without outcomes."""
+        return dataclasses.replace(without_data(self._fitted), x=self._table.x)
 
     def _compute(self, function, *args, **options):
         """``function`` over the rows; from a failed posterior numbers or a sentence, and never a silent NaN."""
