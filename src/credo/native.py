@@ -92,7 +92,7 @@ def native_call(function: Callable, args: list) -> tuple[list, Any]:
     """``function(*args)`` inside a traced program, as one native function -> (leaves, witness).
 
     XLA (2026) aborts the process at a native function with an argument that its optimiser found to be unused. The
-    *witness*, one number of every argument, uses them all; the program must return it.
+    *witness*, the sum of one number of every argument, uses them all; the program must return it.
     """
     from jax.experimental.xla_metadata import set_xla_metadata
 
@@ -101,7 +101,7 @@ def native_call(function: Callable, args: list) -> tuple[list, Any]:
     def body(*sized):
         rest = iter(sized)
         leaves = function(*(next(rest) if np.size(arg) else jnp.zeros_like(arg) for arg in args))
-        return leaves, [_first_number(arg) for arg in sized]
+        return leaves, functools.reduce(lax.add, map(_first_number, sized), jnp.zeros(()))
 
     (leaf, *leaves), witness = jax.jit(body)(*sized)
     leaf = set_xla_metadata(leaf, **ATTRIBUTES)  # lands on the operation that made it: the call
