@@ -69,8 +69,7 @@ def place_of_divergences(
         return None
     flat = positions.reshape(-1, dim)
     keep = np.unique(np.concatenate([_every(len(flat)), np.flatnonzero(divergent)]))
-    ranks = (_ranks(gather(flat, keep)) - 0.5) / len(keep)
-    there = ranks[divergent[keep]]
+    there = _shares_below(gather(flat, keep), divergent[keep])
     z = (there.mean(axis=0) - 0.5) * np.sqrt(12 * count)
     worst = int(np.argmax(np.abs(z)))
     if abs(z[worst]) < CERTAIN:
@@ -97,8 +96,9 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
         if leaf.size == 1:
             columns[leaf.name] = _standardised(block[:, 0])
         if leaf.size:
-            distance = np.abs(block - np.median(block, axis=0)).mean(axis=1)
-            spreads[leaf.name] = _standardised(block.std(axis=1) if leaf.size > 2 else distance)
+            is_few = leaf.size < 3
+            distance = np.abs(block - np.median(block, axis=0)).mean(axis=1) if is_few else block.std(axis=1)
+            spreads[leaf.name] = _standardised(distance)
     for scale, column in columns.items():
         for name, spread in spreads.items():
             correlation = float(np.mean(column * spread))
@@ -125,24 +125,19 @@ def _every(num_draws: int) -> np.ndarray:
     return np.arange(0, num_draws, max(1, num_draws // MAX_DRAWS))
 
 
-def _ranks(x):
-    """Along the first axis, from 1; ties (draws that stayed) in the order they came."""
-    order = np.argsort(x, axis=0, kind="stable")
-    ranks = np.empty(x.shape)
-    np.put_along_axis(ranks, order, np.broadcast_to(_column(np.arange(1.0, len(x) + 1), x.ndim), x.shape), axis=0)
-    return ranks
+def _shares_below(x: Float[np.ndarray, "draw dim"], chosen: Bool[np.ndarray, " draw"]) -> Float[np.ndarray, "d dim"]:
+    """For each of the ``chosen`` draws, coordinate by coordinate, the share of all that lie below; of ties, half."""
+    columns, own = np.array(x.T, order="C"), x[chosen].T
+    columns.sort(axis=1)
+    twice = [np.searchsorted(a, v) + np.searchsorted(a, v, side="right") for a, v in zip(columns, own, strict=True)]
+    return np.transpose(twice) / (2 * len(x))
 
 
-def _column(values, ndim: int):
-    return values.reshape(-1, *(1,) * (ndim - 1))
-
-
-def _standardised(x):
-    """Ranks of each column, of mean zero and variance one; zero where a column is constant."""
-    ranks = _ranks(x)
-    ranks -= ranks.mean(axis=0)
-    spread = ranks.std(axis=0)
-    return ranks / np.where(spread > 0, spread, 1)
+def _standardised(x: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
+    """Ranks, of mean zero and variance one; ties (draws that stayed) in the order they came."""
+    ranks = np.empty(len(x))
+    ranks[np.argsort(x, kind="stable")] = np.arange(len(x))
+    return (ranks - ranks.mean()) / (ranks.std() or 1.0)
 
 
 def _name_of(coordinate: int, structure: Structure) -> str:
