@@ -625,3 +625,36 @@ def test_conjugate_conditionals_of_shapes_below_one():
     draws = credo.fit(model.given(y=np.array([0, 0, 2])), method, key=0, progress=False).draws["p"].reshape(-1, 4)
     for values, a in zip(draws.T, (2.1, 0.1, 1.1, 0.1), strict=True):
         assert stats.kstest(values[::10], stats.beta(a, 3.4 - a).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_conjugate_conditionals_of_shapes_next_to_nothing(precision):
+    """A third of these draws or more lie below the smallest number: the model saw 0 and blamed this block, or another
+    one. Moments are those of gamma and Dirichlet laws, to within five standard errors."""
+    a, num_draws = 0.002, 4_000
+    prior = {"p": dist.Dirichlet(np.full(4, a)), "x": dist.Gamma(a, 1.0), "m": dist.Normal(0.0, 1.0)}
+    model = credo.Model(prior, lambda params, x: dist.Normal(params["m"], 1.0))
+    method = credo.Gibbs(dict.fromkeys(prior, credo.Conjugate()), num_draws=num_draws // 4)
+    posterior = credo.fit(model.given(y=np.zeros(3)), method, key=0, precision=precision, progress=False)
+    p, x = posterior.draws["p"].reshape(-1, 4), posterior.draws["x"].ravel()
+    np.testing.assert_allclose(p.mean(axis=0), 0.25, atol=5 * np.sqrt(3 / 16 / num_draws))
+    below = 0.1 if precision == "float32" else 1e-50
+    for values, law in ((p[:, 0], stats.beta(a, 3 * a)), (x, stats.gamma(a))):
+        share = law.cdf(below)
+        np.testing.assert_allclose(np.mean(values < below), share, atol=5 * np.sqrt(share * (1 - share) / num_draws))
+    assert [facts["family"] for facts in posterior.info["blocks"].values()] == ["Dirichlet", "gamma", "normal"]
+
+
+def test_weights_of_a_mixture_without_members():
+    """Of 16,000 sweeps with Dirichlet(0.02) two ended in a sentence that the weights were not Dirichlet."""
+    y = np.concatenate([np.random.default_rng(0).normal(-3, 1, 25), np.random.default_rng(1).normal(3, 1, 15)])
+    prior = {
+        "w": dist.Dirichlet(np.full(6, 0.004)),
+        "precision": dist.Gamma(1.0, 1.0).expand([6]),
+        "mean": dist.Normal(0.0, 5.0).expand([6]),
+        "z": lambda w: dist.CategoricalProbs(w).expand([40]),
+    }
+    model = credo.Model(prior, lambda p, x: dist.Normal(p["mean"][p["z"]], p["precision"][p["z"]] ** -0.5))
+    blocks = dict.fromkeys(prior, credo.Conjugate()) | {"z": credo.Enumerated()}
+    posterior = credo.fit(model.given(y=y), credo.Gibbs(blocks, num_draws=1_000), key=0, progress=False)
+    assert np.all(np.isfinite(posterior.info["sample_stats"]["log_density"]))
