@@ -658,3 +658,34 @@ def test_weights_of_a_mixture_without_members():
     blocks = dict.fromkeys(prior, credo.Conjugate()) | {"z": credo.Enumerated()}
     posterior = credo.fit(model.given(y=y), credo.Gibbs(blocks, num_draws=1_000), key=0, progress=False)
     assert np.all(np.isfinite(posterior.info["sample_stats"]["log_density"]))
+
+
+@pytest.mark.parametrize("order", [("mean", "top", "label"), ("top", "label", "mean"), ("label", "mean", "top")])
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (np.nan, "^The conditional of top returned values that are not finite"),
+        (0.5, "-inf after .* sweeps: the conditional of top moves where the posterior is 0"),
+    ],
+)
+def test_the_block_that_went_wrong_is_blamed_in_any_order(share, said, order):
+    """The blocks that met what it left had been, such as the conjugate one before it, from the second sweep on."""
+    blocks = {
+        "mean": credo.Conjugate(),
+        "top": lambda key, params, data: share * params["top"],
+        "label": credo.Enumerated(),
+    }
+    prior = {"mean": dist.Normal(0.0, 5.0), "top": dist.HalfNormal(10.0), "label": dist.Bernoulli(0.5)}
+    model = credo.Model(
+        prior, lambda p, x: {"a": dist.Normal(p["mean"] + p["label"], 1.0), "b": dist.Uniform(0.0, p["top"])}
+    )
+    y = np.linspace(0.1, 0.9, 10)
+    method = credo.Gibbs({name: blocks[name] for name in order}, num_warmup=20, num_draws=20)
+    with pytest.raises(CredoError, match=said):
+        credo.fit(
+            model.given(y={"a": y, "b": y}),
+            method,
+            key=0,
+            start={"mean": 0.0, "top": 1.0, "label": 1},
+            progress=False,
+        )

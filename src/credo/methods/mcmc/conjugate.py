@@ -60,12 +60,13 @@ class Conjugating:
             own = jax.vmap(lambda v: self.family.log_prob(found, v))(places)
             error = jnp.abs((joint[1] - own[1]) - (joint[0] - own[0]))
             is_same = error <= jnp.sqrt(jnp.finfo(v.dtype).eps) * (1 + jnp.max(jnp.abs(joint)))
+            is_possible = jnp.isfinite(joint[0])  # else another block went where nothing can be told of this one
             return Moved(
-                conditional.whole(v),
-                log_density=joint[1],
+                conditional.whole(jnp.where(is_possible, v, places[0])),
+                log_density=jnp.where(is_possible, joint[1], joint[0]),
                 num_steps=self.family.num_gradients(v.size),
                 num_densities=2,
-                is_valid=is_same | ~jnp.all(jax.vmap(self.family.has_digits)(places)),
+                is_valid=is_same | ~is_possible | ~jnp.all(jax.vmap(self.family.has_digits)(places)),
             )
 
         return Update(lambda key, position: None, step)

@@ -20,7 +20,8 @@ class Moved(NamedTuple):
     """What became of a block. ``position``: the whole one. ``carried``: what the update takes along to the next sweep.
 
     ``log_density``: at ``position``, None where the update does not know it. ``is_valid``: False where a conditional
-    gave what the block cannot be, or is none. The rest as in ``Info``, of one block.
+    gave what the block cannot be, or is none; the block then stays, so that no other one is blamed for where it went.
+    The rest as in ``Info``, of one block.
     """
 
     position: Float[Array, " dim"]
@@ -72,7 +73,7 @@ def gibbs(target, *, updates: Sequence[Update]) -> Algorithm:
         position, moves = state.position, []
         for b, (update, carried) in enumerate(zip(updates, state.carried, strict=True)):
             moves.append(update.step(jax.random.fold_in(key, b), position, carried))
-            position = moves[-1].position
+            position = jnp.where(moves[-1].is_valid, moves[-1].position, position)
         known, dtype = moves[-1].log_density, position.dtype
         log_density = target.log_density(position) if known is None else known
         info = Info(

@@ -10,7 +10,7 @@ import numpy as np
 
 from credo.algorithm import Phase
 from credo.diagnose.convergence import stuck_chains
-from credo.methods.mcmc.blocks import Inner
+from credo.methods.mcmc.blocks import Inner, Own
 from credo.methods.mcmc.chains import figures
 from credo.methods.mcmc.conjugate import Conjugating
 from credo.methods.mcmc.enumerated import Enumerating
@@ -80,9 +80,12 @@ def check_moves(program, info) -> None:
             )
     bad = ~np.isfinite(info.log_density)
     if bad.any():
+        own = [update.block.label for update in program.updates if isinstance(update, Own)]
+        which = f"the conditional of {own[0]}" if len(own) == 1 else f"one of the conditionals ({'; '.join(own)})"
         raise CredoError(
-            f"The log density is {np.asarray(info.log_density)[bad][0]} after {bad.sum():,} of {bad.size:,} sweeps: a "
-            "conditional moves where the posterior is 0. Draw from the conditional of the model as it is written."
+            f"The log density is {np.asarray(info.log_density)[bad][0]} after {bad.sum():,} of {bad.size:,} sweeps: "
+            f"{which if own else 'a conditional'} moves where the posterior is 0. Draw from the conditional of the "
+            "model as it is written."
         )
 
 
