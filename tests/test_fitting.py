@@ -43,12 +43,24 @@ def test_starts_from_parameters():
         ({"w": [0.0, 0.0]}, "lack 'sd'"),
         ({"w": [0.0, 0.0, 0.0], "sd": 1.0}, r"'w' the shape \(3,\); in the model it has \(2,\)"),
         ({"w": [0.0, 0.0], "sd": -1.0}, "'sd' a value that is not finite or not inside its support"),
+        ({"w": ["a", "b"], "sd": 1.0}, "'w' the value .*: give numbers"),
         ("map", "start is a posterior"),
     ],
 )
 def test_refuses_a_start(start, sentence):
     with pytest.raises(CredoError, match=sentence):
         credo.fit(TARGET, credo.Laplace(), start=start)
+
+
+@pytest.mark.parametrize("start", [{"z": [1, 0.5]}, [1.0, 0.5], [[1.0, 0.0], [1.0, 0.5]]])
+def test_refuses_a_discrete_start_between_its_values(start):
+    """It was rounded without a word."""
+    target = Model({"z": dist.Poisson(2.0).expand([2])}, lambda params, x: dist.Normal(params["z"], 1.0)).given(
+        y=np.ones(2)
+    )
+    method = credo.Gibbs({"z": lambda key, params, data: params["z"]}, chains=2)
+    with pytest.raises(CredoError, match=r"start gives z\[1\] the value 0.5, and that parameter is discrete"):
+        credo.fit(target, method, start=start)
 
 
 @pytest.mark.parametrize("key", ["a", 1.5, None])

@@ -236,7 +236,11 @@ def _position_of(target: Target, params: Mapping[str, Any]):
             raise CredoError(
                 f"start gives {leaf.name!r} the shape {np.shape(values[leaf.name])}; in the model it has {leaf.shape}."
             )
-    values = {leaf.name: np.asarray(values[leaf.name], np.float64) for leaf in leaves}
+        try:
+            values[leaf.name] = np.asarray(values[leaf.name], np.float64)
+        except (TypeError, ValueError) as error:
+            raise CredoError(f"start gives {leaf.name!r} the value {values[leaf.name]!r}: give numbers.") from error
+    values = {leaf.name: values[leaf.name] for leaf in leaves}
     u = prior.unconstrain(target.structure.assemble(values))
     for leaf in leaves:
         if not np.all(np.isfinite(u[leaf.name])):
@@ -302,7 +306,7 @@ def start_position(target: Target, start):
             raise CredoError("The starting posterior has other parameters than this target: fit it on the same model.")
         return start
     if isinstance(start, Mapping):
-        return _position_of(target, start)
+        return _with_whole_numbers(target, _position_of(target, start))
     try:
         position = np.asarray(start, np.float64)
     except (TypeError, ValueError) as error:
@@ -316,4 +320,17 @@ def start_position(target: Target, start):
     if not np.all(np.isfinite(position)):
         place = np.argwhere(~np.isfinite(position))[0][-1]
         raise CredoError(f"start is not finite at {coordinate_names(target)[place]}: give finite starting values.")
+    return _with_whole_numbers(target, position)
+
+
+def _with_whole_numbers(target: Target, position: np.ndarray) -> np.ndarray:
+    """``position``, or CredoError where a discrete parameter would start between its values."""
+    is_discrete = np.concatenate([np.full(leaf.size, leaf.is_discrete) for leaf in target.structure.leaves])
+    between = is_discrete & (position != np.round(position))
+    if between.any():
+        place = tuple(np.argwhere(between)[0])
+        raise CredoError(
+            f"start gives {coordinate_names(target)[place[-1]]} the value {position[place]:g}, and that parameter is "
+            "discrete: give a whole number."
+        )
     return position
