@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpyro.distributions.constraints import is_dependent
 
 from credo.model.distributions import contains, transform_to, unwrapped
+from credo.model.mended import log_prob
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
 from credo.model.visit import at_index, log_prob_within
@@ -125,7 +126,7 @@ def _parts(target: Target, u):
         for name, (distribution, y) in pairs.items():
             inside = distribution.support(y)
             outcomes[name] = {
-                "y": y, "log_prob": distribution.log_prob(y), "inside": inside, "arguments": _arguments(distribution),
+                "y": y, "log_prob": log_prob(distribution, y), "inside": inside, "arguments": _arguments(distribution),
             }  # fmt: skip
         terms = target.log_likelihood(u)
     return {"parameters": parameters, "log_factor": log_factor, "outcomes": outcomes, "terms": terms}

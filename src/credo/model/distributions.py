@@ -12,13 +12,18 @@ from numpyro.distributions import (
     ExpandedDistribution,
     ImproperUniform,
     Independent,
+    IntervalCensoredDistribution,
     Laplace,
+    LeftCensoredDistribution,
     MaskedDistribution,
+    RightCensoredDistribution,
     TransformedDistribution,
     biject_to,
     constraints,
 )
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, IndependentTransform, Transform
+
+CENSORED = LeftCensoredDistribution, RightCensoredDistribution, IntervalCensoredDistribution
 
 
 class Scaled(Distribution):

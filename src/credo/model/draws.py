@@ -15,14 +15,11 @@ from numpyro.distributions import (
     Dirichlet,
     DirichletMultinomial,
     Distribution,
-    IntervalCensoredDistribution,
-    LeftCensoredDistribution,
     MultinomialLogits,
     MultinomialProbs,
-    RightCensoredDistribution,
 )
 
-from credo.model.distributions import is_distribution, unwrapped
+from credo.model.distributions import CENSORED, is_distribution, unwrapped
 from credo.precision import double
 from credo.status import CredoError
 
@@ -58,7 +55,6 @@ class Counts(Distribution):
         return jnp.moveaxis(counts, 0, -1)
 
 
-CENSORED = LeftCensoredDistribution, RightCensoredDistribution, IntervalCensoredDistribution
 MULTINOMIAL = MultinomialProbs, MultinomialLogits, DirichletMultinomial
 
 

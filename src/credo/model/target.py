@@ -20,6 +20,7 @@ from credo.compiling import TINY, brief
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import contains, is_moved, unscaled
 from credo.model.heads import Head
+from credo.model.mended import log_prob
 from credo.model.source import Source
 from credo.model.structure import Structure, somewhere
 from credo.model.visit import AbstractPrior
@@ -280,7 +281,7 @@ def log_prob_rows(distribution, y) -> Float[Array, " M"]:
         parts = [log_prob_rows(distribution[name], y[name]) for name in y]
         is_aligned = len({part.shape for part in parts}) == 1
         return sum(parts if is_aligned else [jnp.sum(part, keepdims=True) for part in parts], start=jnp.zeros(()))
-    terms = distribution.log_prob(y)
+    terms = log_prob(distribution, y)
     if is_moved(distribution):  # numpyro's answer outside of such a support is that of some other value
         terms = jnp.where(contains(distribution, y), terms, -jnp.inf)
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from numpyro.distributions import Distribution
 
 from credo.model.distributions import is_improper, transform_to
+from credo.model.mended import log_prob
 from credo.status import CredoError
 
 Params = Any
@@ -179,9 +180,9 @@ def log_prob_within(distribution: Distribution, value):
 
     Continuous ones cannot, by their transforms; numpyro's own answer there is that of some other value.
     """
-    log_prob, support = distribution.log_prob(value), distribution.support
+    terms, support = log_prob(distribution, value), distribution.support
     assert support is not None
-    return jnp.where(support(value), log_prob, -jnp.inf) if support.is_discrete else log_prob
+    return jnp.where(support(value), terms, -jnp.inf) if support.is_discrete else terms
 
 
 def at_index(array, index):

@@ -15,8 +15,8 @@ from jax.scipy.special import betainc, gammaincc
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
-from credo.model.distributions import bare, unwrapped
-from credo.model.draws import CENSORED
+from credo.model import mended
+from credo.model.distributions import CENSORED, bare, unwrapped
 
 Outcomes = Distribution | dict[str, Distribution]
 
@@ -40,6 +40,7 @@ def moments(d: Any) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of each outcome (M, …); of the one-hot vector (M, …, K) for a categorical one."""
     shape = d.batch_shape + d.event_shape
     if num_classes(d) is None:
+        d = mended.mended(d)
         return jnp.broadcast_to(d.mean, shape), jnp.broadcast_to(d.variance, shape)
     inner: Any = unwrapped(d)
     probs = jnp.broadcast_to(inner.probs, (*shape, inner.probs.shape[-1]))
@@ -48,8 +49,9 @@ def moments(d: Any) -> tuple[jax.Array, jax.Array]:
 
 def log_prob(d: Any, y) -> jax.Array:
     """One log probability a datum (M,), −∞ outside the support; trailing batch dimensions fold into the datum."""
-    terms = d.log_prob(y)
-    if not isinstance(d, dist.MaskedDistribution):  # a masked datum counts nothing, whatever stands in its place
+    terms = mended.log_prob(d, y)
+    # a masked datum counts nothing, whatever stands in its place; of an interval numpyro's support is that of one end
+    if not isinstance(d, dist.MaskedDistribution | dist.IntervalCensoredDistribution):
         terms = jnp.where(d.support(y), terms, -jnp.inf)
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
 
