@@ -11,6 +11,10 @@ from numpyro.distributions import constraints
 
 import credo
 from credo.methods.mcmc import AutomaticMetric, DenseMetric, DiagonalMetric
+from credo.methods.mcmc.nuts import nuts
+from credo.methods.mcmc.start import gradients_away, start_chains
+from credo.methods.mcmc.warmup import Adaptive
+from credo.precision import double
 from interrupted import at_chunk, out_of_time
 from targets import TARGETS
 
@@ -279,3 +283,29 @@ def test_time_limit_says_so_in_the_verdict(target):
 def test_bad_settings(settings, sentence):
     with pytest.raises(credo.CredoError, match=sentence):
         credo.NUTS(**settings)
+
+
+@pytest.mark.parametrize("num_warmup", [0, 1, 3, 5, 20])
+@pytest.mark.parametrize("name", ["ill_conditioned", "logistic"])
+def test_few_steps_of_warmup_from_a_mode(name, num_warmup):
+    """Gradients there tell no width: with a metric made of them all transitions diverged."""
+    known = TARGETS[name]()
+    mode = credo.fit(known.target, credo.MAP(), progress=False)
+    method = credo.NUTS(num_warmup=num_warmup)
+    posterior = credo.fit(known.target, method, key=0, start=mode, progress=False)
+    again = credo.fit(known.target, method, key=0, start=np.asarray(mode.kind.position), progress=False)
+    np.testing.assert_array_equal(posterior.kind.positions, again.kind.positions)
+    assert posterior.verdict.status == "pass", posterior.verdict
+
+
+def test_gradients_one_unit_away_from_a_mode_are_rows_of_the_curvature():
+    """Of a Gaussian, g(u + z) = −P z exactly; z = ±1 makes the mean square of row i that of P's."""
+    known = TARGETS["ill_conditioned"]()
+    u, program = np.zeros(10), Adaptive(nuts, (), True)
+    with double():
+        states = start_chains(known.target.flat(), u, jax.random.key(0), 4, program, {})
+        found = gradients_away(known.target.flat(), states, jax.random.key(0), program, {})
+        precision = -np.asarray(jax.hessian(known.target.flat().log_density)(jnp.zeros(10)))
+    signs = -np.linalg.solve(precision, found.T)
+    np.testing.assert_allclose(np.abs(signs), 1, atol=1e-4)
+    assert len(np.unique(np.sign(signs), axis=1).T) > 4

@@ -18,7 +18,7 @@ from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.start import draws_of, start_chains
+from credo.methods.mcmc.start import draws_of, gradients_away, knows_widths, start_chains
 from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
     FIRST_STEP,
@@ -85,17 +85,19 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     step_size = getattr(start, "info", {}).get("step_size", FIRST_STEP)  # that of an earlier run
 
     tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])
-    is_known = hasattr(start, "kind")  # a posterior tells the metric too
-    warmup = long_windows if is_known and recipe.warmup is warmup_phases else recipe.warmup
+    warmup = long_windows if knows_widths(start) and recipe.warmup is warmup_phases else recipe.warmup
     windows = warmup(method.num_warmup, recipe.metric, program.record(state))
     stays = Stays.empty(method.chains, target.dim, dtype)
 
     def begin(target):
         kernels = start_chains(target, start, key, method.chains, program, given)
         tuning, states = first_tuning(recipe, method.num_warmup, kernels, step_size)
-        known = draws_of(start, key)
+        known, is_given = draws_of(start, key), start is not None and not knows_widths(start)
         if recipe.metric is not None and known is not None:
             tuning = tuning._replace(metric=like_old(recipe.metric.estimate(known, None, tuning.metric), tuning.metric))
+        elif recipe.metric is not None and is_given and hasattr(kernels[0], "gradient"):
+            found = recipe.metric.initial(gradients_away(target, kernels, key, program, given))
+            tuning = tuning._replace(metric=like_old(found, tuning.metric))
         return tuning._replace(stays=stays), states
 
     num_numbers = method.chains * method.num_draws * target.dim

@@ -17,7 +17,7 @@ from credo.model.distributions import is_improper, transform_to
 from credo.model.visit import at_index
 from credo.native import jit
 from credo.ordered import Ordered, plain
-from credo.posterior.kinds import Draws
+from credo.posterior.kinds import Draws, Point
 from credo.status import CredoError
 
 WIDTH = 2.0  # u ~ Uniform(−2, 2), as in Stan: wide for parameters of unit scale, so that R-hat means something
@@ -28,6 +28,7 @@ NUM_CANDIDATES = 5
 HOPELESS = 1e4  # nats a datum and a parameter
 NUM_WIDTHS = 2_000  # draws that tell widths to 2 %
 FEW_DRAWS = 100  # of a set: fewer tell no widths
+NUM_BESIDE = 8  # places beside given starts: of fewer all may lie where correlations hide a narrow direction
 STREAM = 1 << 20  # keys of starts lie apart from those of chains
 
 
@@ -136,9 +137,30 @@ def _given(start, key, num_chains: int, dim: int) -> np.ndarray | None:
     return np.broadcast_to(positions_given(start, num_chains, dim), (num_chains, dim))
 
 
+def gradients_away(target, states: list, key, kernel: Starter, given: dict[str, Any]) -> np.ndarray:
+    """Gradients (place, dim) one unit away from given starts u, were the density Gaussian: g + (g(u + h z) − g) / h.
+
+    z = ±1 in each coordinate. At a mode g itself is nothing, or rounding, and tells no width.
+    """
+    ordered, random, found = Ordered.of(target), np.random.default_rng(stream(key, STREAM, 4)), []
+    for place in range(NUM_BESIDE):
+        state = states[place % len(states)]
+        h = np.finfo(state.position.dtype).eps ** (1 / 3)
+        beside = (state.position + h * random.choice([-1, 1], target.dim)).astype(state.position.dtype)
+        there = _evaluate(ordered, Ordered.of(given), stream(key, STREAM, 1), beside, kernel=kernel)
+        change = (np.asarray(there.gradient) - state.gradient) / h
+        found.append(state.gradient + np.where(np.isfinite(change), change, 0))
+    return np.stack(found)
+
+
+def knows_widths(start) -> bool:
+    """Whether ``start`` is a posterior, and no point."""
+    return hasattr(start, "kind") and not isinstance(start.kind, Point)
+
+
 def draws_of(start, key) -> np.ndarray | None:
     """Draws (1, draw, dim) that tell the widths of a starting posterior; None where there is none."""
-    if not hasattr(start, "kind"):
+    if not knows_widths(start):
         return None
     if isinstance(start.kind, Draws) and start.kind.positions[..., 0].size < FEW_DRAWS:
         return None  # an ensemble: how far its members lie apart is no width of any mode
