@@ -1,8 +1,10 @@
 """Divergences have a place, and funnels a name and a remedy."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import constraints
 
 import credo
 from credo.diagnose.geometry import (
@@ -24,7 +26,8 @@ CENTRED = credo.Model(
 NON_CENTRED = credo.Model(
     {**TOP, "z": dist.Normal(0.0, 1.0).expand([8])}, lambda p, x: dist.Normal(p["mu"] + p["tau"] * p["z"], x)
 )
-STRUCTURE = CENTRED.given(ERRORS, SCHOOLS).structure  # mu, tau, theta[0] … theta[7]
+TARGET = CENTRED.given(ERRORS, SCHOOLS)
+STRUCTURE = TARGET.structure  # mu, tau, theta[0] … theta[7]
 
 
 def positions(rng, num_draws=1_000):
@@ -74,7 +77,7 @@ def test_draws_that_say_nothing_are_no_funnel():
     assert funnel(u, STRUCTURE) is None
     u[0, 0, 5] = np.nan
     assert funnel(u, STRUCTURE) is None
-    assert sentences(u[:, :2], None, STRUCTURE) == []
+    assert sentences(u[:, :2], None, TARGET) == []
 
 
 def test_the_verdict_of_a_funnel_names_the_form_to_try():
@@ -91,6 +94,45 @@ def test_the_verdict_of_a_funnel_names_the_form_to_try():
     assert "x spreads as v grows: a funnel" in said["funnel"]
     assert "z narrows as tau grows: an inverted funnel" in said["too much data"]
     assert "funnel" not in said["right"]
+
+
+@pytest.mark.parametrize("scale", ["sd", "variance", "precision", "log"])
+@pytest.mark.parametrize("form", ["centred", "non-centred"])
+def test_the_form_to_try_whatever_the_scale_is_given_by(scale, form):
+    """The sign alone told a model with a precision to take the form that it had."""
+    prior, sd = {
+        "sd": (dist.HalfCauchy(5.0), lambda tau: tau),
+        "variance": (dist.InverseGamma(0.5, 0.5), lambda tau: tau**0.5),
+        "precision": (dist.Gamma(0.5, 0.5), lambda tau: tau**-0.5),
+        "log": (dist.Normal(0.0, 1.5), jnp.exp),
+    }[scale]
+    top = {"mu": dist.Normal(0.0, 5.0), "tau": prior}
+    if form == "centred":
+        bottom = {"theta": lambda mu, tau: dist.Normal(mu, sd(tau)).expand([8])}
+        model = credo.Model(top | bottom, lambda p, x: dist.Normal(p["theta"], x))
+        name, target, expected = "theta", model.given(ERRORS, SCHOOLS), "the non-centred form"
+    else:
+        bottom = {"z": dist.Normal(0.0, 1.0).expand([8])}
+        model = credo.Model(top | bottom, lambda p, x: dist.Normal(p["mu"] + sd(p["tau"]) * p["z"], x))
+        name, target, expected = "z", model.given(ERRORS / 100, SCHOOLS), "an inverted funnel"
+    u = positions(np.random.default_rng(6))
+    sign = (-1 if scale == "precision" else 1) * (1 if form == "centred" else -1)
+    u[..., 2:] = np.exp(sign * u[..., 1:2]) * u[..., 2:]
+    (said,) = sentences(u, None, target)
+    assert said.startswith(f"{name} {'spreads' if sign > 0 else 'narrows'} as tau grows: ")
+    assert expected in said
+
+
+def test_of_a_bare_log_density_the_sign_tells():
+    def log_density(p):
+        return -0.5 * jnp.sum(p["theta"] ** 2) * p["tau"] - p["tau"]
+
+    supports = {"mu": constraints.real, "tau": constraints.positive, "theta": constraints.real}
+    target = credo.Model.from_log_density(log_density, supports, {"theta": (8,)}).given()
+    u = positions(np.random.default_rng(7))
+    u[..., 2:] = np.exp(-u[..., 1:2]) * u[..., 2:]
+    (said,) = sentences(u, None, target)
+    assert "if tau is a precision that theta has in its prior, take the non-centred form" in said
 
 
 def test_stray_divergences_are_forgiven_and_persistent_ones_are_not():

@@ -4,18 +4,26 @@
 preference their mean is ½ with variance 1/(12 n).
 
 *Funnel* (Neal 2003; Betancourt & Girolami 2015): the spread of one parameter grows with another, so that no metric and
-no step size fit both ends. The rank correlation of a scalar coordinate with that spread shows it: positive where the
-centred form is tried without much data, negative where the non-centred one is tried although the data speak. The
-spread of a vector within one draw is the sd of its scalars; that of fewer than three is their distance to the median.
+no step size fit both ends. The rank correlation of a scalar coordinate with that spread shows it. Where the prior of
+the one is given by the other, this is the centred form, tried without much data; elsewhere the non-centred one, tried
+although the data speak. For a scale the correlation is positive in the first and negative in the second, for a
+precision the other way round. The spread of a vector within one draw is the sd of its scalars; that of fewer than
+three is their distance to the median.
 For n scalars N(0, e^{2v}), v ~ N(0, s²), the correlation of v and the log of their sd is s / (s² + 1/2(n−1))^½, nearly.
 """
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from credo.model.dependence import dependencies
+from credo.model.distributions import is_improper
 from credo.model.structure import Structure, scalar_names
+from credo.model.target import Target
+from credo.model.visit import at_index
+from credo.precision import double
 from credo.storage import gather
 
 MAX_DRAWS = 4_000  # ranks of more would say the same
@@ -33,9 +41,9 @@ class Place(NamedTuple):
     share: float
 
 
-def sentences(positions, is_divergent, structure: Structure) -> list[str]:
+def sentences(positions, is_divergent, target: Target) -> list[str]:
     """What a person can do about draws that do not pass: one sentence a finding, none where there is none."""
-    found = []
+    found, structure = [], target.structure
     place = None if is_divergent is None else place_of_divergences(positions, is_divergent, structure)
     if place:
         end = "lowest" if place.is_low else "highest"
@@ -44,7 +52,7 @@ def sentences(positions, is_divergent, structure: Structure) -> list[str]:
         )
     shape = funnel(positions, structure)
     if shape:
-        found.append(funnel_sentence(shape))
+        found.append(funnel_sentence(shape, is_given_by(target, *shape[:2])))
     return found
 
 
@@ -107,17 +115,45 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
     return found
 
 
-def funnel_sentence(found: tuple[str, str, float]) -> str:
-    """What to write in place of it."""
+def is_given_by(target: Target, scale: str, other: str) -> bool | None:
+    """Whether the prior of ``other`` depends on ``scale``; None where that is not known, as of a bare log density."""
+    values = {leaf.name: np.ones(leaf.shape, int if leaf.is_discrete else float) for leaf in target.structure.leaves}
+    is_known = True
+
+    def arguments(values):
+        found = []
+
+        def see(name, distribution, value):
+            nonlocal is_known
+            if name == other:
+                is_known = is_known and not is_improper(distribution)
+                found.extend(jax.tree.leaves(distribution))
+
+        target.prior.visit(lambda name, _, index: at_index(values[name], index), see)
+        return found
+
+    with double():
+        reached = dependencies(arguments, values)
+    return any(sorted(values).index(scale) in each for each in reached) if is_known else None
+
+
+def funnel_sentence(found: tuple[str, str, float], is_centred: bool | None = None) -> str:
+    """What to write in place of it. ``is_centred``: None where only the sign can tell, if ``scale`` is one."""
     scale, other, correlation = found
-    if correlation > 0:
+    seen = f"{other} {'spreads' if correlation > 0 else 'narrows'} as {scale} grows"
+    if is_centred or (is_centred is None and correlation > 0):
         return (
-            f"{other} spreads as {scale} grows: a funnel, which no step size fits at both ends. Write {other} as its "
-            f"mean plus its scale times a parameter z with the prior Normal(0, 1) (the non-centred form)."
+            f"{seen}: a funnel, which no step size fits at both ends. Write {other} as its mean plus its scale times a "
+            "parameter z with the prior Normal(0, 1) (the non-centred form)."
         )
+    otherwise = (
+        f"if {scale} is the noise, give it a prior that keeps away from the end where {other} is narrow"
+        if is_centred is False
+        else f"if {scale} is a precision that {other} has in its prior, take the non-centred form instead"
+    )
     return (
-        f"{other} narrows as {scale} grows: an inverted funnel, in which the data speak of a product and not of "
-        f"{other}. Make that product a parameter with its own prior (the centred form)."
+        f"{seen}: an inverted funnel, in which the data speak of a product and not of {other}. Make that product a "
+        f"parameter with its own prior (the centred form); {otherwise}."
     )
 
 

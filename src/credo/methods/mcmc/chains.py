@@ -179,7 +179,7 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     at_best = "pass" if is_met else "doubtful"
     verdict = judge(found, sentences, at_best=at_best)
     if any(RULES[name].status(found[name]) != "pass" for name in STRUGGLE if name in found):
-        shape = geometry.sentences(positions, is_divergent, target.structure)
+        shape = geometry.sentences(positions, is_divergent, target)
         verdict = judge(found, [*shape, *sentences], at_best=at_best)
     info["seconds"]["verdict"] = time.perf_counter() - begun
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
