@@ -46,25 +46,15 @@ def start_chains(target, start, key, num_chains: int, kernel: Starter, given: di
     given position, or at each of 100 random ones.
     """
 
-    ordered = Ordered.of(target)
-
-    def states_at(chains: list[int], positions) -> list:
-        """Those at ``positions``, of which chain ``chains[i]`` would start at the i-th; NUM_CANDIDATES at once."""
-        found = []
-        for first in range(0, len(chains), NUM_CANDIDATES):
-            taken = np.minimum(np.arange(first, first + NUM_CANDIDATES), len(chains) - 1)  # the last one fills up
-            places = np.asarray(positions, jnp.result_type(float))[taken]
-            data = {chain: stream(key, STREAM + chain, 1) for chain in chains[first : first + NUM_CANDIDATES]}
-            of_chains = np.stack([data[chains[i]] for i in taken])
-            states = _evaluate(ordered, Ordered.of(given), of_chains, places, kernel=kernel)
-            states = jax.tree.map(np.asarray, states)
-            found += [jax.tree.map(lambda leaf, i=i: leaf[i], states) for i in range(NUM_CANDIDATES)]
-        return found[: len(chains)]
+    def states_at(chains, positions) -> list:
+        """Those at ``positions``, of which chain ``chains[i]`` would start at the i-th."""
+        data = {chain: stream(key, STREAM + chain, 1) for chain in set(chains)}
+        return _states(target, [data[chain] for chain in chains], positions, kernel, given)
 
     positions = _given(start, key, num_chains, target.dim)
     if positions is None:
         return _scattered(target, key, num_chains, states_at)
-    states = states_at(list(range(num_chains)), positions)
+    states = states_at(range(num_chains), positions)
     for chain, found in enumerate(states):
         if not _is_finite(found):
             raise CredoError(
@@ -142,13 +132,13 @@ def gradients_away(target, states: list, key, kernel: Starter, given: dict[str, 
 
     z = ±1 in each coordinate. At a mode g itself is nothing, or rounding, and tells no width.
     """
-    ordered, random, found = Ordered.of(target), np.random.default_rng(stream(key, STREAM, 4)), []
-    for place in range(NUM_BESIDE):
-        state = states[place % len(states)]
-        h = np.finfo(state.position.dtype).eps ** (1 / 3)
-        beside = (state.position + h * random.choice([-1, 1], target.dim)).astype(state.position.dtype)
-        there = _evaluate(ordered, Ordered.of(given), stream(key, STREAM, 1), beside, kernel=kernel)
-        change = (np.asarray(there.gradient) - state.gradient) / h
+    random = np.random.default_rng(stream(key, STREAM, 4))
+    states = [states[place % len(states)] for place in range(NUM_BESIDE)]
+    h = np.finfo(states[0].position.dtype).eps ** (1 / 3)
+    beside = [state.position + h * random.choice([-1, 1], target.dim) for state in states]
+    there, found = _states(target, [stream(key, STREAM, 1)] * NUM_BESIDE, beside, kernel, given), []
+    for state, near in zip(states, there, strict=True):
+        change = (near.gradient - state.gradient) / h
         found.append(state.gradient + np.where(np.isfinite(change), change, 0))
     return np.stack(found)
 
@@ -205,11 +195,23 @@ def _drawn(distribution: Distribution, key):
     return support.feasible_like(jnp.zeros(shape, int))
 
 
-def _states(target, given, data, positions, *, kernel: Starter):
+def _states(target, keys: list, positions, kernel: Starter, given: dict[str, Any]) -> list:
+    """That of ``kernel`` at each of the ``positions``, with a key's data each; NUM_CANDIDATES a call."""
+    positions, found = np.asarray(positions, jnp.result_type(float)), []
+    ordered = Ordered.of(target), Ordered.of(given)
+    for first in range(0, len(keys), NUM_CANDIDATES):
+        taken = np.minimum(np.arange(first, first + NUM_CANDIDATES), len(keys) - 1)  # the last one fills up
+        states = _evaluate(*ordered, np.stack(keys)[taken], positions[taken], kernel=kernel)
+        states = jax.tree.map(np.asarray, states)
+        found += [jax.tree.map(lambda leaf, i=i: leaf[i], states) for i in range(NUM_CANDIDATES)]
+    return found[: len(keys)]
+
+
+def _initial(target, given, data, positions, *, kernel: Starter):
     def state(at):
         return kernel.initial(plain(target), plain(given), as_key(at[0]), at[1])
 
     return jax.lax.map(state, (data, positions))
 
 
-_evaluate = jit(_states, static_argnames=("kernel",))
+_evaluate = jit(_initial, static_argnames=("kernel",))
