@@ -44,12 +44,26 @@ def test_starts_from_parameters():
         ({"w": [0.0, 0.0, 0.0], "sd": 1.0}, r"'w' the shape \(3,\); in the model it has \(2,\)"),
         ({"w": [0.0, 0.0], "sd": -1.0}, "'sd' a value that is not finite or not inside its support"),
         ({"w": ["a", "b"], "sd": 1.0}, "'w' the value .*: give numbers"),
+        ({"w": [0.0, 0.0], "sd": 1.0, "s": 2.0}, "start has 's', which is no parameter; the model has w, sd"),
         ("map", "start is a posterior"),
     ],
 )
 def test_refuses_a_start(start, sentence):
     with pytest.raises(CredoError, match=sentence):
         credo.fit(TARGET, credo.Laplace(), start=start)
+
+
+def test_a_start_may_hold_derived_quantities():
+    """As the means of an earlier posterior do."""
+    model = Model(
+        {"m": dist.Normal(0.0, 1.0)},
+        lambda params, x: dist.Normal(params["m"], 1.0),
+        derived={"twice": lambda m: 2 * m},
+    )
+    target = model.given(y=np.ones(3))
+    means = credo.fit(target, credo.Laplace()).mean()
+    assert set(means) == {"m", "twice"}
+    assert credo.fit(target, credo.Laplace(), start=means).mean()["m"] == pytest.approx(0.75, abs=1e-6)
 
 
 @pytest.mark.parametrize("start", [{"z": [1, 0.5]}, [1.0, 0.5], [[1.0, 0.0], [1.0, 0.5]]])

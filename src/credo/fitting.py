@@ -27,6 +27,7 @@ from credo.methods.optimise.diagnosis import coordinate_names
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
+from credo.model.prior import Prior
 from credo.model.target import Target
 from credo.posterior.files import load
 from credo.posterior.posterior import Posterior
@@ -228,9 +229,13 @@ def _position_of(target: Target, params: Mapping[str, Any]):
     values = prior.leaves(params)
     if any(leaf.name not in values for leaf in leaves):  # lists stand for arrays unless the prior has lists itself
         values = prior.leaves(jax.tree.map(np.asarray, params, is_leaf=lambda node: isinstance(node, list | tuple)))
+    known = ", ".join(each.name for each in leaves)
+    names = prior.names if isinstance(prior, Prior) else None
+    unknown = [name for name in params if names and name not in names and name not in target.derived_names]
+    if unknown:
+        raise CredoError(f"start has {unknown[0]!r}, which is no parameter; the model has {known}.")
     for leaf in leaves:
         if leaf.name not in values:
-            known = ", ".join(each.name for each in leaves)
             raise CredoError(f"start lacks {leaf.name!r}; the model has {known}.")
         if np.shape(values[leaf.name]) != leaf.shape:
             raise CredoError(

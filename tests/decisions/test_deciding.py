@@ -276,3 +276,20 @@ def test_a_wrong_request_ends_in_a_sentence(belief, loss, options, sentence):
 def test_a_loss_that_is_none_says_so(make, sentence):
     with pytest.raises(credo.CredoError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize(("loss", "up", "down"), [(Absolute(), 1.0, 1.0), (Pinball(0.8), 0.8, 0.2)])
+def test_classes_with_an_order_have_quantiles_to_choose(loss, up, down):
+    def ordered(params, x):
+        return dist.OrderedLogistic(x @ params["w"], jnp.array([-1.0, 0.0, 1.5]))
+
+    y = np.digitize(X[:, 0] + RNG.logistic(size=40), [-1.0, 0.0, 1.5])
+    target = credo.Model({"w": dist.Normal(0.0, 2.0).expand([2])}, ordered).given(X, y)
+    predictive = credo.fit(target, credo.Laplace()).predict(X[:5])
+    made = credo.decide(predictive, loss)
+    gap = np.arange(4.0) - np.arange(4.0)[:, None]  # (action, class)
+    losses = np.asarray(predictive.probs) @ np.where(gap > 0, up * gap, -down * gap).T
+    np.testing.assert_array_equal(made.action, losses.argmin(axis=1))
+    np.testing.assert_allclose(made.expected_loss, losses.min(axis=1), rtol=0.01)
+    with pytest.raises(credo.CredoError, match="classes of this outcome have no distances: use Absolute"):
+        credo.decide(predictive, Squared())

@@ -75,6 +75,15 @@ def test_rows_read_from_disk_give_the_fit_of_arrays(model, method, monkeypatch):
     assert there.info.get("bound") == pytest.approx(here.info.get("bound"))
 
 
+def test_a_wrong_row_of_a_later_block_can_be_found(monkeypatch):
+    monkeypatch.setattr(source, "AT_ONCE", 1_700)
+    y = Y.copy()
+    y[145] = np.nan
+    with pytest.raises(credo.CredoError, match="the first in row 5.*counted from row 140 of the files") as refusal:
+        MODEL.given(credo.Loader(credo.Rows(X, y), in_memory=False))
+    assert "y has 1 " in str(refusal.value)
+
+
 def test_booleans_read_from_disk_are_booleans():
     """As whole numbers, ~x is true of every row."""
     model = credo.Model(

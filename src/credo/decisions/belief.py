@@ -49,6 +49,7 @@ class Belief(ABC):
 
     num_classes: int | None = None
     is_binary: bool = False
+    is_ordered: bool = False  # classes that have an order
     is_discrete: bool = False
     has_parts: bool = False  # several outcomes by name
     has_density: bool = False
@@ -93,6 +94,7 @@ class OfPredictive(Belief):
         single = None if self.has_parts else self.parts[0]
         self.is_discrete = single is not None and single.is_discrete
         if single is not None and len(single.shape) == 1 and not single.is_joint:
+            self.is_ordered = single.is_ordered
             self.is_binary = single.family.startswith("Bernoulli")
             self.num_classes = 2 if self.is_binary else single.num_classes
             self.has_density = not single.is_discrete

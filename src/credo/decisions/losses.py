@@ -142,7 +142,8 @@ class Absolute(Loss):
         return _total(lambda a, y: jnp.abs(y - a), action, outcome)
 
     def check(self, belief):
-        _ordered(self, belief)
+        if not belief.is_ordered:
+            _ordered(self, belief)
 
     def act(self, belief):
         return belief.quantile(0.5)
@@ -165,7 +166,8 @@ class Pinball(Loss):
         return _total(lambda a, y: jnp.maximum(self.level * (y - a), (self.level - 1.0) * (y - a)), action, outcome)
 
     def check(self, belief):
-        _ordered(self, belief)
+        if not belief.is_ordered:
+            _ordered(self, belief)
 
     def act(self, belief):
         return belief.quantile(self.level)
@@ -255,6 +257,7 @@ def _single(loss: Loss, belief: Belief) -> None:
 def _ordered(loss: Loss, belief: Belief) -> None:
     if belief.num_classes is not None and not belief.is_binary:
         raise CredoError(
-            f"{type(loss).__name__} is for numbers, and the classes of this outcome have no order: use ZeroOne() or "
+            f"{type(loss).__name__} is for numbers, and the classes of this outcome have no "
+            f"{'distances: use Absolute(), Pinball(level),' if belief.is_ordered else 'order: use'} ZeroOne() or "
             "CostMatrix(costs)."
         )

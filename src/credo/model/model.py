@@ -185,9 +185,14 @@ class Model(eqx.Module):
         rows = loader.rows()
         if loader.is_in_memory:
             return self.given(rows.x, rows.y, weights=rows.weights)
-        files, first = Files(rows), None
+        files, first, start = Files(rows), None, 0
         for block in files.blocks():
-            found = self.given(block.x, block.y, weights=block.weights)
+            try:
+                found = self.given(block.x, block.y, weights=block.weights)
+            except CredoError as error:
+                counted = f" (Rows are counted from row {start:,} of the files, where this block of them begins.)"
+                raise CredoError(f"{error}{counted if start else ''}") from error
+            start += found.size
             if found.num_terms != found.size:
                 raise CredoError("The likelihood is joint (one factor for all rows), so that no batch of it exists.")
             first = found if first is None else first

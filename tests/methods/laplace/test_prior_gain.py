@@ -47,6 +47,31 @@ def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
     assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
 
 
+def test_weights_held_at_zero_are_no_better_prior():
+    """Two rows a class, told apart without doubt: the curvature there says nothing of a network of constants."""
+    random, num_classes = np.random.default_rng(0), 30
+    weights = [
+        {"w": random.normal(size=(a, b)) / np.sqrt(a), "b": np.zeros(b)} for a, b in ((16, 32), (32, num_classes))
+    ]
+    centres, y = random.normal(size=(num_classes, 16)), np.tile(np.arange(num_classes), 2)
+    x = centres[y] + 0.2 * random.normal(size=(len(y), 16))
+
+    def apply(p, x):
+        return jnp.maximum(x @ p[0]["w"] + p[0]["b"], 0) @ p[1]["w"] + p[1]["b"]
+
+    posterior = credo.fit(
+        BayesianNetwork(apply, weights, head=Categorical()).given(x, y), credo.Laplace(), progress=False
+    )
+    target = posterior.target
+    share = prior_gain.share_of(
+        posterior.kind.scale, np.asarray(posterior.kind.mean), 0, prior_gain.prior_precision(target)
+    )
+    claimed = prior_gain.better_precision(share)[1] + posterior.log_evidence.value
+    assert claimed > 20 - len(y) * np.log(num_classes)  # what the curvature alone would say, and what constants have
+    assert "prior_gain" not in posterior.verdict.figures
+    assert not any("nats higher" in each for each in posterior.verdict.sentences)
+
+
 def test_of_weights_that_a_wider_prior_explains_none_is_cut_off():
     """A prior a hundred times too narrow: the squares are those expected under the right one, times up to nine."""
     r, factor = np.array([0.1, 0.5, 0.9]), 1e-4

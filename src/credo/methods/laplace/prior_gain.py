@@ -9,6 +9,7 @@ exact where the model is linear in the weights and its noise normal: the likelih
 prior, whose product with another normal is known. There τ w̃² is (1 − r) [(1 − r) / s + r] times a χ² of one degree
 under the prior of precision sτ. Flat directions of a network, r near 1, can lie far beyond, where its curvature changes
 or the mode was not quite reached, and would count any number of nats: what exceeds ``MOST_LIKELY`` times it is cut off.
+Where another precision would undo most of what the data determined, the curvature at the mode says nothing of it.
 """
 
 from typing import NamedTuple
@@ -107,6 +108,9 @@ def of_known_precision(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, t
         )
     if not nats >= DECISIVE:
         return figures, ()
+    left = float(np.sum(1 - factor * share.r / (1 + (factor - 1) * share.r)))  # determined under that precision
+    if left < 0.5 * figures["num_determined"]:  # the weights held near zero: nothing at the mode tells the likelihood
+        return {"num_determined": figures["num_determined"]}, ()
     sentence = (
         f"The log evidence would be some {nats:.0f} nats higher with a prior precision {factor:.2g} times the one "
         f"given, {tau:.3g}. Leave it unknown, prior=credo.nn.PerLayer(dist.LogNormal(0.0, 2.0)), and it is found."

@@ -51,7 +51,7 @@ class Recipe:
     tunes the kernel's ``step_size`` to; None where it has none. ``metric``: how its ``metric`` is found; None where it
     has none. ``settings`` are hashable and ``given`` are arguments of the compiled program: pytrees of arrays.
     ``num_uniform``: uniform numbers that a step of a kernel takes which can do with ``Noise`` in place of a key.
-    ``warmup``: the phases before sampling. ``layout``: where the caller names none; None is the library's rule.
+    ``warmup``: the phases before sampling.
     """
 
     kernel: Callable[..., Algorithm]
@@ -62,7 +62,6 @@ class Recipe:
     given: Mapping[str, Any] = field(default_factory=dict)
     num_uniform: int | None = None
     warmup: Callable[..., list[Phase]] = warmup_phases
-    layout: str | None = None
 
 
 def check(method) -> None:
@@ -118,7 +117,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         ],
         key=key,
         num_chains=method.chains,
-        options=options._replace(layout=options.layout or recipe.layout),
+        options=options,
         identity={"dtype": str(dtype)},
         meanwhile=prepare_report if dtype == jnp.float64 and num_numbers <= AT_ONCE else None,
     )

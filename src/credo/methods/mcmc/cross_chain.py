@@ -36,10 +36,9 @@ FIRST_LENGTH = 1.0  # in white coordinates, in which a quarter of a Gaussian's p
 class ChEES:
     """Hamiltonian Monte Carlo in many chains at once, whose trajectories have one length, learnt from all of them.
 
-    ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. For accelerators, and for densities
-    that are cheaper by the dozen: all chains advance in one program and do equal work (layout "vectorized", unless
-    ``fit`` is told another). ``target_acceptance``: higher means smaller steps; Hoffman et al. (2021) take 0.651.
-    ``max_num_steps``: of one trajectory. ``metric``, ``integrator``: as of ``NUTS``.
+    ``chains`` × ``num_draws`` draws after ``num_warmup`` steps of warm-up each. For many chains, and for accelerators,
+    on which all of them advance in one program and do equal work. ``target_acceptance``: higher means smaller steps;
+    Hoffman et al. (2021) take 0.651. ``max_num_steps``: of one trajectory. ``metric``, ``integrator``: as of ``NUTS``.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -72,7 +71,6 @@ class ChEES:
                 **given_to(self.integrator, target.dim),
             },
             warmup=phases,
-            layout="vectorized",
         )
         posterior = sample(self, recipe, target, key=key, start=start, options=options)
         posterior.info["trajectory_length"] = float(posterior.info["sample_stats"]["length"][0, -1])
