@@ -133,7 +133,7 @@ def test_other_priors_are_still_looked_at(large):
     target = regression()
     posterior = credo.fit(target, credo.Laplace(), key=0, progress=False)
     assert "num_determined" in posterior.verdict.figures
-    assert "prior_gain" not in posterior.verdict.figures  # 12 nats by the factors, of weights near zero; −2.8 by Dense()
+    assert "prior_gain" not in posterior.verdict.figures  # 12 nats by factors, of weights near zero; −2.8 by Dense()
     beside, mean = posterior.kind.scale, np.asarray(posterior.kind.mean)
     assert isinstance(beside, BlockDiagonal)
     one, other = share_of(beside, mean, 1, 1.0), share_of(beside.blocks[1], mean[1:], 0, 1.0)
