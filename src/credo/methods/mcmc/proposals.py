@@ -116,12 +116,14 @@ class EllipticalSlice:
 
     ``chains`` × ``num_draws`` draws, each of ``num_steps`` transitions, after ``num_warmup`` draws of warm-up; chains
     start at draws from the prior. That may be correlated, as a Gaussian process is, and has to be Gaussian in the
-    unconstrained space: CredoError, naming the parameter, where it is not.
+    unconstrained space: CredoError, naming the parameter, where it is not. Write its matrix within a function, where
+    Credo factors it in double precision; NumPyro's own single precision does for few points alone.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> x = np.linspace(0.0, 1.0, 20)
-    >>> prior = dist.MultivariateNormal(np.zeros(20), np.exp(-20 * (x[:, None] - x) ** 2) + 1e-6 * np.eye(20))
-    >>> model = credo.Model({"f": prior}, lambda params, x: dist.Poisson(np.e ** params["f"]))
+    >>> K = np.exp(-20 * (x[:, None] - x) ** 2) + 1e-6 * np.eye(20)
+    >>> prior = {"f": lambda: dist.MultivariateNormal(np.zeros(20), K)}
+    >>> model = credo.Model(prior, lambda params, x: dist.Poisson(np.e ** params["f"]))
     >>> posterior = credo.fit(model.given(x, np.arange(20) // 4), credo.EllipticalSlice())
     >>> posterior.mean()["f"].shape, posterior.verdict.status
     ((20,), 'pass')
