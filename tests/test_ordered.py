@@ -32,6 +32,28 @@ def test_every_process_has_the_same_order():
     assert len(found) == 1, found
 
 
+def test_a_prior_pickled_in_another_process_is_the_same(tmp_path):
+    """Location and scale changed places where it was pickled by its structure."""
+    write = """
+import pickle, sys, numpyro.distributions as dist
+from credo.model.prior import Prior
+open(sys.argv[1], "wb").write(pickle.dumps(Prior({"a": dist.Normal(1.0, 2.0), "c": dist.StudentT(5.0, 6.0, 7.0)})))
+"""
+    read = """
+import pickle, sys
+prior = pickle.load(open(sys.argv[1], "rb"))
+normal, student = prior.trees
+print(*map(float, (normal.loc, normal.scale, student.df, student.loc, student.scale)))
+"""
+    path = str(tmp_path / "prior")
+    for seed, program in [("1", write), *((seed, read) for seed in "1234")]:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program, path], env=environment, capture_output=True, text=True, check=True
+        )
+        assert not done.stdout or done.stdout.split() == ["1.0", "2.0", "5.0", "6.0", "7.0"]
+
+
 def test_the_tree_comes_back_as_it_was():
     tree = {
         "normal": dist.Normal(1.0, np.array([2.0, 3.0])),

@@ -31,6 +31,10 @@ class Ordered:
         back = np.argsort(self.places)
         return jax.tree.unflatten(self.structure, [self.leaves[i] for i in back])
 
+    def __reduce__(self):
+        """Pickled as the tree, since its structure means another one where the arrays come in another order."""
+        return Ordered.of, (self.tree,)
+
     def tree_flatten(self):
         return self.leaves, (self.structure, self.places)
 
