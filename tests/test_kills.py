@@ -38,7 +38,7 @@ folder, layout = Path(sys.argv[2]), sys.argv[3]
 if (folder / "run.safetensors").exists():
     posterior = credo.resume(folder, target, layout=layout, progress=False)
 else:
-    method = credo.NUTS(num_warmup=2_000, num_draws=2_000)
+    method = credo.NUTS(num_warmup=2_000, num_draws=4_000)
     posterior = credo.fit(target, method, key=11, checkpoint=folder, layout=layout, progress=False)
 np.save(f"{folder}.npy", posterior.kind.positions)
 """
@@ -57,7 +57,7 @@ def test_killed_at_random_moments(tmp_path, layout):
     random, phases = np.random.default_rng(50), []
     for _ in range(NUM_KILLS):
         process, before = begin(killed), count(killed)
-        until = before + random.uniform(0, 1.3 * num_files / NUM_KILLS)
+        until = before + random.uniform(0, num_files / NUM_KILLS)
         while process.poll() is None and not (count(killed) > before and count(killed) >= until):
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.02))  # anywhere between two files, or within one
