@@ -9,6 +9,7 @@ from numpyro.distributions import constraints
 import credo
 from credo.diagnose.geometry import (
     MAX_DRAWS,
+    _shares_below,
     funnel,
     funnel_sentence,
     persistent_divergences,
@@ -32,6 +33,13 @@ STRUCTURE = TARGET.structure  # mu, tau, theta[0] … theta[7]
 
 def positions(rng, num_draws=1_000):
     return rng.normal(size=(4, num_draws, 10))
+
+
+def test_ties_lie_half_below_each_other():
+    x = np.array([[1.0, 5.0], [2.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
+    found = _shares_below(x, np.array([True, True, False, True]))
+    np.testing.assert_allclose(found, [[0.125, 0.5], [0.5, 0.5], [0.875, 0.5]])
+    np.testing.assert_array_equal(x[:, 0], [1.0, 2.0, 2.0, 3.0])
 
 
 def test_divergences_are_found_where_they_gather():

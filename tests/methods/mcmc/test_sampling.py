@@ -298,14 +298,15 @@ def test_few_steps_of_warmup_from_a_mode(name, num_warmup):
     assert posterior.verdict.status == "pass", posterior.verdict
 
 
-def test_gradients_one_unit_away_from_a_mode_are_rows_of_the_curvature():
-    """Of a Gaussian, g(u + z) = −P z exactly; z = ±1 makes the mean square of row i that of P's."""
+@pytest.mark.parametrize("away", [0.0, 0.7])
+def test_gradients_one_unit_away_from_a_start_are_those_of_the_curvature(away):
+    """Of a Gaussian with its mode at 0, g(u + z) = −P (u + z) exactly."""
     known = TARGETS["ill_conditioned"]()
-    u, program = np.zeros(10), Adaptive(nuts, (), True)
+    u, program = np.full(10, away), Adaptive(nuts, (), True)
     with double():
         states = start_chains(known.target.flat(), u, jax.random.key(0), 4, program, {})
         found = gradients_away(known.target.flat(), states, jax.random.key(0), program, {})
         precision = -np.asarray(jax.hessian(known.target.flat().log_density)(jnp.zeros(10)))
-    signs = -np.linalg.solve(precision, found.T)
+    signs = -np.linalg.solve(precision, found.T) - away
     np.testing.assert_allclose(np.abs(signs), 1, atol=1e-4)
     assert len(np.unique(np.sign(signs), axis=1).T) > 4
