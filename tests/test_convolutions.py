@@ -110,11 +110,11 @@ def test_loops_branches_and_calls():
     gradient = jax.grad(lambda k: loss(jnp.asarray(X, k.dtype), k, padding="SAME"))
 
     def train(k):
-        k = lax.fori_loop(0, 3, lambda i, k: k - 0.01 * gradient(k), k)
+        k = lax.fori_loop(0, 3, lambda i, k: k - 1e-3 * gradient(k), k)
         k = lax.scan(
-            lambda k, step: (k - step * jax.jit(gradient)(k), jnp.sum(k)), k, jnp.asarray([0.1, 0.2], k.dtype)
+            lambda k, step: (k - step * jax.jit(gradient)(k), jnp.sum(k)), k, jnp.asarray([1e-3, 2e-3], k.dtype)
         )[0]
-        k = lax.cond(jnp.sum(k) > 0, lambda k: k - gradient(k), lambda k: k + gradient(k), k)
+        k = lax.cond(jnp.sum(k) > 0, lambda k: k - 1e-3 * gradient(k), lambda k: k + 1e-3 * gradient(k), k)
         return lax.map(lambda s: jnp.sum(gradient(s * k)), jnp.asarray([0.5, 2.0], k.dtype)), jax.checkpoint(gradient)(
             k
         )

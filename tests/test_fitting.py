@@ -53,6 +53,14 @@ def test_refuses_a_start(start, sentence):
         credo.fit(TARGET, credo.Laplace(), start=start)
 
 
+def test_inputs_without_outcomes_are_doubtful():
+    forgotten = credo.fit(MODEL.given(X), credo.Laplace())
+    assert forgotten.verdict.status != "pass"
+    assert any("20 rows of x were given and no outcomes" in sentence for sentence in forgotten.verdict.sentences)
+    for target in (MODEL.given(), TARGET):
+        assert not any("no outcomes" in sentence for sentence in credo.fit(target, credo.Laplace()).verdict.sentences)
+
+
 def test_a_start_may_hold_derived_quantities():
     """As the means of an earlier posterior do."""
     model = Model(

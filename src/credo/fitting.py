@@ -293,11 +293,21 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     escape = escape_sentence(posterior.kind, target.structure)
     if escape is not None:
         return replace(verdict, status="failed", sentences=(escape, *verdict.sentences, *remarks))
-    rounded = rounded_sentence(posterior.kind, target.structure)
-    if rounded is not None:
-        status = "doubtful" if verdict.status == "pass" else verdict.status
-        return replace(verdict, status=status, sentences=(*verdict.sentences, rounded, *remarks))
+    for doubt in (rounded_sentence(posterior.kind, target.structure), _forgotten(target)):
+        if doubt is not None:
+            status = "doubtful" if verdict.status == "pass" else verdict.status
+            verdict = replace(verdict, status=status, sentences=(*verdict.sentences, doubt))
     return replace(verdict, sentences=(*verdict.sentences, *remarks))
+
+
+def _forgotten(target: Target) -> str | None:
+    """Of inputs without outcomes: the likelihood then says nothing."""
+    if target.model.likelihood is None or target.y is not None or not target.size or not jax.tree.leaves(target.x):
+        return None
+    return (
+        f"{target.size:,} rows of x were given and no outcomes, so that this is the prior: write given(x, y), or "
+        "given() where the prior is meant."
+    )
 
 
 def start_position(target: Target, start):

@@ -6,7 +6,7 @@ JAX's 64-bit switch is a context of the current thread. Everything public that c
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -26,7 +26,7 @@ def double(enabled: bool = True) -> Iterator[None]:
     made of a NumPy array by the array's identity, also for programs of the other precision.)
     """
     try:
-        with jax.enable_x64(enabled):
+        with jax.enable_x64(enabled), _full_products():
             yield
     except (TypeError, ValueError) as error:
         text = str(error)
@@ -39,6 +39,15 @@ def double(enabled: bool = True) -> Iterator[None]:
             f"precision ({text.splitlines()[0][:120].rstrip(':')}): give the array as data, in x, or copy it where it "
             "is read, as in jnp.asarray(np.array(a))."
         ) from error
+
+
+def _full_products() -> AbstractContextManager:
+    """Accelerators round the factors of float32 products to 10 bits or fewer unless told not to, which is no float32.
+
+    Where the user has said how (``jax.default_matmul_precision``), that stands.
+    """
+    is_left = jax.default_backend() == "cpu" or jax.config.jax_default_matmul_precision is not None  # type: ignore[attr-defined]
+    return nullcontext() if is_left else jax.default_matmul_precision("float32")
 
 
 def in_double(function: Callable[P, R]) -> Callable[P, R]:

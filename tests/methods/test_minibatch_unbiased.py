@@ -7,9 +7,9 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from credo.batches import in_batches
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.gradients.reparameterised import Reparameterised
 from credo.methods.vi.gradients.rowwise import Flipout, LocalReparameterised
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
+from credo.batches import in_batches
 from credo.diagnose.convergence import mcse_mean
 from credo.linalg.operator import Stored
 from credo.model.draws import draw
@@ -279,7 +280,7 @@ def _by_parameters(law: MixtureLaw, rows, key, repeats: int):
         return draw(d, k, (repeats,))
 
     keys = jax.random.split(key, law.width)
-    values = jax.lax.map(one, (jnp.arange(law.width), keys), batch_size=min(law.batch, law.width))
+    values = in_batches(one, (jnp.arange(law.width), keys), law.batch)
     values = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), values)
     rows_drawn = jax.tree.leaves(values)[0].shape[1]
     weights = jnp.repeat(jnp.exp(law.log_weights) / repeats, repeats)

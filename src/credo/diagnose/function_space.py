@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.model.target import Target
 
@@ -58,4 +59,4 @@ def _predicted(target: Target, positions, rows):
         found = distribution.probs if hasattr(distribution, "probs") else distribution.mean
         return jnp.ravel(found)
 
-    return jax.lax.map(one, positions, batch_size=64)
+    return in_batches(one, positions, 64)

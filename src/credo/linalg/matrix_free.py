@@ -25,6 +25,7 @@ import scipy.special
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
+from credo.batches import in_batches
 from credo.convolutions import canonical
 from credo.linalg.krylov import Vector, shifted_sum
 from credo.linalg.operator import ScaleOperator, Stored
@@ -110,7 +111,7 @@ def _roots(scale: MatrixFree, Z: Float[Array, "n dim"]) -> Float[Array, "n dim"]
 
     if len(Z) == 1:
         return one(Z[0])[None]
-    return canonical(lambda Z: jax.lax.map(one, Z, batch_size=min(scale.at_once, len(Z))))(Z)
+    return canonical(lambda Z: in_batches(one, Z, scale.at_once))(Z)
 
 
 @_roots.def_vmap

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from credo.batches import in_batches
 from credo.equations import equations
 
 CHUNK = 32  # columns at once: enough for matrix products to run at full speed, few enough for 10⁵ rows in memory
@@ -74,7 +75,7 @@ def columns(product: Callable[[Vector], Vector], like: Vector, *, chunk: int = C
     def column(i):
         return product(jnp.zeros(dim, like.dtype).at[i].set(1))
 
-    return jax.lax.map(column, jnp.arange(dim), batch_size=min(chunk, dim)).T
+    return in_batches(column, jnp.arange(dim), chunk).T
 
 
 def _symmetric(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from scipy.special import ndtri
 
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.linalg.diagonal import Diagonal
 from credo.model.missing import impute
@@ -56,7 +57,7 @@ def report_stored(report: Callable[[Any, Any], Report], positions: np.ndarray, k
 @jax.jit
 def impute_positions(target: Target, positions, keys):
     """The missing outcomes drawn at positions (n, dim), by keys (n,) of their own: (n, K, …)."""
-    return jax.lax.map(lambda pair: impute(target, *pair), (positions, keys), batch_size=256)
+    return in_batches(lambda pair: impute(target, *pair), (positions, keys), 256)
 
 
 def sample_positions(kind: Kind, key, n: int):
@@ -76,10 +77,7 @@ def _sample_positions(kind: Kind, key, n: int):
 def _each(function: Callable, rows, kind: Kind | None = None):
     """``function`` of each row: at once where that is small (half the program to compile), else in batches."""
     size = rows.size if kind is None else rows.shape[0] * max(leaf.size for leaf in jax.tree.leaves(kind))
-    if size <= AT_ONCE:
-        return jax.vmap(function)(rows)
-    batch = max(1, min(256, AT_ONCE * rows.shape[0] // size))
-    return jax.lax.map(function, rows, batch_size=batch)
+    return in_batches(function, rows, rows.shape[0] if size <= AT_ONCE else min(256, AT_ONCE * rows.shape[0] // size))
 
 
 def moments(kind: Kind, target: Target, drawn: Callable[[], Report]) -> tuple[Report, Report]:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
+from credo.batches import in_batches
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.model.distributions import rowwise
@@ -209,7 +210,6 @@ class MixtureLaw(eqx.Module):
 
     def sample(self, rows, shared, keys):
         """(n, M, …): each of the n is one draw of the parameters for all rows, so sums over rows are right too."""
-        n = len(keys)
 
         def one(pair):
             i, data = pair
@@ -218,8 +218,7 @@ class MixtureLaw(eqx.Module):
                 return {name: draw(d[name], jax.random.fold_in(k, j)) for j, name in enumerate(d)}
             return draw(d, k)
 
-        batch = next(b for b in range(min(self.batch, n), 0, -1) if n % b == 0)  # a remainder would compile twice
-        return jax.lax.map(one, (shared, keys), batch_size=batch)
+        return in_batches(one, (shared, keys), self.batch)
 
     def expected(self, function: Callable[[Any], Any], rows):
         """Σ_s w_s ``function`` (the likelihood at draw s), one draw after the other."""
@@ -269,9 +268,7 @@ class MixtureLaw(eqx.Module):
             return function(self.likelihood(rows, index) if at is None else at(index))
 
         def every(indices):
-            if self.batch >= self.width:
-                return jax.vmap(one)(indices)
-            return jax.lax.map(one, indices, batch_size=self.batch)
+            return in_batches(one, indices, self.batch)
 
         # of a network: smaller models have no convolutions that earn a second look
         return (canonical(every) if self.target.dim > LARGE else every)(jnp.arange(self.width))

@@ -84,6 +84,15 @@ def test_a_time_limit_leaves_the_members_that_have_begun(monkeypatch, is_apart):
     assert np.isfinite(posterior.predict(X).mean).all()
 
 
+def test_a_time_limit_names_the_setting_that_makes_the_run_shorter():
+    for method, settings in {
+        credo.SWAG(num_steps=0, num_snapshots=2, every=10**8): "num_snapshots or every",
+        credo.StochasticWeightSnapshots(num_steps=10**8): "num_steps",
+    }.items():
+        with pytest.raises(credo.CredoError, match=f"raise time_limit, or lower {settings}\\."):
+            credo.fit(tanh_network(), method, key=0, time_limit=0.3, progress=False)
+
+
 def test_members_begin_where_init_says():
     method = credo.DeepEnsemble(
         members=2, init=lambda key: jnp.full(3, 7.0), num_steps=1, optimiser=optax.sgd(1e-12), batch_size=None

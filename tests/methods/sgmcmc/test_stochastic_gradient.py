@@ -276,7 +276,7 @@ def test_a_step_that_chains_run_away_with_is_halved_in_warm_up(tmp_path):
     assert posterior.info["step_size"] < 0.5 * np.sqrt(0.2)  # by the curvature at the mode
     variance = 2 * math.gamma(0.75) / math.gamma(0.25)  # of exp(−a⁴/4)
     assert abs(np.var(posterior.draws["a"]) / variance - 1) < 0.1
-    with on_a_full_disk(tmp_path / "run", 3, phase=3):
+    with on_a_full_disk(tmp_path / "run", 1, phase=3):
         credo.fit(target, credo.SGHMC(**settings), key=0, start=start, checkpoint=tmp_path / "run", progress=False)
     again = credo.resume(tmp_path / "run", target, progress=False)
     np.testing.assert_array_equal(positions_of(again), positions_of(posterior))

@@ -1,6 +1,7 @@
 """The ladder stops at the first rung that can be trusted, and says why it climbed."""
 
 import itertools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,25 @@ def test_a_rung_begins_in_the_middle_of_the_one_below_unless_a_start_is_given(gi
     for below, rung in itertools.pairwise(rungs):
         assert below.found.verdict.status != "pass"
         np.testing.assert_array_equal(rung.start, below.found.kind.mean if given is None else given)
+
+
+class Late(Seen):
+    """A method that does not look at the clock."""
+
+    def fit(self, target, *, key, start, options):
+        answer = super().fit(target, key=key, start=start, options=options._replace(time_limit=None))
+        time.sleep(options.time_limit)
+        return answer
+
+
+def test_rungs_that_a_time_limit_leaves_out_are_said():
+    rungs = Late(ADVI(MeanField())), Seen(ADVI(FullRank()))
+    posterior = fit(target_of(correlated_density), Auto(rungs=rungs), time_limit=0.1, progress=False)
+    assert len(posterior.info["rungs"]) == 1
+    assert posterior.info["is_complete"] is False
+    assert "The time limit came before the others: raise time_limit" in posterior.verdict.sentences[-1]
+    whole = fit(target_of(correlated_density), Auto(rungs=rungs[1:]), progress=False)
+    assert whole.info["is_complete"] is True
 
 
 def test_where_no_rung_holds_it_gives_the_best_and_says_so():

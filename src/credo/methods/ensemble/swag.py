@@ -104,6 +104,7 @@ class SWAG:
             is_independent=True,
             keep=self.rank,
             name="path",
+            setting="num_snapshots or every",
         )
         paths = zip(trained.snapshots, trained.mean, trained.variance, strict=True)
         return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained

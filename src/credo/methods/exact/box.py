@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from scipy.special import logsumexp
 
 from credo.algorithm import Options
+from credo.batches import in_batches
 from credo.linalg.dense import Dense
 from credo.methods.optimise.newton import Status, maximise
 from credo.methods.optimise.objective import in_unconstrained_space, solver_for, starting_position
@@ -66,7 +67,7 @@ class Density:
 
 @jax.jit(static_argnames="at_once")
 def _log_density(target: Target, u, at_once: int):
-    return jax.lax.map(target.log_density, u, batch_size=at_once)
+    return in_batches(target.log_density, u, at_once)
 
 
 class Box(NamedTuple):

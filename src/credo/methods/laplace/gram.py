@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Normal
 
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.linalg.lowrank import LowRank
 from credo.linalg.singular import along
@@ -70,4 +71,4 @@ def _rows(curvature: OuterProducts, target: Target, u):
         row, root = pair
         return root.T @ jax.jacrev(lambda u: layered.outputs_of_row(target, u, row))(u)
 
-    return jax.lax.map(of_row, (target.x, roots), batch_size=32).reshape(-1, u.size)
+    return in_batches(of_row, (target.x, roots), 32).reshape(-1, u.size)

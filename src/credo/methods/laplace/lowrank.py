@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.linalg.lowrank import LowRank as LowRankScale
 from credo.methods.laplace.curvature import OuterProducts, likelihood_product, prior_diagonal
@@ -99,4 +100,4 @@ class LowRank:
 def _products(curvature: OuterProducts, target: Target, u, free, root, rows):
     """P^−½ H P^−½ of each row."""
     product = likelihood_product(curvature, target, u, free)
-    return jax.lax.map(lambda v: root * product(root * v), rows, batch_size=min(AT_ONCE, len(rows)))
+    return in_batches(lambda v: root * product(root * v), rows, AT_ONCE)

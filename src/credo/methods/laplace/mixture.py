@@ -19,6 +19,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, stream
+from credo.batches import in_batches
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import all_pass, judge
 from credo.memory import Need, require
@@ -336,7 +337,7 @@ def _log_weights(function: Callable, chunk: int, args, kind: Mixture, which, z):
         u = jax.lax.switch(k, branches, z)
         return function(args, u) - kind.log_prob_u(u), u
 
-    return jax.lax.map(one, (which, z), batch_size=chunk)
+    return in_batches(one, (which, z), chunk)
 
 
 def _check_memory(laplace: Laplace, target: Target, number: int, is_network: bool, options: Options) -> None:

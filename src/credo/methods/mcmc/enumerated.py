@@ -20,6 +20,7 @@ from jax import lax
 from jax.core import Tracer
 from numpyro.distributions import constraints
 
+from credo.batches import in_batches
 from credo.methods.mcmc.conditional import Block, Conditional
 from credo.methods.mcmc.elsewhere import elsewhere
 from credo.methods.mcmc.gibbs import Moved, Update
@@ -122,7 +123,7 @@ def _one_by_one(key, target: Target, position, block: Block, values) -> Moved:
 
     def move(i, carry):
         v, _ = carry
-        log_densities = lax.map(lambda k: conditional.log_density(v.at[i].set(k)), values, batch_size=AT_ONCE)
+        log_densities = in_batches(lambda k: conditional.log_density(v.at[i].set(k)), values, AT_ONCE)
         k = jax.random.categorical(jax.random.fold_in(key, i), log_densities)
         return v.at[i].set(values[k]), log_densities[k]
 
@@ -139,7 +140,7 @@ def _all_at_once(key, target: Target, position, block: Block, values) -> Moved:
     def terms_at(v):
         return _terms(target, block.put(position, v), block.dim)
 
-    terms, rests = lax.map(lambda k: terms_at(jnp.full(block.dim, k)), values, batch_size=AT_ONCE)  # (K, N), (K,)
+    terms, rests = in_batches(lambda k: terms_at(jnp.full(block.dim, k)), values, AT_ONCE)  # (K, N), (K,)
     found, rest = terms_at(values[mixed])
     tolerance = jnp.finfo(position.dtype).eps ** 0.5  # sums may cancel, and their order may change
     same = functools.partial(jnp.allclose, rtol=tolerance, atol=tolerance)

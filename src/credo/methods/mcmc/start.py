@@ -10,6 +10,7 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from credo.algorithm import as_key, stream
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.methods.optimise.objective import members, positions_given
@@ -159,7 +160,7 @@ def draws_of(start, key) -> np.ndarray | None:
 
 @brief
 def _draws(kind, data):
-    return jax.lax.map(kind.sample_u, jax.random.split(as_key(data), NUM_WIDTHS), batch_size=256)
+    return in_batches(kind.sample_u, jax.random.split(as_key(data), NUM_WIDTHS), 256)
 
 
 @brief

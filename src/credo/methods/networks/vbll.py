@@ -24,6 +24,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, stream
+from credo.batches import in_batches
 from credo.compiling import TINY, brief
 from credo.diagnose.startup import check_finite_start
 from credo.linalg.grouped import Grouped
@@ -169,7 +170,7 @@ def moments(parameters: Parameters, target: Target, last: LastLayer, x) -> tuple
             return z, jnp.square(g) @ (jnp.exp(2 * parameters.log_sd) @ jnp.square(a))
         return z, jnp.square(g) @ jnp.sum(jnp.square(jnp.einsum("jnm,n->jm", _roots(parameters), a)), axis=-1)
 
-    return _each(one, x)
+    return in_batches(one, x, AT_ONCE)
 
 
 def expected_log_lik(name: str, mean, variance, y):
@@ -290,12 +291,6 @@ def _scale(q: Parameters, index: np.ndarray) -> Grouped:
     return Grouped(index, np.asarray(_roots(q)), size)
 
 
-def _each(function, x) -> Any:
-    """``function`` of each row: of all data a few at a time."""
-    size = jax.tree.leaves(x)[0].shape[0]
-    return jax.vmap(function)(x) if size <= AT_ONCE else jax.lax.map(function, x, batch_size=AT_ONCE)
-
-
 def _head_of(target: Target) -> Any:
     return target.head
 
@@ -341,7 +336,7 @@ def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
         z, a, g = last.features(u, row)
         return z, jnp.diagonal(g[::2])[:, None] * a
 
-    z, A = _each(one, rows.x)
+    z, A = in_batches(one, rows.x, AT_ONCE)
 
     def of_column(location, log_scale, y, A, w):
         weights = jnp.exp(-2 * log_scale) if rows.weights is None else rows.weights * jnp.exp(-2 * log_scale)

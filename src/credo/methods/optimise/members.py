@@ -131,6 +131,7 @@ def train(
     is_independent: bool = False,
     keep: int | None = None,
     name: str = "training",
+    setting: str = "num_steps",
     may_be_cut: bool = False,
 ) -> Trained:
     """``num_steps`` updates from each of ``positions``, with snapshots after so many updates, in rising order.
@@ -138,8 +139,8 @@ def train(
     Members train together where memory allows, else one group after another; the answer is the same.
     ``step_size``: a factor of the optimiser's updates, an argument of the compiled program. ``is_independent``: batches
     are independent of each other, and not passes through the data. ``keep``: the last so many snapshots; None for all.
-    ``name``: of the course in the checkpoint. ``may_be_cut``: whether members that the time limit left on their way are
-    an answer; those that had not begun are left out.
+    ``name``: of the course in the checkpoint. ``setting``: what the user lowers for fewer updates. ``may_be_cut``:
+    whether members that the time limit left on their way are an answer; those that had not begun are left out.
     CredoError where no member has a finite first gradient, or the time limit came first and they may not.
     """
     num, dim = positions.shape
@@ -181,7 +182,7 @@ def train(
     cut = (
         f"The time limit of {options.limit:g} s came after {joined.num_updates:,} of {num_steps:,} updates"
         f"{'' if len(parts) == 1 else ' of the last members'}{before}"
-        ": raise time_limit" + (" (credo.resume continues it)." if options.checkpoint else ", or lower num_steps.")
+        ": raise time_limit" + (" (credo.resume continues it)." if options.checkpoint else f", or lower {setting}.")
     )
     if not may_be_cut:
         raise CredoError(cut)

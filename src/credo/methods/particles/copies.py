@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from numpyro.distributions import biject_to, constraints
 
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.model.structure import Leaf, Structure
 from credo.model.target import Target
@@ -67,7 +68,7 @@ def _densities(kind: Kind, target: Target, u, whose, sign):
 
     images = jax.vmap(jax.vmap(image, (0, None, None)), (None, 0, 0))(u, whose, sign)
     every = jnp.concatenate([u[None], images]).reshape(-1, u.shape[1])
-    found = jax.lax.map(lambda v: (target.log_density(v), kind.log_prob_u(v)), every, batch_size=AT_ONCE)
+    found = in_batches(lambda v: (target.log_density(v), kind.log_prob_u(v)), every, AT_ONCE)
     return jax.tree.map(lambda a: a.reshape(-1, len(u)), found)
 
 

@@ -16,12 +16,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.methods.optimise.newton import Solver, Status, maximise
 from credo.methods.optimise.objective import Objective, chunk_size, log_density
@@ -123,4 +123,4 @@ def _share(climber: Climber, kind: Kind, modes: list[Mode], u: Float[np.ndarray,
 
 @functools.partial(brief, static_argnames="function")
 def _densities(function: Callable, args, kind: Kind, u):
-    return jax.lax.map(lambda v: (function(args, v), kind.log_prob_u(v)), u, batch_size=AT_ONCE)
+    return in_batches(lambda v: (function(args, v), kind.log_prob_u(v)), u, AT_ONCE)

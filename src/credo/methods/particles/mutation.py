@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import as_key
+from credo.batches import in_batches
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.methods.particles.path import Path
 from credo.tree import where
@@ -61,7 +62,7 @@ def begin(path: Path, key, *, num: int, at_once: int) -> Particles:
         u = path.draw(jax.random.fold_in(as_key(key), index))
         return Particles(u, *path.parts(u))
 
-    return _each(one, jnp.arange(num, dtype=jnp.int32), at_once)
+    return in_batches(one, jnp.arange(num, dtype=jnp.int32), at_once)
 
 
 @functools.partial(jax.jit, static_argnames=("at_once",))
@@ -76,13 +77,8 @@ def mutate(
         return _moves(path, particle, kernel, lambda i: jax.random.fold_in(as_key(key), (i + 1) * num + index))
 
     indices = jnp.arange(num, dtype=jnp.int32)
-    moved, acceptance = _each(one, (indices, particles), at_once)
+    moved, acceptance = in_batches(one, (indices, particles), at_once)
     return moved, jnp.mean(acceptance)
-
-
-def _each(function, rows, at_once: int):
-    num = jax.tree.leaves(rows)[0].shape[0]
-    return jax.vmap(function)(rows) if num <= at_once else lax.map(function, rows, batch_size=at_once)
 
 
 def _moves(path: Path, particle: Particles, kernel: Kernel, key_of):

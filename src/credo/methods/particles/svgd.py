@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.batches import in_batches
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
@@ -190,7 +191,7 @@ def adam(step_size: float, num_steps: int) -> optax.GradientTransformation:
 @functools.partial(jax.jit, static_argnames="together")
 def _scores(target: Target, u, together: int):
     """Log densities and their gradients."""
-    return jax.lax.map(jax.value_and_grad(target.log_density), u, batch_size=together)
+    return in_batches(jax.value_and_grad(target.log_density), u, together)
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")
@@ -205,7 +206,7 @@ def _advance(target: Target, state, key, first, last, optimiser, batch_size: int
         batch = None
         if batch_size is not None:
             batch = random_window(target, batch_size, jax.random.fold_in(as_key(key), i))
-        scores = jax.lax.map(jax.grad(lambda u: target.log_density(u, batch)), u, batch_size=together)
+        scores = in_batches(jax.grad(lambda u: target.log_density(u, batch)), u, together)
         change, memory = optimiser.update(direction(u, scores), memory, u)
         return u + change, memory
 

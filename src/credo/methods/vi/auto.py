@@ -155,12 +155,15 @@ def _told(posterior: Posterior, story: list[dict[str, Any]], best: int, num_rung
     left = [f"{rung['name']} was left for a richer approximation: {rung['why']}." for rung in story if rung["why"]]
     is_passing = posterior.verdict.status == "pass"
     if not is_passing:
+        is_cut = len(story) < num_rungs
         left.append(
             f"None of the {len(story)} of {num_rungs} rungs climbed passes; this is {story[best]['name']}, whose ELBO "
-            "is the highest. Use NUTS()."
+            f"is the highest. {'The time limit came before the others: raise time_limit, or use' if is_cut else 'Use'} "
+            "NUTS()."
         )
     posterior.verdict = replace(posterior.verdict, sentences=(*posterior.verdict.sentences, *left))
     total = sum(rung["num_gradients"] for rung in story)
-    posterior.info = {**posterior.info, "rungs": story, "num_gradients": total}
+    is_complete = posterior.info.get("is_complete", True) and (is_passing or len(story) == num_rungs)
+    posterior.info = {**posterior.info, "rungs": story, "num_gradients": total, "is_complete": is_complete}
     posterior.info.pop("num_gradients_useful", None)
     return posterior

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from credo.algorithm import as_key
-from credo.methods.vi.gradients.estimator import grouped_noise, in_batches
+from credo.batches import in_batches
+from credo.methods.vi.gradients.estimator import grouped_noise
 from credo.methods.vi.objectives.fisher import FisherDivergence
 from credo.methods.vi.objectives.objective import WeightObjective
 from credo.model.target import Target

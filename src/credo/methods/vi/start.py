@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import Options, as_key, stream
+from credo.batches import in_batches
 from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.linalg.products import columns, hvp
@@ -187,4 +188,4 @@ def _diagonal(target: Target, u, key, chunk: int):
         v = jax.random.rademacher(key, u.shape, u.dtype)
         return -v * hvp(target.log_density, u, v)
 
-    return jnp.mean(jax.lax.map(probe, jax.random.split(as_key(key), NUM_PROBES), batch_size=chunk), axis=0)
+    return jnp.mean(in_batches(probe, jax.random.split(as_key(key), NUM_PROBES), chunk), axis=0)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from credo.algorithm import Options
+from credo.batches import in_batches
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.products import second_order
 from credo.methods.optimise.subproblem import ConjugateGradients
@@ -24,7 +25,6 @@ from credo.methods.vi.deterministic.climb import Problem, climb
 from credo.methods.vi.deterministic.draws import has_unit_squares, is_quadrature
 from credo.methods.vi.deterministic.fitted import Fitted
 from credo.methods.vi.families.family import Family
-from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.start import find_start
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind

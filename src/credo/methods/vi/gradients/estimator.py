@@ -111,10 +111,3 @@ def linearised(f: LogDensity) -> LogDensity:
         return value + jnp.dot(gradient, u - here)
 
     return evaluate
-
-
-def in_batches(function: Callable, z: Noise, draws_at_once: int):
-    """``function`` of each row, as many at once as memory holds."""
-    if draws_at_once >= jax.tree.leaves(z)[0].shape[0]:
-        return jax.vmap(function)(z)
-    return jax.lax.map(function, z, batch_size=draws_at_once)

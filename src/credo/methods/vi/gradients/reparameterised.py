@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from credo.batches import in_batches
 from credo.linalg.operator import Stored
 from credo.linalg.quadratic import quadratic
 from credo.methods.vi.families.family import Family
-from credo.methods.vi.gradients.estimator import Estimator, by_scores, in_batches, linearised
+from credo.methods.vi.gradients.estimator import Estimator, by_scores, linearised
 from credo.methods.vi.objectives.fisher import FisherDivergence
 from credo.methods.vi.objectives.objective import WeightObjective
 from credo.model.target import Target

@@ -24,9 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import as_key
+from credo.batches import in_batches
 from credo.linalg.diagonal import Diagonal
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.gradients.estimator import Estimator, in_batches
+from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.minibatch import random_rows
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.model.data import Rows

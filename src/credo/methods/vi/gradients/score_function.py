@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from credo.algorithm import as_key
+from credo.batches import in_batches
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.supports import examples
-from credo.methods.vi.gradients.estimator import Estimator, by_scores, in_batches
+from credo.methods.vi.gradients.estimator import Estimator, by_scores
 from credo.methods.vi.gradients.terms import Dependence, Terms, dependence, log_terms, relevant
 from credo.methods.vi.minibatch import random_rows
 from credo.methods.vi.objectives.fisher import FisherDivergence

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from credo.batches import in_batches
 from credo.linalg.products import second_order
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.gradients.estimator import Estimator, in_batches
+from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.posterior.kinds import Gaussian
 from credo.status import CredoError

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from credo.methods.vi.gradients.estimator import Estimator, in_batches, linearised
+from credo.batches import in_batches
+from credo.methods.vi.gradients.estimator import Estimator, linearised
 from credo.methods.vi.gradients.reparameterised import Reparameterised
 from credo.methods.vi.objectives.fisher import FisherDivergence
 from credo.methods.vi.objectives.objective import WeightObjective

@@ -27,8 +27,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import Algorithm
+from credo.batches import in_batches
 from credo.linalg.operator import Stored
-from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.matching.draws import draws
 from credo.methods.vi.matching.forms import Form
 from credo.methods.vi.matching.update import inconsistency, match, weights

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from credo.batches import in_batches
 from credo.methods.vi.families.family import Family
-from credo.methods.vi.gradients.estimator import in_batches
 from credo.methods.vi.objectives.objective import Objective
 from credo.posterior.kinds import Kind
 
