@@ -136,7 +136,8 @@ def test_low_rank_finds_the_directions(variances):
 
 def test_automatic_metric_is_rich_only_where_it_pays():
     rng = np.random.default_rng(2)
-    for variances, is_rich in (([1.0], False), ([5.0], False), ([400.0, 0.01], True)):
+    even = [1 / 30]  # the low rank costs about what it gains, and estimates scatter
+    for variances, is_rich in (([1.0], False), ([5.0], False), (even, False), ([400.0, 0.01], True)):
         u, g, _, _ = spiked(150, variances, rng)
         metric = AutomaticMetric().estimate(u, g, AutomaticMetric().initial(np.ones((4, DIM))))
         assert bool(metric.is_rich) == is_rich

@@ -27,6 +27,7 @@ from credo.status import CredoError
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
+CUTOFF = 2.0
 NEARLY_GAUSSIAN = 0.05  # share of the gradients that a Gaussian does not explain
 
 
@@ -109,7 +110,7 @@ class LowRankMetric:
 
     prior_draws: float = 10.0
     max_rank: int = 20
-    cutoff: float = 2.0
+    cutoff: float = CUTOFF
 
     def initial(self, gradients) -> LowRank:
         scale = DiagonalMetric().initial(gradients).scale
@@ -151,7 +152,8 @@ class AutomaticMetric:
 
     In the coordinates of the diagonal metric, a Gaussian of condition number κ takes √κ times the gradients that it
     takes in those of the rich one, whose products cost as much as some cheap gradients: about dim/64 for the dense
-    metric, about three for the other. It is used if √κ exceeds one more than that.
+    metric, about three for the other. It is used if √κ exceeds one more than that; the other leaves a spread of
+    ``cutoff``, by which κ is divided.
     """
 
     prior_draws: float = 10.0
@@ -174,13 +176,14 @@ class AutomaticMetric:
 
 
 def _condition(rich: ScaleOperator, scale) -> tuple[float, float]:
-    """(condition number of the target in the coordinates of ``scale``, cost of ``rich`` in cheap gradients)."""
+    """(condition number that the target has in the coordinates of ``scale`` and not in those of ``rich``, cost of
+    ``rich`` in cheap gradients)."""
     if isinstance(rich, Dense):
         singular = np.linalg.svd(np.asarray(rich.lower) / scale[:, None], compute_uv=False)
         return float(np.square(singular[0] / singular[-1])), scale.size / 64
     assert isinstance(rich, LowRank)
     values = np.square(np.diagonal(rich.root) + 1)
-    return float(max(values.max(), 1) / min(values.min(), 1)), 3.0
+    return float(max(values.max(), 1) / min(values.min(), 1) / CUTOFF), 3.0
 
 
 def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
