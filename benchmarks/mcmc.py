@@ -18,7 +18,7 @@ from bars import bars
 from posteriors import POSTERIORS
 from processes import machine, say, seconds_to_import
 from samplers import SAMPLERS, VECTORIZED
-from search import Store, search, warm
+from search import Store, search, usual, warm
 from tables import gradient_table, sampling_table
 
 LIBRARIES = [name for name in SAMPLERS if name not in ("credo-vectorized", "nutpie-jax")]  # the libraries' own choices
@@ -91,9 +91,11 @@ def main() -> None:
         results[model] = search(model, list(options.libraries), options, store)
         if options.warm_keys:
             warm(model, results[model], options, store, options.warm_keys)
+        usual(model, results[model], options, store)
         floors[model] = store.fit("floor", "-", model, timeout=options.timeout)
         show(sampling_table(model, results[model]))
-        show(gradient_table(results[model], floors[model]))
+        for of in ("fits", "usual"):
+            show(gradient_table(results[model], floors[model], of))
     lanes = many_chains(options.lanes, options.libraries, options, store)
     show(bars(results, floors, lanes, import_seconds()))
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from processes import TOO_LONG, run_fit, say
 
 FIRST_DRAWS, LEAST_WARMUP = 250, 25
+USUAL_DRAWS = 1_000
 SAVE_EVERY = 10.0  # seconds
 FILLING_KEY = 999  # of the fits that fill disk caches
 
@@ -153,6 +154,13 @@ def warm(model: str, result: dict[str, dict], options: argparse.Namespace, store
         fits = in_turns("first", model, found, options, store, may_fail=num_keys, caches=caches, num_keys=num_keys)
     for name in found:
         result[name]["warm"] = fits[name]
+
+
+def usual(model: str, result: dict[str, dict], options: argparse.Namespace, store: Store) -> None:
+    """Fits of ``USUAL_DRAWS`` after each library's own warm-up -> ``usual``, trusted or not."""
+    settings = {name: Setting(USUAL_DRAWS) for name, r in result.items() if "error" not in r}
+    for name, fits in in_turns("nuts", model, settings, options, store, may_fail=options.keys).items():
+        result[name]["usual"] = fits
 
 
 def numbers_of(key: int, setting: Setting) -> tuple[int, ...]:

@@ -113,16 +113,17 @@ def sampling_table(model: str, result: dict[str, dict]) -> str:
     return f"\n## {model}\n\n" + table(columns, rows)
 
 
-def gradient_table(result: dict[str, dict], floor: dict) -> str:
-    """What the fit costs apart from compiling, beside the floor."""
+def gradient_table(result: dict[str, dict], floor: dict, of: str) -> str:
+    """What the fits ``of`` a result cost apart from compiling, beside the floor."""
     columns = ["library", "gradients (thousands)", "of them warm-up", "executed (thousands)", "ESS / CPU s"]
     columns += ["with its verdict", "ESS / 1,000 gradients", "µs / gradient", "× floor"]
     floor_us = 1e6 * floor.get("cpu", math.nan)
     rows = []
     for name, r in result.items():
-        if "fits" not in r:
+        fits = r.get(of, [])
+        if not good(fits):
             continue
-        fits, us = r["fits"], 1e6 * cpu_per_gradient(r["fits"])
+        us = 1e6 * cpu_per_gradient(fits)
         warmup = per(fits, lambda f: f["gradients"]["warmup"] / gradients(f))
         rows.append(
             [
@@ -133,7 +134,8 @@ def gradient_table(result: dict[str, dict], floor: dict) -> str:
             ]
         )
     found = f"{floor_us:.2f} µs of processor time" if "cpu" in floor else f"not measured ({floor.get('error')})"
-    return f"\nA bare leapfrog step takes {found}.\n\n" + table(columns, rows)
+    which = "the settings above" if of == "fits" else "1,000 draws after each library's own warm-up"
+    return f"\nOf {which}; a bare leapfrog step takes {found}.\n\n" + table(columns, rows)
 
 
 def posterior_mean(fits: list[dict]) -> tuple[dict, np.ndarray, np.ndarray]:
