@@ -20,6 +20,7 @@ from credo.diagnose.scales import (
     outcome_sentence,
     parameter_sentence,
     rounded_sentence,
+    size_sentence,
 )
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
@@ -284,8 +285,9 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
         )
     if target.missing is not None:
         remarks.append(target.missing.sentence(target.size))
-    constant = None if verdict.status == "pass" or target.source is not None else outcome_sentence(target.y)
-    remarks += [constant] if constant else []
+    if verdict.status != "pass" and target.source is None:
+        said = outcome_sentence(target.y), size_sentence(target.x, target.y)
+        remarks += [sentence for sentence in said if sentence]
     if posterior.log_evidence is None or posterior.log_evidence.kind != "exact":  # scales are nothing to a closed form
         is_found = verdict.status != "failed"  # else the widths of the answer say nothing
         scales = column_sentence(target.x) or (is_found and parameter_sentence(posterior.kind, target.structure))

@@ -14,6 +14,7 @@ from credo.precision import double
 from credo.storage import gather
 
 LIMIT = 1e4  # between the largest and the smallest scale
+FAR_FROM_ONE = 1e7  # the median of data, or one over it
 MAX_ROWS, MAX_DRAWS = 100_000, 400  # that are looked at
 LOG_ENDLESS, ENDLESS = 300.0, 1e130  # of the logarithm of a positive parameter, and of a real one
 SHARE_AWAY = 0.1  # of the draws
@@ -34,6 +35,22 @@ def column_sentence(x) -> str | None:
                 f"The columns of x differ in scale by {widths[high] / widths[low]:.0e} (column {high} ranges over "
                 f"{widths[high]:.3g}, column {low} over {widths[low]:.3g}): standardise them, (x - mean) / sd."
             )
+    return None
+
+
+def size_sentence(x, y) -> str | None:
+    """Of numbers far from one, such as time stamps or moles: priors, starts and first steps are of order 1."""
+    for name, data in (("inputs x", x), ("outcomes y", y)):
+        for leaf in jax.tree.leaves(data):
+            if np.ndim(leaf) == 0 or np.asarray(leaf).dtype.kind not in "iuf":
+                continue
+            sizes = np.abs(np.asarray(leaf)[:: max(1, len(leaf) // MAX_ROWS)].astype(np.float64))
+            size = float(np.median(sizes[sizes > 0])) if np.any(sizes > 0) else 1.0
+            if not 1 / FAR_FROM_ONE < size < FAR_FROM_ONE:
+                return (
+                    f"Half of the {name} are {'above' if size > 1 else 'below'} {size:.1g}: give them in units in "
+                    "which they are of order 1, or priors of their size."
+                )
     return None
 
 
