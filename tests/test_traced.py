@@ -60,6 +60,9 @@ def test_precision_is_part_of_what_was_asked():
     with double():
         wide, _ = counted.look(x)
     assert (narrow, wide) == (np.float32, np.float64)
+    with jax.default_matmul_precision("highest"):
+        counted.look(x)
+    assert counted.count == 3
 
 
 def test_what_is_traced_is_not_kept():

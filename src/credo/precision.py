@@ -46,8 +46,9 @@ def _full_products() -> AbstractContextManager:
 
     Where the user has said how (``jax.default_matmul_precision``), that stands.
     """
-    is_left = jax.default_backend() == "cpu" or jax.config.jax_default_matmul_precision is not None  # type: ignore[attr-defined]
-    return nullcontext() if is_left else jax.default_matmul_precision("float32")
+    if jax.default_backend() == "cpu" or jax.default_matmul_precision.value is not None:
+        return nullcontext()
+    return jax.default_matmul_precision("float32")
 
 
 def in_double(function: Callable[P, R]) -> Callable[P, R]:

@@ -49,7 +49,8 @@ def _key(trees: tuple, settings: dict[str, Any]) -> Hashable:
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         return None
     kinds = tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf)), _is_weak(leaf)) for leaf in leaves)
-    key = (structure, kinds, tuple(sorted(settings.items())), bool(jax.config.jax_enable_x64))  # type: ignore[attr-defined]
+    precision = bool(jax.config.jax_enable_x64), jax.default_matmul_precision.value  # type: ignore[attr-defined]
+    key = (structure, kinds, tuple(sorted(settings.items())), precision)
     try:
         hash(key)
     except TypeError:  # a setting that is an array

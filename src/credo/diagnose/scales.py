@@ -48,8 +48,8 @@ def size_sentence(x, y) -> str | None:
             size = float(np.median(sizes[sizes > 0])) if np.any(sizes > 0) else 1.0
             if not 1 / FAR_FROM_ONE < size < FAR_FROM_ONE:
                 return (
-                    f"Half of the {name} are {'above' if size > 1 else 'below'} {size:.1g}: give them in units in "
-                    "which they are of order 1, or priors of their size."
+                    f"Half of the {name} are {'above' if size > 1 else 'below'} {size:.1g} in size: give them in "
+                    "units in which they are of order 1, or priors of their size."
                 )
     return None
 

@@ -27,7 +27,7 @@ from credo.status import CredoError
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
-CUTOFF = 2.0
+CUTOFF = 2.0  # variances within this factor of one are left to the scales
 NEARLY_GAUSSIAN = 0.05  # share of the gradients that a Gaussian does not explain
 
 
