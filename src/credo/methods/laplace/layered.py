@@ -38,7 +38,7 @@ from credo.status import CredoError
 from credo.traced import by_shapes
 
 MAX_APART = 2_000  # coordinates whose prior curvature is found one by one
-MEMORY = 2**25  # bytes of activations and derivatives at once: more is no faster
+MEMORY = 2**25  # bytes of activations and derivatives at once: more is no faster, but where sums are larger still
 
 
 @runtime_checkable
@@ -96,9 +96,12 @@ def places(curvature: Rooted, layers: Layers) -> tuple[int, list[list[int]]]:
     return curvature.width(layers.num_outputs), layers.places
 
 
-def summed(function, target: Target, u, numbers: int, *static):
-    """Σ ``function(target, u, rows, *static)`` over chunks of ``Rows``, each row of which takes so many numbers."""
-    chunk = int(np.clip(MEMORY // (8 * 4 * numbers), 1, target.size))
+def summed(function, target: Target, u, numbers: int, *static, size: int = 0):
+    """Σ ``function(target, u, rows, *static)`` over chunks of ``Rows``, each row of which takes so many numbers.
+
+    ``size``: bytes of the sum. Each chunk passes over it once, so a large sum has few of them.
+    """
+    chunk = int(np.clip(max(MEMORY, size) // (8 * 4 * numbers), 1, target.size))
     chunk = -(-target.size // -(-target.size // chunk))
     weights = np.ones(target.size) if target.weights is None else np.asarray(target.weights)
     total = None
@@ -126,7 +129,8 @@ def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarra
     numbers += sum(num_products(shapes[i], shapes[j], i == j) for i, j in pairs)
     numbers += sum(num_columns * s[0] * s[1] for s, single in zip(shapes, is_single, strict=True) if not single)
     numbers += num_columns * sum(sum(each) * s[1] for each, s in zip(by_use, shapes, strict=True))
-    blocks = summed(_blocks, target, u, numbers + 1, curvature, Frozen(layers), pairs)
+    size = free.size**2 * u.dtype.itemsize
+    blocks = summed(_blocks, target, u, numbers + 1, curvature, Frozen(layers), pairs, size=size)
     groups = [np.searchsorted(free, layer.index.ravel()) for layer in layers.layers]
     groups += [np.searchsorted(free, layers.rest)] if layers.rest.size else []
     found = np.empty((free.size, free.size), u.dtype)
