@@ -159,8 +159,8 @@ def test_probabilities_next_to_zero_are_no_matter(y):
 def test_data_far_from_one_are_said():
     assert size_sentence(X, Y) is None
     assert size_sentence({"g": np.array(["a"] * 40), "n": np.zeros(40), "is": Y > 0}, None) is None
-    assert "Half of the outcomes y are above 7e+11" in (size_sentence(X, 7.1e11 * np.ones(40)) or "")
-    assert "Half of the inputs x are below 2e-09" in (size_sentence({"t": 2e-9 * np.ones(40), "x": X}, Y) or "")
+    assert "Half of y is above 7e+11" in (size_sentence(X, 7.1e11 * np.ones(40)) or "")
+    assert "Half of x['t'] is below 2e-09" in (size_sentence({"t": 2e-9 * np.ones(40), "x": X}, Y) or "")
     for scale, is_said in ((1.0, False), (1e12, True)):
         verdict = credo.fit(MODEL.given(X, scale * Y), credo.Laplace(), progress=False).verdict
-        assert any("in which they are of order 1" in sentence for sentence in verdict.sentences) == is_said
+        assert any("in which it is of order 1" in sentence for sentence in verdict.sentences) == is_said

@@ -8,6 +8,7 @@ Draws beyond any scale are those of an improper posterior.
 import jax
 import numpy as np
 
+from credo.model.data import column_name
 from credo.model.structure import Structure
 from credo.posterior.kinds import Draws, Gaussian, Kind
 from credo.precision import double
@@ -40,16 +41,17 @@ def column_sentence(x) -> str | None:
 
 def size_sentence(x, y) -> str | None:
     """Of numbers far from one, such as time stamps or moles: priors, starts and first steps are of order 1."""
-    for name, data in (("inputs x", x), ("outcomes y", y)):
-        for leaf in jax.tree.leaves(data):
+    for root, data in (("x", x), ("y", y)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(data):
             if np.ndim(leaf) == 0 or np.asarray(leaf).dtype.kind not in "iuf":
                 continue
             sizes = np.abs(np.asarray(leaf)[:: max(1, len(leaf) // MAX_ROWS)].astype(np.float64))
             size = float(np.median(sizes[sizes > 0])) if np.any(sizes > 0) else 1.0
             if not 1 / FAR_FROM_ONE < size < FAR_FROM_ONE:
+                side = "above" if size > 1 else "below"
                 return (
-                    f"Half of the {name} are {'above' if size > 1 else 'below'} {size:.1g} in size: give them in "
-                    "units in which they are of order 1, or priors of their size."
+                    f"Half of {column_name(path, root)} is {side} {size:.1g} in size: give it in units in which it is "
+                    "of order 1, or the parameters priors of that size."
                 )
     return None
 
