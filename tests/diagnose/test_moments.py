@@ -9,8 +9,9 @@ from credo.diagnose.moments import SURE, Weighed, draws_needed, figures_of, shif
 DIM = 6
 
 
-def weighed(z, log_ratio, **more) -> Weighed:
-    return Weighed(z, pareto.smooth(log_ratio).log_weights, z, np.eye(z.shape[1]), **more)
+def weighed(z, log_ratio, *, is_normal=False, **more) -> Weighed:
+    spread = np.ones(z.shape[1]) if is_normal else None
+    return Weighed(z, pareto.smooth(log_ratio).log_weights, z, np.eye(z.shape[1]), spread=spread, **more)
 
 
 def correlated(correlation: float):
@@ -106,9 +107,24 @@ def test_many_scalars_and_directions_of_their_own():
     z = np.random.default_rng(2).normal(size=(3_000, 2))
     log_ratio = 0.2 * z[:, 0] + 0.1 * z[:, 1]  # N((0.2, 0.1), I)
     directions = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
-    more = {"gradient": -(z - [0.2, 0.1]), "is_normal": True}
-    found = shifts(Weighed(z, pareto.smooth(log_ratio).log_weights, z @ directions, directions, **more))
+    gradient, spread = -(z - [0.2, 0.1]), np.sqrt([1.0, 2.0, 1.0])
+    log_weights = pareto.smooth(log_ratio).log_weights
+    found = shifts(Weighed(z, log_weights, z @ directions, directions, gradient, spread))
     np.testing.assert_allclose(found.mean.value, [0.2, 0.3 / np.sqrt(2), 0.1], atol=1e-6)
     wide = np.tile(directions, 100)
-    tiled = shifts(Weighed(z, pareto.smooth(log_ratio).log_weights, z @ wide, wide, **more))
+    tiled = shifts(Weighed(z, log_weights, z @ wide, wide, gradient, np.tile(spread, 100)))
     np.testing.assert_allclose(tiled.mean.value, np.tile(found.mean.value, 100), rtol=1e-9)
+
+
+def test_directions_of_correlated_coordinates():
+    """N(0, R) weighed to a mean of 0.2 R 1: a Hermite polynomial of a direction is a control once its variance is one."""
+    R = np.array([[1.0, -0.9], [-0.9, 1.0]])
+    z = np.random.default_rng(4).normal(size=(3_000, 2)) @ np.linalg.cholesky(R).T
+    directions = np.array([[1.0, 1.0, 1.0], [0.0, 1.0, -1.0]])
+    spread = np.sqrt(np.einsum("ik,ij,jk->k", directions, R, directions))
+    log_weights = pareto.smooth(0.2 * z.sum(axis=1)).log_weights
+    found = shifts(Weighed(z, log_weights, z @ directions, directions, spread=spread))
+    truth = 0.2 * directions.T @ R.sum(axis=1) / spread
+    assert np.all(np.abs(found.mean.value - truth) < 4 * found.mean.error)
+    assert np.all(found.mean.error < 0.01)
+    assert np.all(np.abs(found.log_sd.value) < 4 * found.log_sd.error)

@@ -59,8 +59,8 @@ class Shifts(NamedTuple):
 class Weighed(NamedTuple):
     """Draws z in sds of q about its mean, smoothed log weights that sum to one, and scalars with their directions in z.
 
-    ``directions``: (dim, K), may be sparse. ``gradient``: ∇ log p in z; None without. ``is_normal``: whether z is
-    standard normal under q, but for correlations.
+    ``directions``: b, (dim, K), may be sparse. ``gradient``: ∇ log p in z; None without. ``spread``: the sds of bᵀz
+    under q, where z is normal under it; else None.
     """
 
     z: Float[np.ndarray, "S dim"]
@@ -68,7 +68,7 @@ class Weighed(NamedTuple):
     scalars: Float[np.ndarray, "S K"]
     directions: Any
     gradient: Float[np.ndarray, "S dim"] | None = None
-    is_normal: bool = False
+    spread: Float[np.ndarray, " K"] | None = None
 
 
 class _Halves(NamedTuple):
@@ -79,7 +79,7 @@ class _Halves(NamedTuple):
     scalars: Float[np.ndarray, "K S"]
     directions: Any
     gradient: Float[np.ndarray, "dim S"] | None
-    is_normal: bool
+    is_normal: bool  # the directions have variance one under q then
 
     @classmethod
     def of(cls, weighed: Weighed) -> "_Halves":
@@ -89,20 +89,24 @@ class _Halves(NamedTuple):
             return halves
 
         log_weights = np.concatenate([weighed.log_weights[::2], weighed.log_weights[1::2]])
+        directions, length = scipy.sparse.csc_array(weighed.directions), weighed.spread
+        if length is None:
+            length = np.sqrt(directions.multiply(directions).sum(axis=0))
         return cls(
             z=columns(weighed.z),
             weights=np.exp(log_weights) * len(log_weights),
             scalars=columns(weighed.scalars),
-            directions=scipy.sparse.csc_array(weighed.directions),
+            directions=directions.multiply(1 / length).tocsc(),
             gradient=None if weighed.gradient is None else columns(weighed.gradient),
-            is_normal=weighed.is_normal,
+            is_normal=weighed.spread is not None,
         )
 
 
 def shifts(weighed: Weighed) -> Shifts:
     """How far means and log sds of the scalars move under the weights; NaN where weights or scalars are unknown."""
     num_draws, num_scalars = weighed.scalars.shape
-    draws = _Halves.of(weighed)
+    with np.errstate(all="ignore"):
+        draws = _Halves.of(weighed)
 
     def of_half(other: slice):
         return None if draws.gradient is None else _inverse_slope(draws.gradient[:, other].T, draws.z[:, other].T)
@@ -257,7 +261,6 @@ def _moments(draws: _Halves, inverses: list, block: slice):
     f, w = draws.scalars[block], draws.weights
     f = (f - f.mean(axis=1, keepdims=True)) / f.std(axis=1, keepdims=True)
     directions = draws.directions[:, block]
-    directions = directions.multiply(1 / np.sqrt(directions.multiply(directions).sum(axis=0))).tocsc()
     powers = np.stack([f, f * f], axis=1)  # (K, 2, S)
     change = (w - 1) * powers
     own, added = powers.copy(), change.copy()  # less what the controls explain

@@ -2,6 +2,7 @@
 
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -152,3 +153,20 @@ def test_entries_that_are_always_the_same_are_left_out():
     posterior = credo.fit(model.given(np.zeros(2_000), y), credo.Laplace(), progress=False)
     assert posterior.verdict.status == "pass"
     assert posterior.verdict.figures["log_sd_limit"] > 0
+
+
+@pytest.mark.parametrize("correlation", [-0.99, 0.9])
+def test_an_exact_fit_of_ordered_parameters_moves_nothing(correlation):
+    """Positions are normal and correlated: an entry in the user's space moves with both."""
+    cov = np.array([[1.0, 0.3 * correlation], [0.3 * correlation, 0.09]])
+
+    def log_density(params):
+        low, high = params["cuts"]
+        gap = high - low
+        u = jnp.stack([low, jnp.log(gap)])
+        return dist.MultivariateNormal(jnp.array([0.0, 1.2]), jnp.asarray(cov)).log_prob(u) - jnp.log(gap)
+
+    model = credo.Model.from_log_density(log_density, {"cuts": dist.constraints.ordered_vector}, {"cuts": (2,)})
+    verdict = credo.fit(model.given(), credo.Laplace(), progress=False).verdict
+    assert verdict.status == "pass"
+    assert verdict.figures["mean_shift"] < 1e-9

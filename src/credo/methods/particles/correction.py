@@ -223,17 +223,35 @@ def shifts_of(
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
     z = (u - center) / np.where(sd > 0, sd, 1.0)
     values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.eye_array(u.shape[1], format="csc"))
+    spread = _spread(kind, sd, directions) if isinstance(kind, Gaussian) else None
     gradients = None if gradients is None else gradients * sd
     if not np.all(sd > 0):  # some coordinates are fixed, and with them the scalars that change with these alone
         free = np.flatnonzero(sd > 0)
         z, directions = z[:, free], directions.tocsr()[free]
         gradients = None if gradients is None else gradients[:, free]
         moving = np.flatnonzero(abs(directions).sum(axis=0))
-        values, directions = values[:, moving], directions.tocsc()[:, moving]
+        values, directions, spread = _among(moving, values, directions, spread)
     varying = varying_among(values)  # an entry that is always the same is known, whatever q
     if 0 < varying.size < values.shape[1]:
-        values, directions = values[:, varying], directions.tocsc()[:, varying]
-    return shifts(Weighed(z, log_weights, values, directions, gradients, is_normal))
+        values, directions, spread = _among(varying, values, directions, spread)
+    return shifts(Weighed(z, log_weights, values, directions, gradients, spread))
+
+
+def _among(index: np.ndarray, values: np.ndarray, directions, spread: np.ndarray | None):
+    """The same of some scalars."""
+    return values[:, index], directions.tocsc()[:, index], None if spread is None else spread[index]
+
+
+def _spread(kind: Gaussian, sd: np.ndarray, directions) -> Float[np.ndarray, " K"]:
+    """The sds under q of the ``directions`` b, (dim, K) sparse, in units of the coordinates' own: |Sᵀ (b / sd)|."""
+    directions = directions.tocsc()
+    found = np.sqrt(directions.multiply(directions).sum(axis=0))  # of a single coordinate, whatever its neighbours do
+    joint = np.flatnonzero(np.diff(directions.indptr) > 1)
+    size = max(1, MOST_NUMBERS // len(sd))
+    for some in (joint[first : first + size] for first in range(0, joint.size, size)):
+        rows = (directions[:, some].toarray() / np.where(sd > 0, sd, np.inf)[:, None]).T
+        found[some] = np.linalg.norm(jax.vmap(kind.scale.transpose_matvec)(rows), axis=1)
+    return found
 
 
 def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, Any]:
