@@ -117,7 +117,7 @@ def test_many_scalars_and_directions_of_their_own():
 
 
 def test_directions_of_correlated_coordinates():
-    """N(0, R) weighed to a mean of 0.2 R 1: a Hermite polynomial of a direction is a control once its variance is one."""
+    """N(0, R) weighed to a mean of 0.2 R 1: Hermite polynomials of a direction are controls at variance one."""
     R = np.array([[1.0, -0.9], [-0.9, 1.0]])
     z = np.random.default_rng(4).normal(size=(3_000, 2)) @ np.linalg.cholesky(R).T
     directions = np.array([[1.0, 1.0, 1.0], [0.0, 1.0, -1.0]])
