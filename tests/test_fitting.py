@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -85,10 +86,49 @@ def test_refuses_a_discrete_start_between_its_values(start):
         credo.fit(target, method, start=start)
 
 
-@pytest.mark.parametrize("key", ["a", 1.5, None])
+@pytest.mark.parametrize("key", ["a", 1.5, None, np.array(1.5), np.array([0.5, 1.5]), np.array([1, 2, 3])])
 def test_refuses_what_is_no_key(key):
     with pytest.raises(CredoError, match="key is an int or a JAX key"):
         credo.fit(TARGET, credo.Laplace(), key=key)
+
+
+def test_refuses_several_keys_and_one_that_is_too_large():
+    with pytest.raises(CredoError, match=r"an array of \(2,\) keys: give one of them"):
+        credo.fit(TARGET, credo.Laplace(), key=jax.random.split(jax.random.key(0), 2))
+    with pytest.raises(CredoError, match="does not fit into 64 bits"):
+        credo.fit(TARGET, credo.Laplace(), key=2**64 + 1)
+
+
+def test_one_key_in_many_forms():
+    first, *others = (
+        credo.fit(TARGET, credo.SMC(num_particles=64), key=key, progress=False).draws
+        for key in (3, np.array(3), jnp.array(3), np.int64(3), jax.random.key(3), jax.random.PRNGKey(3))
+    )
+    for name, draws in first.items():
+        for other in others:
+            np.testing.assert_array_equal(other[name], draws)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", 5, "a" * 300])
+def test_refuses_what_is_no_path(path):
+    posterior = credo.fit(TARGET, credo.Laplace(), progress=False)
+    for use in (
+        posterior.save,
+        credo.load,
+        lambda path: credo.fit(TARGET, credo.Laplace(), checkpoint=path),
+        lambda path: credo.fit(TARGET, credo.NUTS(), checkpoint=path),
+        lambda path: credo.resume(path, TARGET),
+    ):
+        with pytest.raises(CredoError, match=r"path|written|made|no file|no run|damaged"):
+            use(path)
+    with pytest.raises(CredoError, match=r"resume\(\) takes a Target"):
+        credo.resume("folder", TARGET.model)
+
+
+def test_nobody_listens(monkeypatch):
+    """Of a service, or under pythonw, there is no standard error."""
+    monkeypatch.setattr("sys.stderr", None)
+    credo.fit(TARGET, credo.NUTS(chains=1, num_warmup=20, num_draws=20), key=0)
 
 
 def test_a_class_is_no_method():

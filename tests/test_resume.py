@@ -99,6 +99,13 @@ def test_a_folder_without_a_run_is_a_sentence(target, tmp_path):
             credo.resume(path, target, progress=False)
 
 
+def test_another_kind_of_key(target, tmp_path):
+    key = jax.random.key(0, impl="rbg")
+    whole = credo.fit(target, METHOD, key=key, checkpoint=tmp_path / "run", progress=False)
+    resumed = credo.resume(tmp_path / "run", target, progress=False)
+    np.testing.assert_array_equal(resumed.kind.positions, whole.kind.positions)
+
+
 STARTED = {
     "advi": credo.ADVI(max_steps=60),
     "minibatches": credo.NaturalGradient(batch_size=8, max_steps=60),

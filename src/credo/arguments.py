@@ -1,22 +1,46 @@
-"""What users hand in as a key, a count or numbers: in the form that the program takes, or a sentence."""
+"""What users hand in as a key, a path, a count or numbers: in the form that the program takes, or a sentence."""
 
+from os import PathLike, fsencode, fspath
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from credo.status import CredoError
 
+THREEFRY = "threefry2x32"  # what keys are unless another kind is asked for
+RAW = {2: THREEFRY, 4: "rbg"}  # keys of JAX's older form, by how many numbers they have
+LONGEST_NAME = 255  # bytes, on the file systems in use
+
 
 def as_key(key):
     """An int or a JAX key -> a JAX key: that of jax.random.key in 64 bits, without compiling for it."""
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if key.ndim:
+            raise CredoError(f"key is an array of {key.shape} keys: give one of them, such as keys[0].")
+        return key
+    if isinstance(key, jax.Array | np.ndarray) and key.ndim == 0 and np.issubdtype(key.dtype, np.integer):
+        key = int(key)
     if isinstance(key, int | np.integer):
+        if not -(2**63) <= key < 2**64:
+            raise CredoError(f"key={key} does not fit into 64 bits, the rest of which would be ignored: give less.")
         halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
         data: Any = np.array(halves, np.uint32)
-        return jax.random.wrap_key_data(data, impl="threefry2x32")
-    if not isinstance(key, jax.Array | np.ndarray):
-        raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
-    return key
+        return jax.random.wrap_key_data(data, impl=THREEFRY)
+    if isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1 and key.size in RAW:
+        return jax.random.wrap_key_data(jnp.asarray(key), impl=RAW[key.size])
+    raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
+
+
+def as_path(path, of: str) -> Path:
+    """``of``: what is there, such as "a folder". CredoError where it is no path."""
+    if not isinstance(path, str | PathLike) or not fspath(path) or "\0" in str(path):
+        raise CredoError(f"The path of {of} is wanted; got {path!r}.")
+    if max(len(fsencode(part)) for part in Path(path).parts) > LONGEST_NAME:
+        raise CredoError(f"The path of {of} has a name of more than {LONGEST_NAME} bytes: shorten {path!r}.")
+    return Path(path)
 
 
 def check_count(n) -> None:

@@ -4,6 +4,7 @@ A file holds numbers and JSON and no code. It is written beside its place, flush
 one, so that at any moment, kill -9 included, there stands either the old file or the new one.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -159,7 +160,8 @@ def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> None:
         os.replace(beside, path)
         _flush_folder(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a name that is too long cannot be removed either
+            beside.unlink(missing_ok=True)
         raise CredoError(
             f"{path} cannot be written ({error.strerror}): free space or choose another folder. "
             "What was written before is whole."

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import LAYOUTS, Options
-from credo.arguments import as_key
+from credo.arguments import THREEFRY, as_key, as_path
 from credo.collector import collecting_rarely
 from credo.diagnose.scales import (
     column_sentence,
@@ -76,8 +75,7 @@ def fit(
 
     Raises CredoError, a sentence with cause, value and remedy, where the request cannot be answered.
     """
-    if not isinstance(target, Target):
-        raise CredoError(f"fit() takes a Target, made by model.given(x, y); got {type(target).__name__}.")
+    _check_target(target, "fit()")
     if isinstance(method, type) or not hasattr(method, "fit"):
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
     check_settings(method)
@@ -105,13 +103,19 @@ def resume(
     Method, key and precision are those of the run. The draws are bit for bit those of an uninterrupted run on the same
     kind of machine and versions. CredoError where the folder is damaged or ``target`` is not the one that was fitted.
     """
-    identity = read_identity(path)
+    _check_target(target, "resume()")
+    identity = read_identity(as_path(path, "the folder of a checkpoint"))
     with double():
         check(identity["target"], target)
     options = _options(path, layout, time_limit, max_memory, progress)._replace(identity=identity, resume=True)
-    key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32))
+    key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32), impl=identity.get("key_impl", THREEFRY))
     start = identity.get("start")
     return _fit(target, from_json(identity["settings"]), key, start, identity["precision"], options)
+
+
+def _check_target(target, who: str) -> None:
+    if not isinstance(target, Target):
+        raise CredoError(f"{who} takes a Target, made by model.given(x, y); got {type(target).__name__}.")
 
 
 def _check_discrete(target: Target, method: Method) -> None:
@@ -138,8 +142,7 @@ def _check_source(target: Target, method: Method) -> None:
 
 def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, progress: bool) -> Options:
     """What is passed on to every method, checked."""
-    if not isinstance(checkpoint, str | PathLike | None):
-        raise CredoError(f"A checkpoint is the path of a folder; got {checkpoint!r}.")
+    folder = None if checkpoint is None else as_path(checkpoint, "the folder of a checkpoint")
     if layout not in (None, *LAYOUTS):
         raise CredoError(f"layout={layout!r} does not exist: leave it out, or say {' or '.join(map(repr, LAYOUTS))}.")
     for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):
@@ -152,7 +155,7 @@ def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, prog
             "so that 2 GB are 2e9. Leave it out for no limit."
         )
     max_memory = None if max_memory is None or max_memory == np.inf else int(max_memory)
-    return Options(None if checkpoint is None else Path(checkpoint), layout, time_limit, max_memory, progress)
+    return Options(folder, layout, time_limit, max_memory, progress)
 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
@@ -261,11 +264,12 @@ def _identity(target: Target, method: Method, key, precision: str | None, start)
     """What a checkpoint is of. ``start``: a posterior, which is no text and left out, or positions, or None."""
     with double():
         known = fingerprint(target, probe(target))
-    key_data = np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
+    impl = str(jax.random.key_impl(key))
     return {
         "target": known,
         "settings": to_json(method),
-        "key": key_data.tolist(),
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        **({} if impl == THREEFRY else {"key_impl": impl}),
         "precision": precision,
         "start": None if start is None or isinstance(start, Posterior) else np.asarray(start).tolist(),
     }

@@ -15,7 +15,7 @@ class Progress:
 
     def __init__(self, total: int, num_chains: int, is_wanted: bool):
         self.total, self.num_chains = total, num_chains
-        self.is_wanted = is_wanted and sys.stderr.isatty()
+        self.is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()  # None: a service, pythonw
         self.begun = time.monotonic()
         self.bar: Any = None
 

@@ -85,7 +85,7 @@ def run(
             start.add_done_callback(lambda done: crew.submit_unless_left(meanwhile, done))
         crew.result(crew.submit_compiler(crew.compile))
         if start is not None:
-            first, left_out, (tuning, states) = 0, [], crew.result(start)
+            first, left_out, (tuning, states) = 0, [], _in_rows(crew.result(start))
         elif journal:
             first, left_out, tuning, states = journal.restore(like, num_chains)
         if journal and not is_resumed:
@@ -124,7 +124,7 @@ def run(
             records = jax.tree.map(functools.partial(cut, num_draws=num_steps, folder=options.checkpoint), records)
             info[phase.name].append(records[1])
             if phase.at_end and index >= first and is_complete:
-                tuning, states = phase.at_end(records, tuning, states)
+                tuning, states = _in_rows(phase.at_end(records, tuning, states))
             if first <= index < last:
                 is_late = time.monotonic() > half_time
                 following = next(i for i in range(index + 1, last + 1) if _is_due(phases[i], tuning, is_late))
@@ -133,6 +133,11 @@ def run(
                     journal.enter(following, tuning, states, left_out)
     joined = {name: jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts) for name, parts in info.items() if parts}
     return Run(tuning, states, records[0], joined, seconds, layout, crew.useful_share(), is_complete)
+
+
+def _in_rows(tree):
+    """NumPy arrays row by row, as a file gives them back: products round by how a matrix lies."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, order="C") if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
 def _ends(phase: Phase) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from credo.arguments import as_path
 from credo.checkpoint import read_arrays, write_arrays
 from credo.model.data import Levels
 from credo.model.fingerprint import bare_model, check, fingerprint
@@ -40,7 +41,7 @@ def save(posterior: "Posterior", path: str | Path) -> None:
 
     CredoError where it cannot be written, or where the posterior holds what no file can hold.
     """
-    writer, target = Writer(), posterior.target
+    path, writer, target = as_path(path, "the file of a posterior"), Writer(), posterior.target
     header = {
         "version": VERSION,
         "approximation": writer.encode(posterior.kind),
@@ -65,7 +66,7 @@ def load(path: str | Path, model: Model | Target | None = None) -> "Posterior":
     """
     from credo.posterior.posterior import Posterior
 
-    header, arrays = _read(Path(path))
+    header, arrays = _read(as_path(path, "the file of a posterior"))
     try:
         recorded = {"fingerprint": header["fingerprint"], "precision": header["precision"], "inputs": header["inputs"]}
         derived = Reader(arrays).decode(header["derived"]) or {}
