@@ -167,7 +167,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         if options.checkpoint is not None and not options.resume:
             identity = _identity(given, method, key, precision, start)
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
-        with _in_a_sentence(), request_kept(options):
+        with _in_a_sentence(target, method), request_kept(options):
             posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
     posterior.info = info_of(posterior.info, seconds)
@@ -177,26 +177,56 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
 
 
 @contextmanager
-def _in_a_sentence():
+def _in_a_sentence(target: Target, method: Method):
     """What JAX alone can say of the user's program, as a CredoError."""
     try:
         yield
-    except ValueError as error:
-        if "Reverse-mode differentiation" not in str(error):
+    except CredoError:
+        raise
+    except (TypeError, ValueError) as error:
+        said = _explained(str(error), target, method)
+        if said is None:
             raise
-        raise CredoError(
+        raise CredoError(said) from error
+
+
+def _explained(error: str, target: Target, method: Method) -> str | None:
+    if "Reverse-mode differentiation" in error:
+        return (
             "The log density holds a loop whose number of steps is known only as it runs (lax.while_loop, or "
             "lax.fori_loop with such bounds), which JAX cannot differentiate: write it as lax.scan or a fori_loop of "
             "fixed length, or use Slice() or RandomWalkMetropolis(), which need no gradients."
-        ) from error
-    except TypeError as error:
-        if "forward-mode autodiff (jvp) to a custom_vjp" not in str(error):
-            raise
-        raise CredoError(
+        )
+    if "forward-mode autodiff (jvp) to a custom_vjp" in error:
+        return (
             "The model holds a function with jax.custom_vjp, which has derivatives backward alone, and this method's "
             "curvature takes them forward too: define it by jax.custom_jvp, or use a method that takes gradients "
             "alone, such as Laplace(structure=Kronecker()) or DeepEnsemble() of a network, ADVI() or NUTS()."
-        ) from error
+        )
+    if _needs_all_rows(target):
+        return (
+            f"{type(method).__name__}() evaluates some rows without the others, and the likelihood only knows all "
+            f"{target.size} of them at once, as a graph's network does that holds its edges "
+            f"({error.splitlines()[0][:120].rstrip('.')}): give what a row reads of others as columns of x, or use "
+            "MAP(), Laplace(structure=Diagonal()), ADVI(), DADVI() or NUTS()."
+        )
+    return None
+
+
+def _needs_all_rows(target: Target) -> bool:
+    """Whether the likelihood can be had at all inputs and not at the first alone."""
+    if target.model.likelihood is None or target.size < 2 or not jax.tree.leaves(target.x):
+        return False
+    flat, u = target.flat(), jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
+
+    def can(x) -> bool:
+        try:
+            jax.eval_shape(lambda u: flat.likelihood_distribution(flat.constrain(u), x).batch_shape, u)
+        except (TypeError, ValueError, IndexError):
+            return False
+        return True
+
+    return can(target.x) and not can(jax.tree.map(lambda leaf: leaf[:1], target.x))
 
 
 def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def test_leaves_that_cannot_be_weights(params, sentence):
         (Categorical(), 3, (COUNTS % 3) + 0.5, "whole numbers"),
         (Bernoulli(), 1, COUNTS % 2 + 1, "Bernoulli\\(\\) knows 0 and 1"),
         (Gaussian(), 2, Y, "outputs of shape \\(12, 2\\) for outcomes of shape \\(12,\\)"),
-        (Gaussian(), 1, Y[:, None], "y of shape \\(M,\\)"),
+        (Gaussian(), 1, Y[:, None], "give y\\[:, 0\\]"),
         (HeteroscedasticGaussian(), 3, Y, "even number of outputs"),
         (Poisson(), 1, COUNTS[:7], "for 7 outcomes"),
     ],
@@ -319,7 +319,7 @@ def test_what_a_network_is_not_written_with_is_told(apply, remedy):
 def test_outputs_and_outcomes_of_other_numbers_are_told_which():
     with pytest.raises(credo.CredoError, match="use a last layer of 3 outputs"):
         BayesianNetwork(apply, weights(), head=Gaussian()).given(X, np.zeros((len(X), 3)))
-    with pytest.raises(credo.CredoError, match=r"use y of shape \(M,\)"):
+    with pytest.raises(credo.CredoError, match=r"give y\[:, 0\]"):
         BayesianNetwork(apply, weights(), head=Gaussian()).given(X, np.zeros((len(X), 1)))
 
 
@@ -481,3 +481,38 @@ def test_rows_that_lean_on_each_other_behind_another_axis(centre):
 def test_a_loader_brings_its_outcomes():
     with pytest.raises(credo.CredoError, match="A Loader brings y and weights with it"):
         network().given(credo.Loader(Rows(X, Y)), Y)
+
+
+def test_constants_of_numpy_are_read_in_the_precision_of_the_fit():
+    """JAX keeps what it made of an array when it first met it, and a check of ours met it in float32."""
+    mean, third = X.mean(axis=0), np.full((2, 1), 1 / 3)
+
+    def network(params, x):
+        return ((x - mean) @ third)[:, 0] * params["slope"]
+
+    target = BayesianNetwork(network, {"slope": np.ones((), np.float32)}, head=Gaussian(1.0)).given(X, Y)
+    sd = credo.fit(target, credo.Laplace(num_steps=0), progress=False).sd()["weights"]["slope"]
+    inputs = (X - mean) @ third
+    assert float(sd) == pytest.approx(1 / np.sqrt(1 + np.sum(inputs**2)), rel=1e-12)
+
+
+def test_a_graph_whose_rows_are_known_together_alone():
+    """Methods that take all rows at once fit it; the others say why they do not."""
+    random = np.random.default_rng(3)
+    edges, x = random.random((30, 30)) / 30, random.normal(size=(30, 4))
+    params = {"in": random.normal(size=(4, 3)), "out": random.normal(size=(3, 2))}
+
+    def network(params, x):
+        return jnp.tanh(edges @ (x @ params["in"])) @ params["out"]
+
+    target = BayesianNetwork(network, params, head=Categorical()).given(x, random.integers(0, 2, 30))
+    found, asked = (
+        credo.fit(target, credo.Laplace(curvature=curvature, num_steps=0, tune=False), progress=False)
+        for curvature in (None, credo.GaussNewton())
+    )
+    np.testing.assert_array_equal(found.sd()["weights"]["in"], asked.sd()["weights"]["in"])
+    chains = credo.fit(target, credo.NUTS(chains=2, num_warmup=20, num_draws=20), progress=False)
+    assert chains.predict(x).probs.shape == (30, 2)
+    for method in (credo.MCDropout(), credo.VBLL(), credo.Laplace(credo.laplace.MatrixFree())):
+        with pytest.raises(credo.CredoError, match="only knows all 30 of them at once"):
+            credo.fit(target, method, progress=False)

@@ -31,12 +31,16 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     chains, draws, dim = positions.shape
     size = len(jax.tree.leaves(target.x)[0])
     index = np.unique(np.linspace(0, size - 1, min(NUM_ROWS, size)).astype(int))
-    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[index], target.x)
+    rows, places = jax.tree.map(lambda leaf: np.asarray(leaf)[index], target.x), None
     flat = np.reshape(positions, (-1, dim))
-    shape = jax.eval_shape(_predicted, target, flat[:1], rows).shape
+    try:
+        shape = jax.eval_shape(_predicted, target, flat[:1], rows, places).shape
+    except (TypeError, ValueError):  # a network of all rows at once, such as a graph's
+        rows, places = target.x, index
+        shape = jax.eval_shape(_predicted, target, flat[:1], rows, places).shape
     if len(flat) * shape[1] > MOST_NUMBERS:
         return positions, None
-    predicted = np.asarray(_predicted(target, flat, rows)).reshape(chains, draws, -1)
+    predicted = np.asarray(_predicted(target, flat, rows, places)).reshape(chains, draws, -1)
     if not np.all(np.isfinite(predicted)):  # a law without a mean
         return positions, None
     return np.concatenate([predicted, positions[..., ~is_weight]], axis=-1), SENTENCE.format(rows=len(index))
@@ -51,12 +55,13 @@ def weights_of(target: Target) -> np.ndarray | None:
 
 
 @brief
-def _predicted(target: Target, positions, rows):
-    """(n, k): the mean of each row's outcomes at each position; of classes their probabilities."""
+def _predicted(target: Target, positions, rows, places):
+    """(n, k): the mean of each row's outcomes at each position; of classes their probabilities. ``places``: of the
+    rows that are wanted; None for all."""
 
     def one(u):
         distribution: Any = target.flat().likelihood_distribution(target.flat().constrain(u), rows)
         found = distribution.probs if hasattr(distribution, "probs") else distribution.mean
-        return jnp.ravel(found)
+        return jnp.ravel(found if places is None else found[places])
 
     return in_batches(one, positions, 64)

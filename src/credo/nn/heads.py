@@ -247,7 +247,12 @@ def _same_shape(head: Head, z, y: np.ndarray) -> None:
     if shape != y.shape:
         hint = "a last layer of one output"
         if y.ndim > 1:
-            hint = "y of shape (M,)" if y.shape[1:] == (1,) else f"a last layer of {y.shape[-1]} outputs"
+            hint = f"a last layer of {y.shape[-1]} outputs"
+        if y.shape[1:] == (1,):
+            raise CredoError(
+                f"The outcomes have shape {y.shape}, and those of a network with one output have shape ({len(y)},): "
+                "give y[:, 0]."
+            )
         raise CredoError(
             f"The network gives outputs of shape {z.shape} for outcomes of shape {y.shape}, and "
             f"{type(head).__name__}() needs one an outcome: use {hint}."

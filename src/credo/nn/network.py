@@ -18,6 +18,7 @@ from credo.nn.endings import endings
 from credo.nn.heads import Custom, Head
 from credo.nn.priors import WEIGHTS, Isotropic, WeightPrior
 from credo.nn.rows import check_alone
+from credo.precision import double
 from credo.status import CredoError
 
 
@@ -81,9 +82,10 @@ class BayesianNetwork(Model):
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
         if y is not None and not isinstance(x, Loader):
-            self._check_outputs(
-                inputs(x, self.groups, rows=self.group_rows)[0], outcomes(y) if missing is None else np.asarray(y)
-            )
+            with double():  # as fits are: JAX keeps a constant in the precision in which it first met it
+                self._check_outputs(
+                    inputs(x, self.groups, rows=self.group_rows)[0], outcomes(y) if missing is None else np.asarray(y)
+                )
         return super().given(x, y, weights=weights, missing=missing)
 
     def _check_outputs(self, x, y) -> None:

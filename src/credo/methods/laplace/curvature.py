@@ -192,8 +192,8 @@ def affordable(target: Target) -> OuterProducts:
     head = target.head
     assert head is not None  # checked
     u = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
-    row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
-    z = jax.eval_shape(lambda u: head.split(target.likelihood_distribution(target.constrain(u), row)), u)
+    # of all rows: a graph's network knows no other number of them
+    z = jax.eval_shape(lambda u: head.split(target.likelihood_distribution(target.constrain(u), target.x)), u)
     num_outputs = z.shape[-1]
     if num_outputs <= 2 * COLUMNS or target.size * num_outputs * (target.dim + num_outputs**2) <= EXPENSIVE:
         return GaussNewton()
