@@ -293,3 +293,30 @@ def test_classes_with_an_order_have_quantiles_to_choose(loss, up, down):
     np.testing.assert_allclose(made.expected_loss, losses.min(axis=1), rtol=0.01)
     with pytest.raises(credo.CredoError, match="classes of this outcome have no distances: use Absolute"):
         credo.decide(predictive, Squared())
+
+
+def test_an_infinite_loss_is_said_and_can_be_rejected():
+    """Draws give a finite mean of anything."""
+    model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, df: dist.StudentT(df, params["a"], 1.0))
+    fitted = credo.fit(model.given(np.full(3, 4.0), np.array([1.0, 2.0, 0.0])), credo.Laplace(), progress=False)
+    predictive = fitted.predict(np.array([1.5, 40.0]))
+    for ask in ({}, {"actions": [0.0, 1.0]}):
+        with pytest.raises(credo.CredoError, match=r"expected loss of the best action is inf \(row 0\)"):
+            credo.decide(predictive, Squared(), **ask)
+    decision = credo.decide(predictive, Reject(50.0, Squared()))
+    np.testing.assert_array_equal(np.isnan(decision.action), [True, False])
+    assert decision.expected_loss[0] == 50.0
+    assert np.all(np.isfinite(credo.decide(predictive, Absolute()).expected_loss))
+    with pytest.raises(credo.CredoError, match="is inf"):
+        credo.decide(fitted.predict(np.array([1.0])), Absolute())
+    law = credo.Model({"v": dist.InverseGamma(1.0, 1.0)}, lambda params, x: dist.Normal(0.0, jnp.sqrt(params["v"])))
+    with pytest.raises(credo.CredoError, match="is inf"):
+        credo.decide(credo.fit(law.given(y=np.array([1.0])), credo.Exact()), Squared())
+
+
+def test_counts_of_very_different_size_have_their_modes_row_by_row():
+    model = credo.Model({"a": dist.Normal(0.0, 0.01)}, lambda params, x: dist.Poisson(x * jnp.exp(params["a"])))
+    fitted = credo.fit(model.given(np.full(5, 10.0), np.full(5, 10)), credo.Laplace(), progress=False)
+    np.testing.assert_array_equal(credo.decide(fitted.predict(np.array([5.0, 2_000.0])), ZeroOne()).action, [4, 1_999])
+    with pytest.raises(credo.CredoError, match=r"reach from \d+ to \d+ \(row 1\)"):
+        credo.decide(fitted.predict(np.array([5.0, 2e6])), ZeroOne())

@@ -92,6 +92,16 @@ def test_laplace_is_linearised_and_knows_less_far_from_the_data():
     assert model.score(X, Y) > 0.9
 
 
+def test_evidence_is_that_of_y_in_its_own_units():
+    """Twice the unit halves each density; it was the evidence of standardised y."""
+    method = credo.Laplace(curvature=credo.GaussNewton(), num_steps=100)
+    weights = 1.0 + (np.arange(len(Y)) % 3 == 0)
+    one, two = (BayesianMLPRegressor((3,), method).fit(X, s * Y, weights).log_evidence_.value for s in (1.0, 2.0))
+    assert two == pytest.approx(one - weights.sum() * np.log(2.0), abs=1e-6)
+    scaled = BayesianMLPRegressor((3,), method).fit(X, (Y - np.mean(Y)) / np.std(Y))
+    assert scaled.log_evidence_.value == pytest.approx(scaled.posterior_.log_evidence.value, abs=1e-6)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classes(classes):
     x, codes = load_iris(return_X_y=True)

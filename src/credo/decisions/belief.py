@@ -64,6 +64,9 @@ class Belief(ABC):
     def mean(self) -> Any: ...
 
     @abstractmethod
+    def variance(self) -> Any: ...
+
+    @abstractmethod
     def quantile(self, p) -> Any: ...
 
     @abstractmethod
@@ -110,6 +113,9 @@ class OfPredictive(Belief):
     def mean(self):
         return self.predictive.mean
 
+    def variance(self):
+        return self.predictive.variance
+
     def quantile(self, p) -> Any:
         return self.predictive.quantile(p)
 
@@ -124,9 +130,11 @@ class OfPredictive(Belief):
                 "actions to choose from as actions=[…]."
             )
         low, high = self._reach(RARE)
-        if high - low > MAX_COUNT:
+        widest = int(np.argmax(high - low))
+        if high[widest] - low[widest] > MAX_COUNT:
             raise CredoError(
-                f"The counts to choose from reach from {low} to {high}: give those that matter as actions=[…]."
+                f"The counts to choose from reach from {low[widest]} to {high[widest]} (row {widest}): give those that "
+                "matter as actions=[…]."
             )
         return low + np.argmax(self._log_probs(low, high), axis=0)
 
@@ -134,23 +142,23 @@ class OfPredictive(Belief):
         if not self._is_count:
             return None
         low, high = self._reach(rare)
-        if high - low > MAX_COUNT:
+        if np.max(high - low) > MAX_COUNT:
             return None
         probs = np.exp(self._log_probs(low, high))
-        return np.broadcast_to(np.arange(low, high + 1)[:, None], probs.shape), probs
+        return low + np.arange(len(probs))[:, None], probs
 
     @property
     def _is_count(self) -> bool:
         """Whether each row has a whole number with probabilities of its own."""
         return self.is_discrete and len(self.parts[0].shape) == 1 and not self.parts[0].is_joint
 
-    def _reach(self, rare: float) -> tuple[int, int]:
-        """The least of the rows' quantiles of ``rare``, and the largest of those of 1 − ``rare``."""
-        return int(np.min(self.quantile(rare))), int(np.max(self.quantile(1.0 - rare)))
+    def _reach(self, rare: float) -> tuple[np.ndarray, np.ndarray]:
+        """The quantiles of ``rare`` and of 1 − ``rare`` of each row, (m,)."""
+        return np.asarray(self.quantile(rare)).astype(int), np.asarray(self.quantile(1.0 - rare)).astype(int)
 
-    def _log_probs(self, low: int, high: int) -> np.ndarray:
-        """Of each count from ``low`` to ``high`` at each row, (n, m)."""
-        return np.stack([self.log_prob(np.full(self.parts[0].shape, count)) for count in range(low, high + 1)])
+    def _log_probs(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Of each count from ``low`` on at each row, (n, m), to ``high`` at least."""
+        return np.stack([self.log_prob(low + beyond) for beyond in range(int(np.max(high - low)) + 1)])
 
     def each(self, function, *more, is_fresh=False):
         entries = sum(max(1, int(np.prod(part.shape[1:]))) for part in self.parts)
@@ -196,6 +204,9 @@ class OfPosterior(Belief):
 
     def mean(self):
         return jax.tree.map(lambda leaf: np.asarray(leaf)[None], self.posterior.mean())
+
+    def variance(self):
+        return jax.tree.map(lambda leaf: np.square(np.asarray(leaf))[None], self.posterior.sd())
 
     def quantile(self, p):
         axis = np.ndim(p)

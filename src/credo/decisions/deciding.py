@@ -70,9 +70,14 @@ def decide(
     _check_request(loss, num_draws)
     actions = None if actions is None else _checked(actions)
     if isinstance(loss, Reject):
-        inner = decide(belief, loss.loss, actions, start=start, key=key, num_draws=num_draws)
+        inner = _decided(belief, loss.loss, actions, start, key, num_draws)
         are_classes = loss.answers_with_classes and all(_may_be_class(action) for action in actions or ())
-        return _with_rejection(inner, loss.cost, are_classes)
+        return _finite(_with_rejection(inner, loss.cost, are_classes))
+    return _finite(_decided(belief, loss, actions, start, key, num_draws))
+
+
+def _decided(belief, loss: Callable, actions: Sequence | None, start, key, num_draws: int) -> Decision:
+    """``decide``, where the expected loss may be infinite."""
     if isinstance(belief, ModelProbabilities):
         return Decision(*decide_model(belief, loss, actions))
     if isinstance(belief, Predictive):
@@ -103,13 +108,25 @@ def _decide(belief: Belief, loss: Callable, actions: Sequence | None, start) -> 
     action = loss.act(belief) if isinstance(loss, Loss) and start is None else _search(belief, loss, start)
     known = loss.expected(belief) if isinstance(loss, Loss) and start is None else None
     if known is not None:
-        return Decision(action, *_finite(known, np.zeros_like(known)))
+        return Decision(action, known, np.zeros_like(known))
 
     def price(drawn, action):
         check_scalar(loss, _first(action), _first(drawn.values, 2))
         return average(compiled_losses(loss, action, drawn.values), drawn)
 
-    return Decision(action, *_finite(*belief.each(price, action, is_fresh=True)))
+    return _priced(belief, loss, action, *belief.each(price, action, is_fresh=True))
+
+
+def _priced(belief: Belief, loss: Callable, action, expected, error) -> Decision:
+    """What draws say of the expected loss, but where it is infinite, which they cannot show."""
+    try:
+        moment = loss.moment(belief) if isinstance(loss, Loss) else None
+    except CredoError:  # a law whose moments have no formula
+        moment = None
+    for leaf in map(np.asarray, jax.tree.leaves(moment)):
+        is_there = np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
+        expected, error = np.where(is_there, expected, np.inf), np.where(is_there, error, np.nan)
+    return Decision(action, expected, error)
 
 
 def _search(belief: Belief, loss: Callable, start):
@@ -151,8 +168,7 @@ def _choose(belief: Belief, loss: Callable, actions: Sequence) -> Decision:
             losses = np.where(index == number, losses_of_one(loss, actions[number], drawn.values), losses)
         return average(losses, drawn)
 
-    expected_loss, error = _finite(*belief.each(price, index, is_fresh=True))
-    return Decision(_taken(actions, index), expected_loss, error)
+    return _priced(belief, loss, _taken(actions, index), *belief.each(price, index, is_fresh=True))
 
 
 def _taken(actions: Sequence, index: np.ndarray) -> np.ndarray:
@@ -189,14 +205,15 @@ def _with_rejection(inner: Decision, cost: float, are_classes: bool) -> Decision
     return Decision(jax.tree.map(mark, inner.action), loss, error)
 
 
-def _finite(expected, error) -> tuple[np.ndarray, np.ndarray]:
+def _finite(decision: Decision) -> Decision:
+    expected = np.ravel(decision.expected_loss)
     wrong = np.flatnonzero(~np.isfinite(expected))
     if wrong.size:
         raise CredoError(
-            f"The expected loss of the best action is {np.ravel(expected)[wrong[0]]} (row {wrong[0]}): the loss must "
-            "be finite at every outcome of that action, and its mean must exist."
+            f"The expected loss of the best action is {expected[wrong[0]]} (row {wrong[0]}): the loss must be finite "
+            "at every outcome of that action, and its mean must exist."
         )
-    return expected, error
+    return decision
 
 
 def _first(tree, axes: int = 1):

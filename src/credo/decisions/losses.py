@@ -40,6 +40,10 @@ class Loss(ABC):
         """What that action is expected to lose, (m,), where it has a formula free of simulation; else None."""
         return None
 
+    def moment(self, belief: Belief) -> Any:
+        """What must be finite for the expected loss to be: draws would not show it. None where the loss is bounded."""
+        return None
+
 
 @dataclass(frozen=True)
 class ZeroOne(Loss):
@@ -124,6 +128,9 @@ class Squared(Loss):
     def act(self, belief):
         return belief.mean()
 
+    def moment(self, belief):
+        return belief.variance()
+
     def expected(self, belief):
         if not isinstance(belief, OfPredictive):
             return None
@@ -148,6 +155,9 @@ class Absolute(Loss):
     def act(self, belief):
         return belief.quantile(0.5)
 
+    def moment(self, belief):
+        return None if belief.num_classes else belief.mean()
+
 
 @dataclass(frozen=True)
 class Pinball(Loss):
@@ -171,6 +181,9 @@ class Pinball(Loss):
 
     def act(self, belief):
         return belief.quantile(self.level)
+
+    def moment(self, belief):
+        return None if belief.num_classes else belief.mean()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Columns of X, and y of a regression, are centred and scaled; networks.py has the model.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
     prior sd of a weight (networks.py). ``random_state``: of the initial weights, the method and the predictions.
 
     After ``fit``: ``posterior_`` over the weights for scaled columns and y, with its verdict (read it);
-    ``log_evidence_``, an ``Estimate`` or None.
+    ``log_evidence_`` of y in its own units, an ``Estimate`` or None.
     Raises ValueErrors: scikit-learn's for data, CredoError for a constant y or settings that do not exist.
 
     >>> import numpy as np, credo
@@ -113,6 +114,9 @@ class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
         if not self._unit > 1e-12 * np.max(np.abs(y)):
             raise CredoError(f"y is constant ({y[np.argmax(weights)]:g} in every row that counts): nothing to explain.")
         self._fit(noise, x, (y - self._centre) / self._unit, weights)
+        if self.log_evidence_ is not None:  # each y's density is 1 / unit times that of its scaled self
+            value = self.log_evidence_.value - np.sum(weights) * np.log(self._unit)
+            self.log_evidence_ = replace(self.log_evidence_, value=float(value))
         return self
 
     def predict(self, X, return_std=False):
