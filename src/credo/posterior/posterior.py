@@ -216,11 +216,16 @@ class Posterior:
 
         return check(self, statistic, num_draws, as_key(key))
 
-    def to_arviz(self):
-        """An ArviZ ``DataTree`` with the posterior group, sample statistics and observed data."""
+    def to_arviz(self, *, log_likelihood: bool = False):
+        """An ArviZ ``DataTree`` with the posterior group, sample statistics (by ArviZ's names) and observed data.
+
+        ``log_likelihood``: also log p(y_i | x_i, θ) of every row at every draw, times the row's weight, as
+        ``arviz_stats.loo`` and ``compare`` take it: (chain, draw, N) for each outcome. CredoError where that does not
+        fit into memory. A posterior without stored draws gives 4,000.
+        """
         from credo.posterior.export import to_arviz
 
-        return to_arviz(self)
+        return to_arviz(self, log_likelihood)
 
     def save(self, path: str | Path) -> None:
         """Write this posterior to a file that holds arrays and text, and no code; ``credo.load`` reads it."""

@@ -1,0 +1,68 @@
+"""What ArviZ is given: its names, and the log likelihood of each row beside closed forms."""
+
+import arviz_stats
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import credo
+from credo.posterior import export
+
+Y = np.random.default_rng(0).normal(1.0, 2.0, size=25)
+MODEL = credo.Model({"mean": dist.Normal(0.0, 3.0)}, lambda params, x: dist.Normal(params["mean"], 2.0))
+
+
+def left_out() -> float:
+    """Σ log p(y_i | the others), of a normal mean under a normal prior."""
+    total = 0.0
+    for i in range(len(Y)):
+        others = np.delete(Y, i)
+        precision = 1 / 9 + len(others) / 4
+        total += stats.norm.logpdf(Y[i], others.sum() / 4 / precision, np.sqrt(4 + 1 / precision))
+    return total
+
+
+@pytest.mark.parametrize("method", [credo.Exact(), credo.NUTS(num_draws=500)], ids=["Exact", "NUTS"])
+def test_leave_one_out_is_that_of_the_closed_form(method):
+    tree = credo.fit(MODEL.given(y=Y), method, progress=False).to_arviz(log_likelihood=True)
+    mean = np.asarray(tree["posterior"]["mean"])
+    np.testing.assert_allclose(tree["log_likelihood"]["y"], stats.norm.logpdf(Y, mean[..., None], 2.0), rtol=1e-10)
+    assert arviz_stats.loo(tree).elpd == pytest.approx(left_out(), abs=0.1)
+
+
+def test_statistics_have_the_names_of_arviz():
+    tree = credo.fit(MODEL.given(y=Y), credo.NUTS(num_draws=20), progress=False).to_arviz()
+    expected = {"acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth"}
+    assert set(tree["sample_stats"].data_vars) == expected
+    assert "log_likelihood" not in tree.children
+
+
+def test_several_outcomes_and_weights():
+    def likelihood(params, x):
+        return {"a": dist.Normal(params["mean"], 2.0), "b": dist.Poisson(jnp.exp(params["mean"]))}
+
+    y = {"a": Y, "b": np.arange(25) % 4}
+    weights = np.arange(25) % 3
+    target = credo.Model({"mean": dist.Normal(0.0, 3.0)}, likelihood).given(y=y, weights=weights)
+    tree = credo.fit(target, credo.Laplace(), progress=False).to_arviz(log_likelihood=True)
+    mean = np.asarray(tree["posterior"]["mean"])[..., None]
+    found = tree["log_likelihood"]
+    np.testing.assert_allclose(found["a"], weights * stats.norm.logpdf(Y, mean, 2.0), rtol=1e-10)
+    np.testing.assert_allclose(found["b"], weights * stats.poisson.logpmf(y["b"], np.exp(mean)), rtol=1e-10)
+
+
+def test_what_has_no_log_likelihood_or_no_room_for_it(monkeypatch, tmp_path):
+    bare = credo.Model.from_log_density(
+        lambda params: -0.5 * params["x"] ** 2, {"x": dist.constraints.real}, {"x": ()}
+    ).given()
+    with pytest.raises(credo.CredoError, match="a bare log density"):
+        credo.fit(bare, credo.Laplace(), progress=False).to_arviz(log_likelihood=True)
+    posterior = credo.fit(MODEL.given(y=Y), credo.Laplace(), progress=False)
+    posterior.save(tmp_path / "posterior")
+    with pytest.raises(credo.CredoError, match="loaded without its model"):
+        credo.load(tmp_path / "posterior").to_arviz(log_likelihood=True)
+    monkeypatch.setattr(export, "memory_for_draws", lambda: 1_000)
+    with pytest.raises(credo.CredoError, match=r"25 rows at 4,000 draws is 0.8 MB"):
+        posterior.to_arviz(log_likelihood=True)
