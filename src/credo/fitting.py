@@ -20,6 +20,7 @@ from credo.diagnose.scales import (
     parameter_sentence,
     rounded_sentence,
     size_sentence,
+    tail_sentence,
 )
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
@@ -319,6 +320,9 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
         )
     if target.missing is not None:
         remarks.append(target.missing.sentence(target.size))
+    tail = tail_sentence(posterior.kind, verdict.figures, target.structure)
+    if tail is not None:
+        remarks.append(tail)
     if verdict.status != "pass" and target.source is None:
         said = outcome_sentence(target.y), size_sentence(target.x, target.y)
         remarks += [sentence for sentence in said if sentence]

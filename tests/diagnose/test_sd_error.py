@@ -92,3 +92,14 @@ def test_a_scale_of_any_size_is_known():
     for sd in (20.0, 300.0):
         assert sd_error(sd * RANDOM.normal(size=(4, 1_000, 1)), np.array([3_000.0]), SCALE) > 0.3
     assert sd_error(np.ones((4, 10, 1)), np.array([10.0]), SCALE) is None
+
+
+def test_the_parameter_with_the_heaviest_tail_is_named():
+    prior = {"mild": dist.Normal(0.0, 1.0).expand([2]), "wild": dist.HalfCauchy(1.0).expand([2, 2])}
+    verdict = credo.fit(credo.Model(prior, None).given(), credo.NUTS(num_draws=400), key=0, progress=False).verdict
+    assert verdict.status != "pass"
+    assert any("The heaviest tail is that of wild[" in sentence for sentence in verdict.sentences)
+    verdict = credo.fit(
+        credo.Model({"mild": dist.Normal(0.0, 1.0)}, None).given(), credo.NUTS(), progress=False
+    ).verdict
+    assert not any("heaviest tail" in sentence for sentence in verdict.sentences)

@@ -5,12 +5,17 @@ named columns is judged by the parameters alone: a column may be an exposure or 
 Draws beyond any scale are those of an improper posterior.
 """
 
+from collections.abc import Mapping
+
 import jax
 import numpy as np
 
+from credo.diagnose.rules import RULES
+from credo.diagnose.sd_error import FIGURES, heaviest_tail
 from credo.model.data import column_name
 from credo.model.structure import Structure
 from credo.posterior.kinds import Draws, Gaussian, Kind
+from credo.posterior.marginals import draw_weights
 from credo.precision import double
 from credo.storage import gather
 
@@ -98,6 +103,14 @@ def escape_sentence(kind: Kind, structure: Structure) -> str | None:
         f"Draws of {names[int(np.argmax(far))]!r} went on to where numbers end, beyond 1e130: the posterior is "
         "improper. Give it a proper prior."
     )
+
+
+def tail_sentence(kind: Kind, figures: Mapping[str, float], structure: Structure) -> str | None:
+    """Which parameter has the heaviest tail, where the figures of tails do not pass."""
+    if not isinstance(kind, Draws) or all(RULES[n].status(figures[n]) == "pass" for n in FIGURES if n in figures):
+        return None
+    name, kurtosis = heaviest_tail(np.asarray(kind.positions), structure, draw_weights(kind))
+    return f"The heaviest tail is that of {name} (kurtosis {kurtosis:.3g}; a normal one has 3)."
 
 
 def rounded_sentence(kind: Kind, structure: Structure) -> str | None:

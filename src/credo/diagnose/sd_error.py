@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.diagnose.pareto import smooth
-from credo.model.structure import Structure
+from credo.model.structure import Structure, scalar_names
 
 LOGS = ("positive", "nonnegative", "greater_than", "greater_than_eq", "less_than", "less_than_eq")  # by exp, moved
 AT_ONCE = 1_000_000  # numbers of draws in memory
+FIGURES = "sd_error", "tail_shape"
 HEAVY = 9.0  # κ of an exponential variable: draws of what has no variance have more, and lighter tails need no look
 
 
@@ -55,8 +56,26 @@ def sd_figures(
         kurtoses = _kurtoses(u, is_log, share)
         errors.append(_errors(kurtoses, ess[own]))
         shapes.append([_shape(u[:, :, i], ess[own][i], is_log) for i in np.flatnonzero(kurtoses > HEAVY)])
-    found = {"sd_error": _largest(errors), "tail_shape": _largest(shapes)}
+    found = dict(zip(FIGURES, map(_largest, (errors, shapes)), strict=True))
     return {name: value for name, value in found.items() if value is not None}
+
+
+def heaviest_tail(
+    positions: Float[np.ndarray, "chain draw dim"],
+    structure: Structure,
+    weights: Float[np.ndarray, " S"] | None = None,
+) -> tuple[str, float]:
+    """The parameter with the largest κ, and that."""
+    heaviest, place = 0.0, 0
+    for u, own, is_log in _blocks(positions, structure):
+        kurtoses = _kurtoses(u, is_log, weights)
+        i = int(np.argmax(kurtoses))
+        if kurtoses[i] > heaviest:
+            heaviest, place = float(kurtoses[i]), own.start + i
+    names: list[str] = []  # of coordinates: one each where a parameter's transform is elementwise
+    for leaf in structure.leaves:
+        names += scalar_names(leaf.name, leaf.shape) if leaf.is_elementwise else [leaf.name] * leaf.size
+    return names[place], heaviest
 
 
 def _blocks(positions, structure: Structure) -> Iterator[tuple[np.ndarray, slice, bool]]:
