@@ -34,6 +34,7 @@ FINE = {1: 4_097, 2: 257, 3: 65}  # nodes a side, at least: quantiles interpolat
 FINEST = {1: 65_537, 2: 1_025, 3: 129}  # and at most: two million nodes
 ENOUGH = 1e-10  # nats by which the evidence may still move when h is halved
 COARSE = 1e-6  # nats above which the grid does not count as exact
+MISSED = 0.1  # and above which it says little of the mass: a spike between the nodes may hold it
 CUT = 1e-6  # of mass at the boundary above which the evidence is that of the box (the verdict's limit too)
 OUTSIDE = 32  # the boundary is this part of the box on each side at most, whatever the spacing
 DROPPED = 1e-11  # of mass and of every variance: what the nodes that are not stored may hold
@@ -79,6 +80,10 @@ class Grid:
         box = box if self.bounds is None else between(self.bounds, box, target)
         side = self.num_points or SIDE[target.dim]
         now, before, change, is_complete = add_up(density, box, side), None, np.nan, True
+        if not np.isfinite(now.log_evidence):
+            raise CredoError(
+                f"The density is zero at all {len(now.nodes):,} nodes of the grid: raise num_points, or leave it out."
+            )
         try:
             change = _change(density, box, side, now)
             while not (
@@ -143,13 +148,13 @@ def add_up(density: Density, box: Box, side: int) -> Sum:
     """The trapezoid rule on ``side`` nodes in each direction: nodes on a face of the box count half."""
     nodes = box.nodes(side)
     log_p = density(nodes) - np.log(2.0) * box.faces(side).sum(axis=(0, 1))
-    total = np.log(np.sum(np.exp(log_p - np.max(log_p)))) + np.max(log_p)
-    log_weights = log_p - total
+    total = float(logsumexp(log_p))
+    log_weights = log_p - total if np.isfinite(total) else log_p  # a coarse grid may miss all there is
     # what may lie beyond the faces: as much as the last part of the box holds, or as the whole width would hold at the
     # density of the faces, whichever is less. A steep side may have much of its mass in that part, and none beyond it.
     within, on = (box.faces(side, depth).any(axis=(0, 1)) for depth in (side // OUTSIDE, 0))
     boundary_mass = min(np.exp(log_weights[within]).sum(), 2 * (side - 1) * np.exp(log_weights[on]).sum())
-    return Sum(nodes, log_weights, float(total) + box.log_cell(side), float(boundary_mass))
+    return Sum(nodes, log_weights, total + box.log_cell(side), float(boundary_mass))
 
 
 def _is_same(coarse: Sum, fine: Sum) -> bool:
@@ -203,8 +208,9 @@ def _verdict(figures: Mapping[str, float], change: float, side: int, is_complete
     if not change <= COARSE:
         sentence = (
             f"Halving the spacing of the grid still moved the log evidence by {change:.1e} nats (1e-6 passes): the "
-            "density is rougher than the grid, or its tails are too heavy for any box (those of an improper posterior, "
-            "or of one without a variance). Raise num_points, give bounds round the mass, or proper priors."
+            "density is rougher than the grid, has a spike (a scale that the data let go to zero), or its tails are "
+            "too heavy for any box (those of an improper posterior, or of one without a variance). Raise num_points, "
+            "give bounds round the mass, or proper priors that keep away from the spike."
         )
-        return judge(figures, (sentence,), at_best="doubtful")
+        return judge(figures, (sentence,), at_best="doubtful" if change <= MISSED else "failed")
     return judge(figures)
