@@ -43,7 +43,7 @@ def as_table() -> str:
     for name, rule in RULES.items():
         sign = {"at most": "≤", "at least": "≥", "above": ">", "information": ""}[rule.direction]
         doubtful = "–" if rule.doubtful == rule.passes else f"{sign} {rule.doubtful:g}"
-        bounds = ("–", "–") if not sign else (f"{sign} {rule.passes:g}", doubtful.replace(f"{sign} inf", "any"))
+        bounds = ("–", "–") if not sign else (f"{sign} {rule.passes:g}", re.sub(".* -?inf", "any", doubtful))
         source = rule.source if sign else "information only"
         shown = re.sub(r"\{value[^}]*\}", "*x*", rule.sentence) or "–"
         rows.append(f"| `{name}` | {rule.meaning} | {bounds[0]} | {bounds[1]} | {source} | {shown} |")

@@ -16,6 +16,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from sklearn.base import BaseEstimator, RegressorMixin
 
+from credo.diagnose.verdict import judge
 from credo.estimators.base import (
     Fitted,
     Pickled,
@@ -39,7 +40,7 @@ from credo.model.data import check_order
 from credo.model.model import Model
 from credo.models.regression import PRIOR_SD, linear_predictor
 from credo.posterior.kinds import Gaussian
-from credo.status import CredoError, Verdict
+from credo.status import CredoError
 
 LEAST_NOISE = 1e-4  # sds of y: the noise is held there where the columns fit y exactly
 NO_EFFECT = 1e-8  # sds of y a sd of the column: a coefficient that is zero but for rounding
@@ -141,12 +142,14 @@ class BayesianLinearRegression(Pickled, Scored, RegressorMixin, BaseEstimator):
         sd = min(max(1 / np.sqrt(found.alpha), NO_EFFECT * unit), 1 / NO_EFFECT * unit)
         noise_sd = 1 / np.sqrt(found.beta)
         recipe = EvidenceRecipe(x.shape[1], float(sd), float(noise_sd))
-        lower = np.diag([noise_sd / np.sqrt(num_rows), *[sd] * x.shape[1]])
+        lower, num_determined = np.diag([noise_sd / np.sqrt(num_rows), *[sd] * x.shape[1]]), 0.0
         if found.active.any():  # with one alpha all are active or none is
             lower[1:, 1:] = np.asarray(found.distributions["weights"].scale_tril)  # type: ignore[union-attr]
+            num_determined = x.shape[1] - float(found.alpha) * np.sum(lower[1:, 1:] ** 2)  # MacKay (1992), γ
         self._mean = np.concatenate([[centre], found.mean()["weights"]])
         self._root, self.noise_sd_, self.alpha_ = lower, float(noise_sd), float(found.alpha)
-        verdict = Verdict("doubtful" if sentences and found.active.any() else "pass", {}, sentences)
+        at_best = "doubtful" if sentences and found.active.any() else "pass"
+        verdict = judge({"noise_rows": num_rows - 1 - num_determined}, sentences, at_best=at_best)
         kind, info = Gaussian(self._mean, Dense(lower)), {"route": "evidence"}
         self._fitted = Fitted(recipe, x, y, weights, kind, verdict, info, found.log_evidence)
 

@@ -135,6 +135,16 @@ APPROXIMATIONS: dict[str, Rule] = {
         "prior with a lighter tail; where bounds were given, widen them.",
         "look for parameters whose values overflow",
     ),
+    "noise_rows": Rule(
+        "rows less what they determine of the coefficients: what is left to tell the noise by, where one value of it "
+        "is taken for certain",
+        "at least",
+        20.0,  # a normal interval of 90 % holds 88 % of what Student's t of 20 degrees of freedom gives
+        -ANY,
+        "MacKay (1992); this library",
+        "Only {value:.1f} rows are left to tell the noise by (20 pass), and its one best value is taken for certain: "
+        "predictions are too narrow. Add rows, or use inference=NUTS(), which averages over the noise.",
+    ),
     "exact_residual": Rule(
         "relative residual of the equations that the exact answer solves",
         "at most",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from credo.status import VerdictStatus
 
-ANY = math.inf  # as a doubtful bound of "at most": never failed by this figure alone
+ANY = math.inf  # as a doubtful bound of "at most", −ANY of "at least": never failed by this figure alone
 
 
 @dataclass(frozen=True)
