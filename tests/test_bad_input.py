@@ -346,7 +346,7 @@ def test_settings_that_are_compared_are_numbers(settings, sentence):
 
 
 def test_a_checkpoint_is_a_path():
-    with pytest.raises(CredoError, match="the path of a folder; got 3"):
+    with pytest.raises(CredoError, match="path of the folder of a checkpoint is wanted; got 3"):
         credo.fit(MODEL.given(X, Y), credo.NUTS(), checkpoint=3)
 
 

@@ -213,6 +213,8 @@ def test_settings_that_fit_their_annotations(method):
         (Outer(3), r"inner is of the kind Inner, such as Inner\(size=3\)"),
         (Outer(rate=np.nan), "rate is a number, such as 0.5"),
         (Outer(choice="c"), "choice is 'a' or 'b'"),
+        (Outer(choice=np.zeros(2)), "choice is 'a' or 'b'"),
+        (Outer(rate=10**20), "no program counts that far"),
         (Outer(rule=3), "rule is of the kind Callable or None"),
         (Outer(is_on=1), "is_on is True or False"),
         (Outer(share=1.0), r"Outer\(share=1.0\): share is below 1.0. Lower it."),
@@ -223,6 +225,20 @@ def test_settings_that_fit_their_annotations(method):
 def test_settings_that_do_not(method, sentence):
     with pytest.raises(CredoError, match=sentence):
         check_settings(method)
+
+
+@pytest.mark.parametrize("value", ["0.9", None, [1], np.zeros(2), np.nan])
+def test_settings_of_another_kind_are_told_where_they_are_written(value):
+    """A comparison with a string raised before."""
+    for make in (
+        lambda: credo.HMC(num_steps=value),
+        lambda: credo.NUTS(max_depth=value),
+        lambda: credo.Slice(max_widths=value),
+        lambda: credo.SMC(ess_share=value),
+        lambda: credo.MALA(target_acceptance="a" if value is None else value),
+    ):
+        with pytest.raises(CredoError, match="got"):
+            make()
 
 
 @pytest.mark.parametrize(

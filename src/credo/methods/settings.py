@@ -17,6 +17,7 @@ import numpy as np
 from credo.status import CredoError
 
 _HOME = "credo."
+MOST = 2**53  # beyond it whole numbers are not told apart in float64
 
 
 def check_settings(method: Any) -> None:
@@ -35,6 +36,8 @@ def check_settings(method: Any) -> None:
                 f"{cls.__name__}({field.name}={value!r}): {field.name} is {_described(wanted)}{_example(field)}. Give "
                 "that, or leave it out."
             )
+        if isinstance(value, int | np.integer) and abs(value) > MOST:
+            raise CredoError(f"{cls.__name__}({field.name}={value}): no program counts that far. Lower it.")
         least = field.metadata.get("at_least")
         if least is not None and value is not None and not value >= least:
             raise CredoError(f"{cls.__name__}({field.name}={value!r}): {field.name} is {least} or more. Raise it.")
@@ -60,7 +63,7 @@ def _fits(value, wanted) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in get_args(wanted))
     if origin is Literal:
-        return value in get_args(wanted)
+        return any(isinstance(value, type(each)) and value == each for each in get_args(wanted))
     if wanted is None or wanted is type(None):
         return value is None
     if wanted is int:

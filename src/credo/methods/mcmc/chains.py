@@ -37,7 +37,7 @@ from credo.posterior.kinds import Draws
 from credo.posterior.marginals import AT_ONCE, report_positions
 from credo.posterior.posterior import Posterior
 from credo.run import Run, run
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 EQUAL = 1e-3  # log weights this close differ by rounding, in single precision too, or by nothing that matters
 STRUGGLE = "max_r_hat", "min_ess_bulk", "persistent_divergences", "e_bfmi"  # that ask for the shape of the posterior
@@ -70,8 +70,9 @@ def check(method) -> None:
         value = getattr(method, name)
         if isinstance(value, int | float) and value < least:  # ``fit`` says it of what is no number
             raise CredoError(f"{name} is at least {least}; got {value}.")
-    if getattr(method, "target_acceptance", None) is not None and not 0 < method.target_acceptance < 1:
-        raise CredoError(f"target_acceptance lies between 0 and 1; got {method.target_acceptance}.")
+    target = getattr(method, "target_acceptance", None)
+    if target is not None and not (is_number(target) and 0 < target < 1):
+        raise CredoError(f"target_acceptance lies between 0 and 1; got {target!r}.")
 
 
 def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options) -> Posterior:

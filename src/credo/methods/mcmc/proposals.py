@@ -99,8 +99,8 @@ class Slice:
         check(self)
         if not (is_number(self.width) and self.width > 0):
             raise CredoError(f"width is a finite number of standard deviations above 0; got {self.width!r}.")
-        if self.max_widths < 1:
-            raise CredoError(f"max_widths is at least 1; got {self.max_widths}.")
+        if not (is_number(self.max_widths) and self.max_widths >= 1):
+            raise CredoError(f"max_widths is at least 1; got {self.max_widths!r}.")
 
     def recipe(self, dim: int) -> Recipe:
         settings = ("width", float(self.width)), ("max_widths", self.max_widths)

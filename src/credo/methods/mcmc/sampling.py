@@ -16,7 +16,7 @@ from credo.methods.mcmc.reference import given_to
 from credo.methods.mcmc.start import knows_widths
 from credo.methods.mcmc.warmup import depth_limit, short_trees_first, windows
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 AUTOMATIC = AutomaticMetric()
 
@@ -46,8 +46,8 @@ class NUTS:
 
     def __post_init__(self):
         check(self)
-        if not 1 <= self.max_depth <= 20:
-            raise CredoError(f"max_depth lies between 1 and 20; got {self.max_depth}.")
+        if not (is_number(self.max_depth) and 1 <= self.max_depth <= 20):
+            raise CredoError(f"max_depth lies between 1 and 20; got {self.max_depth!r}.")
 
     def recipe(self, dim: int) -> Recipe:
         settings = ("max_depth", self.max_depth), ("integrator", self.integrator)
@@ -82,8 +82,8 @@ class HMC:
 
     def __post_init__(self):
         check(self)
-        if self.num_steps < 1:
-            raise CredoError(f"num_steps is at least 1; got {self.num_steps}.")
+        if not (is_number(self.num_steps) and self.num_steps >= 1):
+            raise CredoError(f"num_steps is at least 1; got {self.num_steps!r}.")
 
     def recipe(self, dim: int) -> Recipe:
         settings = ("num_steps", self.num_steps), ("integrator", self.integrator)

@@ -26,7 +26,7 @@ from credo.posterior.kinds import Draws
 from credo.posterior.marginals import mcse_of_weighted_mean, student_variance
 from credo.posterior.posterior import Posterior
 from credo.precision import double
-from credo.status import CredoError, Estimate, Verdict
+from credo.status import CredoError, Estimate, Verdict, is_number
 from credo.stopping import Stopping
 
 BEGIN, RESAMPLE, MOVE = 0, 1, 2  # streams of the key
@@ -70,8 +70,8 @@ class SMC:
     reference: Posterior | None = None
 
     def __post_init__(self):
-        if not 0.01 <= self.ess_share <= 0.99:
-            raise CredoError(f"ess_share lies between 0.01 and 0.99; got {self.ess_share}.")
+        if not (is_number(self.ess_share) and 0.01 <= self.ess_share <= 0.99):
+            raise CredoError(f"ess_share lies between 0.01 and 0.99; got {self.ess_share!r}.")
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         if self.islands < FEWEST:
