@@ -187,10 +187,11 @@ class MatrixFree:
     def _said(self, dim: int, probes: "Probes") -> tuple[str, ...]:
         if dim <= self.num_probes:
             return ()
-        error = 0.5 * float(np.median(probes.errors / probes.variances))
+        median, most = np.quantile(0.5 * probes.errors / probes.variances, [0.5, 0.95])
         return (
-            f"The sds of {dim:,} parameters are estimated by {self.num_probes} solves, each to about ± {error:.1%} "
-            "(num_probes), and log |A| likewise; draws and predictions are not.",
+            f"The sds of {dim:,} parameters are estimated by {self.num_probes} solves, half of them to ± {median:.1%} "
+            f"and one in twenty no better than ± {most:.1%} (num_probes; {dim:,} make them exact), and log |A| "
+            "likewise; draws and predictions are not estimates.",
         )
 
 
