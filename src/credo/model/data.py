@@ -300,9 +300,18 @@ def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
         return values.astype(str)
 
 
+MASKED = (
+    "to keep what a row has beside them, put any number in their place and mask them in the likelihood, by "
+    "dist.….mask(x['is_seen'])"
+)
+
+
 def _remedy(name: str) -> str:
-    is_outcome = _is_outcome(name)
-    return "drop those rows or impute them" + (", by given(x, y, missing='drop') or 'impute'" if is_outcome else "")
+    if name == "y":
+        return "drop those rows or impute them, by given(x, y, missing='drop') or 'impute'"
+    if _is_outcome(name):
+        return f"drop those rows, by given(x, y, missing='drop'), or {MASKED}"
+    return "drop those rows or impute them"
 
 
 def _is_outcome(name: str) -> bool:

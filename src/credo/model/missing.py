@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.model.check import explained
-from credo.model.data import NO_ROWS, Inputs, are_missing, as_array, column, column_name, is_leaf
+from credo.model.data import MASKED, NO_ROWS, Inputs, are_missing, as_array, column, column_name, is_leaf
 from credo.model.structure import somewhere
 from credo.model.target import log_prob_rows
 from credo.precision import double
@@ -68,7 +68,9 @@ def check_request(model: "Model", missing: str | None) -> None:
 def observed_rows(y, missing: str) -> tuple[Any, np.ndarray]:
     """(y with NaN for everything missing, (N,) which rows have an outcome)."""
     if missing == "impute" and isinstance(y, dict):
-        raise CredoError("missing='impute' knows one outcome, and y is a dict of them: use missing='drop'.")
+        raise CredoError(
+            f"missing='impute' knows one outcome, and y is a dict of them: use missing='drop', or {MASKED}."
+        )
     y = jax.tree_util.tree_map_with_path(lambda path, leaf: _with_nan(column_name(path, "y"), leaf), y, is_leaf=is_leaf)
     if not all(map(len, jax.tree.leaves(y))) or not jax.tree.leaves(y):
         raise CredoError(NO_ROWS)
@@ -81,7 +83,7 @@ def observed_rows(y, missing: str) -> tuple[Any, np.ndarray]:
     if missing == "impute" and partly.size:
         raise CredoError(
             f"Row {partly[0]} of y has some entries and lacks others, and missing='impute' draws whole rows: use "
-            "missing='drop', or give each column of y a model of its own."
+            f"missing='drop', or {MASKED}."
         )
     if lacking.all():
         raise CredoError(f"All {len(lacking)} outcomes are missing: call given() without data for the prior alone.")
