@@ -138,3 +138,19 @@ def test_classes_have_no_pit():
     posterior = Posterior(Point(np.ones(2)), target.given(X, np.zeros(400, int)), verdict=Verdict("pass"))
     with pytest.raises(CredoError, match="no order"):
         pit(posterior.predict(X), np.zeros(400, int))
+
+
+def test_classes_with_an_order_have_pit_values_and_intervals():
+    """By the sums of their probabilities: uniform where the predictive is right, 90 % covered at least."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=400)
+    y = np.digitize(x + random.logistic(size=400), [-1.0, 0.5, 2.0])
+    cuts = dist.TransformedDistribution(dist.Normal(0, 3).expand([3]).to_event(1), dist.transforms.OrderedTransform())
+    model = credo.Model({"b": dist.Normal(0, 2), "c": cuts}, lambda p, x: dist.OrderedLogistic(p["b"] * x, p["c"]))
+    predictive = credo.fit(model.given(x, y), credo.Laplace(), progress=False).predict(x, key=0)
+    values = credo.diagnose.pit(predictive, y)
+    sums = np.cumsum(predictive.probs, axis=1)
+    assert np.all(values <= sums[np.arange(400), y])
+    assert np.all(values >= sums[np.arange(400), y] - predictive.probs[np.arange(400), y])
+    assert abs(values.mean() - 0.5) < 4 / np.sqrt(12 * 400)
+    assert credo.diagnose.interval_coverage(predictive, y).value >= 0.9

@@ -16,9 +16,9 @@ NUM_DRAWS = 4_096  # of the outcome, where numpyro knows no distribution functio
 def pit(predictive: Predictive, y, *, key: int = 0) -> np.ndarray:
     """F(y) of each outcome, in the shape of ``y``: uniform on (0, 1) where the predictive is right (Dawid 1984).
 
-    A count's is drawn uniformly between F(y − 1) and F(y) (Czado, Gneiting & Held 2009). NaN where a mask of the
-    likelihood hides the outcome. Raises CredoError for outcomes outside the likelihood's support, for classes, which
-    have no order, and for outcomes by name.
+    A count's, or an ordered class's, is drawn uniformly between F(y − 1) and F(y) (Czado, Gneiting & Held 2009). NaN
+    where a mask of the likelihood hides the outcome. Raises CredoError for outcomes outside the likelihood's support,
+    for classes without an order, and for outcomes by name.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"m": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["m"], 1.0))
@@ -52,7 +52,7 @@ def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, 
     outcome = predictive._outcomes
     if isinstance(outcome, dict):
         raise CredoError(f"The predictive has outcomes {', '.join(outcome)}: PIT values are of one.")
-    if outcome.num_classes is not None:
+    if outcome.num_classes is not None and not outcome.is_ordered:
         raise CredoError("A class has no order and no PIT value: use calibration_error.")
     if outcome.is_circular:
         raise CredoError("An angle has no place on the line and no PIT value: use log_prob(y).")
@@ -62,6 +62,11 @@ def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, 
             "distribution could be held against: use log_prob(y), which counts censored rows as the fit does."
         )
     y, counts = predictive._held_out(y)
+    if outcome.is_ordered:
+        up_to = np.concatenate([np.zeros((len(y), 1)), np.cumsum(predictive.probs, axis=-1)], axis=-1)
+        place = np.asarray(y, int)[:, None]
+        before, at = (np.take_along_axis(up_to, each, axis=1)[:, 0] for each in (place, place + 1))
+        return before, at, counts
     if not outcome.has_cdf:
         draws = np.asarray(predictive.sample(key, NUM_DRAWS))
         return (draws < y).mean(axis=0), (draws <= y).mean(axis=0), counts
