@@ -38,7 +38,7 @@ def as_path(path, of: str) -> Path:
     """``of``: what is there, such as "a folder". CredoError where it is no path."""
     if not isinstance(path, str | PathLike) or not fspath(path) or "\0" in str(path):
         raise CredoError(f"The path of {of} is wanted; got {path!r}.")
-    if max(len(fsencode(part)) for part in Path(path).parts) > LONGEST_NAME:
+    if max((len(fsencode(part)) for part in Path(path).parts), default=0) > LONGEST_NAME:
         raise CredoError(f"The path of {of} has a name of more than {LONGEST_NAME} bytes: shorten {path!r}.")
     return Path(path)
 

@@ -207,9 +207,9 @@ def _explained(error: str, target: Target, method: Method) -> str | None:
     if _needs_all_rows(target):
         return (
             f"{type(method).__name__}() evaluates some rows without the others, and the likelihood only knows all "
-            f"{target.size} of them at once, as a graph's network does that holds its edges "
-            f"({error.splitlines()[0][:120].rstrip('.')}): give what a row reads of others as columns of x, or use "
-            "MAP(), Laplace(structure=Diagonal()), ADVI(), DADVI() or NUTS()."
+            f"{target.size} of them at once, as a graph's network does that holds its edges, or a parameter of one "
+            f"entry a row ({error.splitlines()[0][:120].rstrip('.')}): give what a row reads of others, or its place "
+            "among them, as columns of x, or use MAP(), Laplace(structure=Diagonal()), ADVI(), DADVI() or NUTS()."
         )
     return None
 
