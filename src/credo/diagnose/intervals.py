@@ -63,7 +63,8 @@ def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, 
         )
     y, counts = predictive._held_out(y)
     if outcome.is_ordered:
-        up_to = np.concatenate([np.zeros((len(y), 1)), np.cumsum(predictive.probs, axis=-1)], axis=-1)
+        probs: Any = predictive.probs
+        up_to = np.concatenate([np.zeros((len(y), 1)), np.cumsum(probs, axis=-1)], axis=-1)
         place = np.asarray(y, int)[:, None]
         before, at = (np.take_along_axis(up_to, each, axis=1)[:, 0] for each in (place, place + 1))
         return before, at, counts

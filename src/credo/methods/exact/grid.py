@@ -148,13 +148,13 @@ def add_up(density: Density, box: Box, side: int) -> Sum:
     """The trapezoid rule on ``side`` nodes in each direction: nodes on a face of the box count half."""
     nodes = box.nodes(side)
     log_p = density(nodes) - np.log(2.0) * box.faces(side).sum(axis=(0, 1))
-    total = float(logsumexp(log_p))
+    total: Any = logsumexp(log_p)
     log_weights = log_p - total if np.isfinite(total) else log_p  # a coarse grid may miss all there is
     # what may lie beyond the faces: as much as the last part of the box holds, or as the whole width would hold at the
     # density of the faces, whichever is less. A steep side may have much of its mass in that part, and none beyond it.
     within, on = (box.faces(side, depth).any(axis=(0, 1)) for depth in (side // OUTSIDE, 0))
     boundary_mass = min(np.exp(log_weights[within]).sum(), 2 * (side - 1) * np.exp(log_weights[on]).sum())
-    return Sum(nodes, log_weights, total + box.log_cell(side), float(boundary_mass))
+    return Sum(nodes, log_weights, float(total) + box.log_cell(side), float(boundary_mass))
 
 
 def _is_same(coarse: Sum, fine: Sum) -> bool:
