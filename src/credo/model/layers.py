@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.equations import bind
-from credo.model.program import Hook, Path, called, run, written_out
+from credo.model.program import Hook, Path, called, run
 from credo.model.uses import Use, search
 
 WORTH = 4  # times the numbers of two Jacobians that the products of inputs and of derivatives may take
@@ -127,7 +127,6 @@ def find_layers(outputs: Callable, u, row) -> Layers:
     """``outputs(u, row) -> (K,)``; ``u`` (dim,) and ``row``: abstract arrays serve."""
     leaves, structure = jax.tree.flatten(row)
     program = jax.make_jaxpr(lambda u, *leaves: outputs(u, jax.tree.unflatten(structure, leaves)))(u, *leaves)
-    program = written_out(program)
     dim = u.shape[0]
     uses: list[tuple[np.ndarray, Use]] = []
     tainted = np.zeros(dim, bool)
