@@ -148,13 +148,16 @@ def test_where_it_would_be_dear_nothing_is_looked_for(monkeypatch, change):
     assert figure(kind, target, u) is None
 
 
-def test_nothing_begins_after_the_deadline_or_where_the_fit_does_not_pass():
+def test_nothing_begins_after_the_deadline_or_where_the_fit_has_failed():
+    """One in doubt by other figures may be that of the wrong mode."""
     target, _ = two(0.0, 10.0, 4)
     kind, u = near(0.0, 1.0, 4)
     with double():
         climber = Climber.of(target.flat())
         assert left_out(kind, target, u, {}, -np.inf, climber=climber) == {}
-        assert left_out(kind, target, u, {"pareto_k": 0.9}, np.inf, climber=climber) == {}
+        assert left_out(kind, target, u, {"pareto_k": 1.2}, np.inf, climber=climber) == {}
+        assert left_out(kind, target, u, {"pareto_k": 0.9}, np.inf, climber=climber)["mode_share"] > 0.5
+        assert set(left_out(kind, target, u, {"pareto_k": 0.9}, np.inf)) == set()
         assert set(left_out(kind, target, u, {}, np.inf)) == {"copy_weight"}
         assert set(left_out(kind, target, u, {}, np.inf, climber=climber)) == {"copy_weight", "mode_share"}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from credo.diagnose.verdict import all_pass
+from credo.diagnose.verdict import all_pass, judge
 from credo.methods.particles.copies import NUM_DRAWS, copy_weight
 from credo.methods.particles.elsewhere import Climber, mode_share
 from credo.model.target import Target
@@ -25,15 +25,16 @@ def left_out(
     log_weights: Float[np.ndarray, " S"] | None = None,
     climber: Climber | None = None,
 ) -> dict[str, float]:
-    """The figures of the verdict, each where the others would pass without; ``u``: draws of ``kind``.
+    """The figures of the verdict: copies where the others would pass without, modes where none fails; ``u``: draws of
+    ``kind``.
 
     ``log_weights``: theirs. ``climber``: none where the density has no derivative. Not of networks, whose copies are
     the same function and whose modes are many, nor after ``deadline``, by ``time.monotonic()``.
     """
     found: dict[str, float] = {}
-    if not all_pass(figures) or target.model.weights_name is not None or target.dim > LARGEST:
+    if target.model.weights_name is not None or target.dim > LARGEST or judge(figures).status == "failed":
         return found
-    if time.monotonic() <= deadline:
+    if all_pass(figures) and time.monotonic() <= deadline:
         found["copy_weight"] = copy_weight(kind, target, _evenly(u, log_weights))
     if climber is not None and all_pass(found) and time.monotonic() <= deadline:
         share = mode_share(climber, kind, target, u, deadline)
