@@ -21,7 +21,7 @@ from credo.storage import gather
 
 LIMIT = 1e4  # between the largest and the smallest scale
 FAR_FROM_ONE = 1e7  # the median of data, or one over it
-MAX_ROWS, MAX_DRAWS = 100_000, 400  # that are looked at
+MAX_ROWS, MAX_DRAWS, MAX_NUMBERS = 100_000, 400, 10_000  # that are looked at
 LOG_ENDLESS, ENDLESS = 300.0, 1e130  # of the logarithm of a positive parameter, and of a real one
 SHARE_AWAY = 0.1  # of the draws
 NEXT_TO_ONE, SHARE_THERE = 10, 0.01  # roundings, and the share of the draws from which it is said
@@ -50,7 +50,7 @@ def size_sentence(x, y) -> str | None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(data):
             if np.ndim(leaf) == 0 or np.asarray(leaf).dtype.kind not in "iuf":
                 continue
-            sizes = np.abs(np.asarray(leaf)[:: max(1, len(leaf) // MAX_ROWS)].astype(np.float64))
+            sizes = np.abs(np.ravel(leaf)[:: max(1, np.size(leaf) // MAX_NUMBERS)].astype(np.float64))
             size = float(np.median(sizes[sizes > 0])) if np.any(sizes > 0) else 1.0
             if not 1 / FAR_FROM_ONE < size < FAR_FROM_ONE:
                 side = "above" if size > 1 else "below"

@@ -31,6 +31,7 @@ from credo.methods.optimise.subproblem import columns
 from credo.model.last_layer import last_layers
 from credo.model.target import Target
 from credo.status import CredoError, Verdict
+from credo.traced import by_shapes
 
 MAX_NAMES = 5  # that a sentence tells
 MAX_COUPLED = 2_000  # free coordinates whose prior may couple them: a matrix of 32 MB
@@ -66,15 +67,20 @@ class LastLayer:
     def coordinates(self, target, curvature, objective, optimum, chunk):
         if target.head is None:
             raise CredoError("LastLayer() needs the natural outputs of the likelihood: use Named(…) instead.")
-        layers = layers_of(target, jnp.asarray(optimum.position), "LastLayer()", "subset=Named(…)")
-        found = last_layers(layers)
-        if not found:
+        found = _of_last_layer(target, jnp.asarray(optimum.position))
+        if found is None:
             raise CredoError(
                 "No matrix of weights gives the outputs of this model (it may be shared with another place, worked out "
                 "from other parameters, or stand in a loop or a branch): name the parameters, "
                 "subset=credo.laplace.Named(…)."
             )
-        return np.unique(np.concatenate([layer.index.ravel() for layer in found]))
+        return found
+
+
+@by_shapes
+def _of_last_layer(target: Target, u) -> np.ndarray | None:
+    found = last_layers(layers_of(target, u, "LastLayer()", "subset=Named(…)"))
+    return np.unique(np.concatenate([layer.index.ravel() for layer in found])) if found else None
 
 
 @dataclass(frozen=True, init=False)
