@@ -320,3 +320,15 @@ def test_counts_of_very_different_size_have_their_modes_row_by_row():
     np.testing.assert_array_equal(credo.decide(fitted.predict(np.array([5.0, 2_000.0])), ZeroOne()).action, [4, 1_999])
     with pytest.raises(credo.CredoError, match=r"reach from \d+ to \d+ \(row 1\)"):
         credo.decide(fitted.predict(np.array([5.0, 2e6])), ZeroOne())
+
+
+def test_a_search_that_does_not_settle_names_the_row():
+    """A curved valley, which steps along coordinates follow slowly: far along it in the second row alone."""
+    model = credo.Model({"a": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["a"] + 100.0 * x, 5.0))
+    fitted = credo.fit(model.given(np.zeros(3), np.array([12.0, 9.0, 15.0])), credo.Laplace(), progress=False)
+
+    def loss(action, y):
+        return (action[0] - y) ** 2 + (action[1] - action[0] ** 2 / 10) ** 2
+
+    with pytest.raises(credo.CredoError, match=r"not settled after 500 sweeps \(in row 1 of these"):
+        credo.decide(fitted.predict(np.array([0.0, 10.0]), credo.Linearised()), loss, start=np.zeros(2))

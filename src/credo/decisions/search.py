@@ -105,11 +105,12 @@ def by_coordinates(loss: Callable, start: Any, drawn: Outcomes):
         starts, spread = flat[None], jnp.zeros_like(flat)
     scale = jnp.where(spread > 0, spread, jnp.maximum(jnp.abs(flat), 1.0))
     found, is_moving = _search(loss, starts, scale, drawn.values, drawn.weights, structure, shapes)
-    if is_moving:
+    if np.any(is_moving):
+        row = int(np.argmax(is_moving))
         raise CredoError(
-            f"The search for the best action had not settled after {MAX_SWEEPS} sweeps (in the first row it is at "
-            f"{np.asarray(found[0])}): the expected loss has no minimum, or a long valley. Give actions=[…] to "
-            "choose from."
+            f"The search for the best action had not settled after {MAX_SWEEPS} sweeps (in row {row} of these it is at "
+            f"{np.asarray(found[row])}): the expected loss has no minimum, or a long valley. Give actions=[…] to "
+            "choose from, or write the loss in other coordinates of the action."
         )
     return jax.tree.unflatten(structure, _unflatten(found, shapes))
 
@@ -143,7 +144,7 @@ def _search(loss: Callable, starts, scale, values, weights, structure, shapes):
         return (state[0] < MAX_SWEEPS) & jnp.any(state[3] > PRECISION * scale)
 
     state = jax.lax.while_loop(is_moving, sweep, (0, a, risk(a), 0.5 * scale))
-    return state[1], jnp.any(state[3] > PRECISION * scale)
+    return state[1], jnp.any(state[3] > PRECISION * scale, axis=1)
 
 
 def _flatten(leaves) -> jax.Array:
