@@ -125,6 +125,13 @@ def test_refuses_what_is_no_path(path):
         credo.resume("folder", TARGET.model)
 
 
+def test_within_a_traced_function():
+    with pytest.raises(CredoError, match="y is being traced, by jax.jit, vmap or grad"):
+        jax.jit(lambda scale: MODEL.given(X, scale * jnp.ones(20)))(1.0)
+    with pytest.raises(CredoError, match="The key is being traced"):
+        jax.vmap(lambda key: credo.fit(TARGET, credo.Laplace(), key=key))(jax.random.split(jax.random.key(0), 2))
+
+
 def test_nobody_listens(monkeypatch):
     """Of a service, or under pythonw, there is no standard error."""
     monkeypatch.setattr("sys.stderr", None)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from credo.algorithm import LAYOUTS, Options
 from credo.arguments import THREEFRY, as_key, as_path
@@ -87,6 +88,8 @@ def fit(
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
     options = _options(checkpoint, layout, time_limit, max_memory, progress)
+    if isinstance(key, Tracer):
+        raise CredoError("The key is being traced, by jax.jit or vmap: call fit() outside, once a key.")
     return _fit(target, method, as_key(key), start, precision, options)
 
 

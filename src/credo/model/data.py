@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from credo.arguments import unmasked
 from credo.status import CredoError
@@ -244,6 +245,11 @@ def as_array(name: str, leaf) -> np.ndarray:
         raise CredoError(
             f"{name} is a sparse matrix of shape {leaf.shape}, and models read arrays: give its toarray(), or fewer "
             "columns."
+        )
+    if isinstance(leaf, Tracer):
+        raise CredoError(
+            f"{name} is being traced, by jax.jit, vmap or grad, and a model looks at its data: call given() and fit() "
+            "outside."
         )
     leaf = leaf.detach() if hasattr(leaf, "detach") else leaf  # a tensor of torch that has a gradient
     try:
