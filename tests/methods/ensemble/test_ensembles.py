@@ -252,3 +252,23 @@ def test_members_that_no_step_could_bring_to_a_mode_are_said():
     assert "on their way yet, and no modes" in far.verdict.sentences[0]
     np.testing.assert_allclose(positions(near), np.mean(near.target.y), atol=0.05)
     assert not any("on their way" in sentence for sentence in near.verdict.sentences)
+
+
+def test_a_path_too_narrow_for_its_batches_says_so():
+    """With most rows in a batch gradients hardly differ, and steps large enough for the posterior's width diverge."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(143, 4))
+    y = np.sin(x[:, 0]) + 0.3 * random.normal(size=143)
+    params = {"in": random.normal(size=(4, 10)) / 2, "bias": np.zeros(10), "out": random.normal(size=10) / 3}
+
+    def network(params, x):
+        return jnp.tanh(x @ params["in"] + params["bias"]) @ params["out"]
+
+    target = credo.nn.BayesianNetwork(network, params, head=credo.nn.Gaussian(0.3)).given(x, y)
+    said = []
+    for size in (128, 4):
+        method = credo.SWAG(batch_size=size, num_steps=500, num_snapshots=10, rank=5)
+        verdict = credo.fit(target, method, key=0, progress=False).verdict
+        said.append([sentence for sentence in verdict.sentences if "posterior's width is not stable" in sentence])
+    assert "(here 128 of 143 rows)" in said[0][0]
+    assert not said[1]

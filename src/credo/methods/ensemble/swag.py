@@ -36,6 +36,7 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
 
 NUM_GRADIENTS, NUM_PRODUCTS = 64, 20  # that tell the gradients' variance and the largest curvature
+NARROW = 0.25  # of the variance wanted: half the width
 LEAST_SD = 1e-6  # of a coordinate that did not move, beside the largest
 HEURISTIC = (
     "The width of SWAG is that of the optimiser's path, right at best on average over the weights: nothing here says "
@@ -72,11 +73,11 @@ class SWAG:
             num_steps = self.num_steps or default_num_steps(target, batch)
             begun = train(target, adam(num_steps), batch, positions, stream(key, 2), options, num_steps=num_steps)
             positions = begun.positions
-        kinds, trained = self.gaussians(target, positions, key, options)
-        return _posterior(kinds[0], target, trained, key)
+        kinds, trained, said = self.gaussians(target, positions, key, options)
+        return _posterior(kinds[0], target, trained, said, key)
 
-    def gaussians(self, target, positions, key, options: Options) -> tuple[list[Gaussian], Trained]:
-        """One for each of ``positions`` (member, dim), all paths at once."""
+    def gaussians(self, target, positions, key, options: Options) -> tuple[list[Gaussian], Trained, list[str]]:
+        """One for each of ``positions`` (member, dim), all paths at once; and what to say of their width."""
         if not (self.step_size is None or self.step_size > 0) or not 0 <= self.momentum < 1:
             raise CredoError(f"SWAG needs step_size > 0 and momentum in [0, 1); got {self.step_size}, {self.momentum}.")
         batch = batch_of(target, self.batch_size)
@@ -88,9 +89,15 @@ class SWAG:
         every = self.every or max(target.size // batch, 1)
         times = tuple(every * (i + 1) for i in range(self.num_snapshots))
         optimiser = sgd(self.momentum)
-        step_size = self.step_size or min(
-            (1 - self.momentum) * float(_widest_step(target, batch, stream(key, 4), u)) for u in positions
-        )
+        step_size, said = self.step_size, []
+        if step_size is None:
+            steps, shares = zip(*(_widest_step(target, batch, stream(key, 4), u) for u in positions), strict=True)
+            step_size, share = (1 - self.momentum) * float(min(steps)), float(min(shares))
+            if share < NARROW:
+                said.append(
+                    f"The step that would give the path the posterior's width is not stable: it has about {share:.1g} "
+                    f"of that variance. Lower batch_size (here {batch} of {target.size} rows)."
+                )
         trained = train(
             target,
             optimiser,
@@ -107,7 +114,7 @@ class SWAG:
             setting="num_snapshots or every",
         )
         paths = zip(trained.snapshots, trained.mean, trained.variance, strict=True)
-        return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained
+        return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained, said
 
 
 @dataclass(frozen=True)
@@ -125,9 +132,9 @@ class MultiSWAG:
         trained = train_members(
             target, self.members, self.init, None, self.swag.batch_size, self.swag.num_steps, stream(key, 2), options
         )
-        kinds, trained = self.swag.gaussians(target, trained.positions, key, options)
+        kinds, trained, said = self.swag.gaussians(target, trained.positions, key, options)
         weights = np.full(self.members, -np.log(self.members))
-        return _posterior(Mixture(weights, tuple(kinds)), target, trained, key)
+        return _posterior(Mixture(weights, tuple(kinds)), target, trained, said, key)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
@@ -138,7 +145,8 @@ def sgd(momentum: float) -> optax.GradientTransformation:
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _widest_step(target, batch_size: int, key, u):
-    """2 d / (N tr V) at ``u``, and at most half the inverse of the largest curvature of the loss a datum."""
+    """2 d / (N tr V) at ``u``, and at most half the inverse of the largest curvature of the loss a datum; and the share
+    that this is of what gives a path whose batches are drawn without replacement its width."""
     k_noise, k_power = jax.random.split(as_key(key))
 
     def loss(u, batch=None):
@@ -170,7 +178,9 @@ def _widest_step(target, batch_size: int, key, u):
     _, curvature = jax.lax.fori_loop(
         0, NUM_PRODUCTS, canonical(iterate), (v / jnp.linalg.norm(v), jnp.zeros((), u.dtype))
     )
-    return jnp.minimum(2 * u.size / (target.size * trace_V), 0.5 / curvature)
+    wanted, stable = 2 * u.size / (target.size * trace_V), 0.5 / curvature
+    step = jnp.minimum(wanted, stable)
+    return step, step / wanted * (1 - batch_size / target.size)
 
 
 def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " dim"], variance) -> Gaussian:
@@ -182,8 +192,8 @@ def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " d
     return Gaussian(mean, LowRank.from_whitened(sd, B))
 
 
-def _posterior(kind, target, trained: Trained, key) -> Posterior:
+def _posterior(kind, target, trained: Trained, said: list[str], key) -> Posterior:
     info = {"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at}
     figures = {"num_members": float(len(trained.positions))}
-    said = [*trained.sentences(), *without_mode(target, trained.positions[0]), HEURISTIC]
+    said = [*trained.sentences(), *without_mode(target, trained.positions[0]), *said, HEURISTIC]
     return judged(Posterior(kind, target, verdict=Verdict("doubtful"), info=info), figures, said, key)
