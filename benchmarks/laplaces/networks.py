@@ -1,6 +1,6 @@
 """The trained networks, as NumPy weights: the same numbers for every library.
 
-mlp         64-50-50-10, tanh, scikit-learn's digits: 6,360 weights
+mlp         64-50-50-10, tanh, scikit-learn's digits: 6,310 weights
 cnn         8 × 8 digits: convolutions 1 → 32 → 64 of 3 × 3, two poolings, 256-310-10: about 101,000 weights
 regression  8-50-1, tanh, 1,000 rows of Friedman's first function in eight inputs: 501 weights
 
