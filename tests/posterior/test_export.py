@@ -24,7 +24,10 @@ def left_out() -> float:
     return total
 
 
-@pytest.mark.parametrize("method", [credo.Exact(), credo.NUTS(num_draws=500)], ids=["Exact", "NUTS"])
+METHODS = {"Exact": credo.Exact(), "NUTS": credo.NUTS(num_draws=500), "SMC": credo.SMC()}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_leave_one_out_is_that_of_the_closed_form(method):
     tree = credo.fit(MODEL.given(y=Y), method, progress=False).to_arviz(log_likelihood=True)
     mean = np.asarray(tree["posterior"]["mean"])

@@ -269,6 +269,6 @@ def test_a_path_too_narrow_for_its_batches_says_so():
     for size in (128, 4):
         method = credo.SWAG(batch_size=size, num_steps=500, num_snapshots=10, rank=5)
         verdict = credo.fit(target, method, key=0, progress=False).verdict
-        said.append([sentence for sentence in verdict.sentences if "posterior's width is not stable" in sentence])
-    assert "(here 128 of 143 rows)" in said[0][0]
+        said.append([sentence for sentence in verdict.sentences if "The path is narrower than" in sentence])
+    assert "batches of 128 of the 143 rows" in said[0][0]
     assert not said[1]

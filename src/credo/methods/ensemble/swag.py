@@ -95,8 +95,8 @@ class SWAG:
             step_size, share = (1 - self.momentum) * float(min(steps)), float(min(shares))
             if share < NARROW:
                 said.append(
-                    f"The step that would give the path the posterior's width is not stable: it has about {share:.1g} "
-                    f"of that variance. Lower batch_size (here {batch} of {target.size} rows)."
+                    f"The path is narrower than the posterior, with about {share:.1g} of its variance by the steps "
+                    f"taken: batches of {batch} of the {target.size} rows differ too little. Lower batch_size."
                 )
         trained = train(
             target,
