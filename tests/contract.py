@@ -224,6 +224,11 @@ def check_protocol(posterior: Posterior, known: Known) -> None:
     table = posterior.summary()
     assert list(table.index[: len(structure.scalar_names())]) == structure.scalar_names()
     assert {"mean", "sd"} <= set(table.columns)
+    has_terms = posterior.target.y is not None and posterior.target.model.likelihood is not None
+    tree = posterior.to_arviz(log_likelihood=has_terms)
+    by_draw = [values for group in tree.children if group != "observed_data" for values in tree[group].values()]
+    assert len({values.shape[:2] for values in by_draw}) == 1, "one draw after the other, in every group"
+    assert ("log_likelihood" in tree.children) == has_terms
     assert not jax.config.jax_enable_x64
 
 
