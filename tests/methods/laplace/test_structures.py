@@ -7,6 +7,7 @@ import pytest
 
 import credo
 from credo.methods.laplace import curvature as curvatures
+from credo.methods.laplace import layered
 from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import in_unconstrained_space
@@ -67,8 +68,8 @@ def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
             g = np.asarray(jax.jacrev(target.log_likelihood)(jnp.asarray(u)))
             expected = (g / target.weights[:, None]).T @ g + 2.0 * np.eye(target.dim)
             np.testing.assert_allclose(found[0][0], expected, atol=1e-10)
-    for layered, products in zip(found[0], found[10_000], strict=True):
-        np.testing.assert_allclose(layered, products, atol=1e-10)
+    for own, products in zip(found[0], found[10_000], strict=True):
+        np.testing.assert_allclose(own, products, atol=1e-10)
     np.testing.assert_allclose(found[0][2], np.diag(found[0][0]), atol=1e-10)
     np.testing.assert_allclose(found[0][1], found[0][0][np.ix_(free, free)], atol=1e-10)
 
@@ -198,3 +199,27 @@ def test_wrong_requests_are_said():
             shape(credo.laplace.LowRank(3), target, u, credo.ExactHessian())
         with pytest.raises(credo.CredoError, match="say curvature=GaussNewton"):
             shape(credo.laplace.Kronecker(), target, u, credo.ExactHessian())
+
+
+@pytest.mark.parametrize("structure", [credo.laplace.Dense(), credo.laplace.Diagonal(), credo.laplace.Kronecker()])
+def test_rows_in_uneven_chunks_count_once(structure, monkeypatch):
+    """The last chunk is filled up with rows that count nothing."""
+    random = np.random.default_rng(5)
+    x, params = random.normal(size=(50, 3)), {"in": random.normal(size=(3, 40)), "out": random.normal(size=40)}
+    target = credo.nn.BayesianNetwork(
+        lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"], params, head=credo.nn.Gaussian(0.5)
+    ).given(x, np.sin(x[:, 0]))
+    method = credo.Laplace(structure, credo.GaussNewton(), num_steps=0, tune=False)
+    whole = credo.fit(target, method, progress=False).sd()["weights"]
+
+    sums = layered.summed
+
+    def in_parts(function, target, u, numbers, *static, size=0):
+        """Four chunks of 13 rows, of which the last has 11."""
+        monkeypatch.setattr(layered, "MEMORY", 13 * 32 * numbers)
+        return sums(function, target, u, numbers, *static)
+
+    monkeypatch.setattr(layered, "summed", in_parts)
+    parts = credo.fit(target, method, progress=False).sd()["weights"]
+    for name in params:
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-8)
