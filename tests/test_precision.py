@@ -1,10 +1,16 @@
-"""Products of single precision are whole ones on accelerators too, unless the user has said otherwise."""
+"""The precision of Credo's programs, and JAX's settings that do not reach them.
+
+Products of single precision are whole ones on accelerators too, unless the user has said otherwise.
+"""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
 import pytest
 from jax.lax import DotAlgorithmPreset, Precision
 
+import credo
 from credo.precision import double
 
 
@@ -24,3 +30,26 @@ def test_products_on_an_accelerator(monkeypatch, enabled):
     with jax.default_matmul_precision("TF32_TF32_F32"), double(enabled):
         assert precision_of_products() == DotAlgorithmPreset.TF32_TF32_F32
     assert precision_of_products() is None
+
+
+STRICT = {
+    "debug_nans": jax.debug_nans(True),
+    "debug_infs": jax.debug_infs(True),
+    "dtype_promotion": jax.numpy_dtype_promotion("strict"),
+    "rank_promotion": jax.numpy_rank_promotion("raise"),
+}
+
+
+@pytest.mark.parametrize("strict", STRICT.values(), ids=list(STRICT))
+@pytest.mark.parametrize("method", [credo.NUTS(num_warmup=20, num_draws=20), credo.ADVI()], ids=["NUTS", "ADVI"])
+def test_settings_that_are_strict_with_the_users_programs(strict, method):
+    """They stop neither a NaN that marks what is missing nor a library's own promotion of types."""
+    x = np.linspace(-1.0, 1.0, 12)[:, None]
+    model = credo.Model({"w": dist.Normal()}, lambda params, x: dist.Bernoulli(logits=params["w"] * x[:, 0]))
+    target = model.given(x, np.arange(12) % 2)
+    expected = credo.fit(target, method, key=jax.random.key(0))
+    with strict:
+        posterior = credo.fit(target, method, key=jax.random.key(0))
+        mean = posterior.predict(x).mean
+    np.testing.assert_array_equal(posterior.mean()["w"], expected.mean()["w"])
+    np.testing.assert_array_equal(mean, expected.predict(x).mean)

@@ -1,6 +1,6 @@
-"""Density work runs in float64 whatever the user's JAX setting.
+"""Density work runs in float64, and by JAX's own rules of promotion, whatever the user's JAX settings.
 
-JAX's 64-bit switch is a context of the current thread. Everything public that computes enters it through
+JAX's switches are a context of the current thread. Everything public that computes enters it through
 ``double`` and returns NumPy arrays, since a float64 JAX array falls to float32 in arithmetic outside the context.
 """
 
@@ -26,7 +26,7 @@ def double(enabled: bool = True) -> Iterator[None]:
     made of a NumPy array by the array's identity, also for programs of the other precision.)
     """
     try:
-        with jax.enable_x64(enabled), _full_products():
+        with jax.enable_x64(enabled), _as_usual(), _full_products():
             yield
     except (TypeError, ValueError) as error:
         text = str(error)
@@ -39,6 +39,16 @@ def double(enabled: bool = True) -> Iterator[None]:
             f"precision ({text.splitlines()[0][:120].rstrip(':')}): give the array as data, in x, or copy it where it "
             "is read, as in jnp.asarray(np.array(a))."
         ) from error
+
+
+@contextmanager
+def _as_usual() -> Iterator[None]:
+    """A NaN marks what is not there, or has a sentence of Credo's: it stops no program. Types and ranks are promoted,
+    however strict the user is in programs of his own.
+    """
+    types, ranks = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with jax.debug_nans(False), jax.debug_infs(False), types, ranks:
+        yield
 
 
 def _full_products() -> AbstractContextManager:

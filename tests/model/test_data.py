@@ -1,6 +1,7 @@
 """Tables as users bring them: what is accepted, how it is coded, and the sentence for each thing that is wrong."""
 
 import warnings
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -151,6 +152,20 @@ def test_data_frame():
     assert set(target.x) == {"a", "b", "3"}
     assert target.x["a"].dtype == np.int64
     np.testing.assert_array_equal(target.y, Y)
+
+
+def test_mapping_that_is_no_dict():
+    """As xarray.Dataset is."""
+    columns = MappingProxyType({"a": Y, "b": X[:, 0]})
+    target = given(columns, Y, lambda p, x: dist.Normal(x["a"] * p["w"][0] + x["b"] * p["w"][1], 1.0))
+    assert set(target.x) == {"a", "b"}
+    posterior = credo.fit(target, credo.Laplace(), key=jax.random.key(0))
+    np.testing.assert_array_equal(posterior.predict(columns).mean, posterior.predict(dict(columns)).mean)
+
+
+def test_half_precision():
+    x = jnp.asarray(X, jnp.bfloat16)
+    np.testing.assert_array_equal(given(x).x, np.asarray(X.astype(x.dtype), np.float64))
 
 
 # groups -------------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def inputs(
     """
     if x is None:
         return None, levels or Levels()
-    table = by_column(x) if hasattr(x, "columns") else x
+    table = by_column(x)
     missing = [name for name in groups if not (isinstance(table, Mapping) and name in table)]
     if missing:
         raise CredoError(
@@ -72,13 +72,15 @@ def inputs(
     return _columns(table, "x"), levels or Levels()
 
 
-def by_column(frame) -> dict[str, np.ndarray]:
-    """The columns of a data frame by their names, as text; CredoError where two have one."""
-    names = [str(name) for name in frame.columns]
+def by_column(x):
+    """A table of any library as a dict of its columns, their names as text; CredoError where two have one."""
+    if not hasattr(x, "columns"):
+        return dict(x) if isinstance(x, Mapping) else x
+    names = [str(name) for name in x.columns]
     doubled = [name for name, number in Counter(names).items() if number > 1]
     if doubled:
         raise CredoError(f"Two columns of the table are called {doubled[0]!r}, as text: rename one, or drop it.")
-    return {str(name): np.asarray(frame[name]) for name in frame.columns}
+    return {str(name): np.asarray(x[name]) for name in x.columns}
 
 
 def outcomes(y):
@@ -280,7 +282,7 @@ def column(name: str, leaf) -> np.ndarray:
         )
     if values.dtype.kind in "biu":
         return values.astype(np.int64)
-    if values.dtype.kind != "f":
+    if not jax.numpy.issubdtype(values.dtype, np.floating):  # of which bfloat16 is one to JAX alone
         raise CredoError(f"{name} has dtype {values.dtype}, which is not a real number: convert it to float or int.")
     bad = ~np.isfinite(values)
     if bad.any():

@@ -94,7 +94,7 @@ def widened(tree):
 
 def _columns(fitted, x):
     """The columns of a table that the fit knew; others may be there and are left aside."""
-    table = by_column(x) if hasattr(x, "columns") else x
+    table = by_column(x)
     if not (isinstance(fitted, Mapping) and isinstance(table, Mapping)):
         return table
     missing = [name for name in fitted if name not in table]
