@@ -100,7 +100,7 @@ def test_parts():
     assert target.prior.improper_names() == ()
     draws = target.model.sample_prior(0, 3)
     assert set(draws) == {"share", "mu", "s", "gap"}
-    with pytest.raises(CredoError, match="sums discrete sites out"):
+    with pytest.raises(CredoError, match="sums out z"):
         target.likelihood_distribution({}, Y)
 
 

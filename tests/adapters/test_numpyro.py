@@ -387,16 +387,125 @@ def test_parts_of_the_prior():
         np.testing.assert_allclose(target.model.report(params)["theta"], 3.0 * np.ones(8))
 
 
-def test_missing_observations_are_flat_where_they_are_seen():
-    """NumPyro's obs_mask leaves a latent site without density at the rows that are observed: reported as improper."""
+def test_missing_observations_have_their_distribution_where_they_are_seen():
+    """NumPyro's obs_mask leaves a latent site without density at the rows that are observed, which nobody reads."""
 
     def model(y, seen):
         mu = numpyro.sample("mu", dist.Normal(0, 1))
         with numpyro.plate("N", len(y)):
             numpyro.sample("y", dist.Normal(mu, 1), obs=y, obs_mask=seen)
 
-    target = from_numpyro(model, np.nan_to_num(GAPS), np.isfinite(GAPS)).given()
-    assert target.prior.improper_names() == ("y_unobserved",)
+    seen = np.isfinite(GAPS)
+    target = from_numpyro(model, np.nan_to_num(GAPS), seen).given()
+    assert target.prior.improper_names() == ()
+    posterior = credo.fit(target, credo.Laplace(), key=jax.random.key(0))
+    exact = credo.fit(
+        credo.Model({"mu": dist.Normal(0, 1)}, lambda params, x: dist.Normal(params["mu"], 1)).given(y=GAPS[seen]),
+        credo.Exact(),
+        key=jax.random.key(0),
+    )
+    np.testing.assert_allclose(posterior.mean()["mu"], exact.mean()["mu"], atol=1e-6)
+    np.testing.assert_allclose(posterior.sd()["mu"], exact.sd()["mu"], rtol=1e-6)
+    np.testing.assert_allclose(posterior.log_evidence.value, exact.log_evidence.value, rtol=1e-6)
+
+
+def autoregression(y):
+    a = numpyro.sample("a", dist.Uniform(-1, 1))
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("y", dist.Normal(a * jnp.concatenate([jnp.zeros(1), y[:-1]]), 1), obs=y)
+
+
+def scanned_autoregression(y):
+    a = numpyro.sample("a", dist.Uniform(-1, 1))
+
+    def step(before, now):
+        numpyro.sample("y", dist.Normal(a * before, 1), obs=now)
+        return now, None
+
+    scan(step, y[0], y[1:])
+
+
+def random_walk(y):
+    s = numpyro.sample("s", dist.HalfNormal(1.0))
+
+    def step(x, now):
+        x = numpyro.sample("x", dist.Normal(x, s))
+        numpyro.sample("y", dist.Normal(x, 0.5), obs=now)
+        return x, None
+
+    scan(step, 0.0, y)
+
+
+@pytest.mark.parametrize(
+    ("program", "leans"), [(autoregression, True), (scanned_autoregression, True), (random_walk, False)]
+)
+def test_data_are_drawn_where_outcomes_do_not_lean_on_outcomes(program, leans):
+    """Rows drawn at the lags of the data would be of no model."""
+    target = from_numpyro(program, Y).given()
+    drawn = [
+        lambda: credo.diagnose.check_prior(target, np.mean, num_draws=10),
+        lambda: target.model.sample_prior_predictive(jax.random.key(0), None, 2),
+        lambda: credo.diagnose.sbc(target.model, credo.MAP(), num_simulations=1, key=0, progress=False),
+    ]
+    for draw in drawn[: 3 if leans else 2]:
+        if leans:
+            with pytest.raises(CredoError, match="computed from the outcomes seen"):
+                draw()
+        else:
+            draw()
+
+
+def two_outcomes(x, height=None, weight=None):
+    b = numpyro.sample("b", dist.Normal(0, 2))
+    numpyro.sample("h", dist.Normal(b * x, 1), obs=height)
+    numpyro.sample("w", dist.Normal(3 * b * x, 1), obs=weight)
+
+
+def test_one_of_several_outcomes_is_named():
+    x = np.linspace(-1, 1, 5)
+    with pytest.raises(CredoError, match="y may be 'height' or 'weight'"):
+        from_numpyro(two_outcomes).given(x, x)
+    both = from_numpyro(two_outcomes).given(x, {"weight": 3 * x, "height": x})
+    assert both.model.prior.outcomes == ("h", "w")
+    np.testing.assert_array_equal(both.y["w"], 3 * x)
+    assert from_numpyro(two_outcomes).given(x, {"weight": 3 * x}).model.prior.outcomes == ("w",)
+    assert from_numpyro(two_outcomes, height=x).given(x, 3 * x).model.prior.outcomes == ("h", "w")
+
+
+def test_new_rows_have_no_value_of_a_site_that_has_one_a_row():
+    def model(x, y=None):
+        with numpyro.plate("N", len(x)):
+            e = numpyro.sample("e", dist.Normal(0, 1))
+            numpyro.sample("y", dist.Normal(x + e, 1), obs=y)
+
+    posterior = credo.fit(from_numpyro(model).given(np.zeros(5), Y[:5]), credo.MAP(), key=jax.random.key(0))
+    with pytest.raises(CredoError, match="'e' has one value for each row of the fit"):
+        _ = posterior.predict(np.zeros(3)).mean
+
+
+def test_a_joint_likelihood_leaves_out_what_outcomes_say_of_new_rows():
+    """The prediction is that of another data set: of a Gaussian process no interpolation."""
+
+    def process(x, y=None):
+        v = numpyro.sample("v", dist.LogNormal(0.0, 0.05))
+        cov = v * jnp.exp(-0.5 * (x[:, None] - x) ** 2) + 0.1 * jnp.eye(x.shape[0])
+        numpyro.sample("y", dist.MultivariateNormal(jnp.zeros(x.shape[0]), covariance_matrix=cov), obs=y)
+
+    posterior = credo.fit(from_numpyro(process).given(np.arange(5.0), Y[:5]), credo.MAP(), key=jax.random.key(0))
+    with pytest.warns(UserWarning, match="The likelihood is joint.*the 5 outcomes seen"):
+        posterior.predict(np.arange(3.0) + 0.5)
+
+
+def test_what_has_no_likelihood_says_why():
+    def factors(y):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        numpyro.factor("data", jnp.sum(dist.Normal(a, 1).log_prob(y)))
+
+    target = from_numpyro(factors, Y).given()
+    with pytest.raises(CredoError, match="its data enter by log factors alone"):
+        credo.fit(target, credo.MAP(), key=jax.random.key(0)).predict()
+    with pytest.raises(CredoError, match="is a dict by parameter .a."):
+        target.log_density(np.zeros(1))
 
 
 def test_param_sites_keep_their_value():

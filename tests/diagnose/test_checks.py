@@ -101,7 +101,7 @@ def test_refused():
         make_check(lambda y: y.mean() if y.any() else np.nan, target, replicated)
     with pytest.raises(CredoError, match="function of y that returns a number"):
         check_prior(target, "mean")  # type: ignore[arg-type]
-    with pytest.raises(CredoError, match="needs a likelihood and observed y"):
+    with pytest.raises(CredoError, match="needs the model.s likelihood and observed y"):
         check_prior(MODEL.given(X), np.mean)
 
 

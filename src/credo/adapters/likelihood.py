@@ -7,9 +7,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from credo.adapters.program import Program, first_line
 from credo.adapters.sites import NumPyroPrior
+from credo.model.structure import Structure
 from credo.status import CredoError
 
 
@@ -29,6 +31,13 @@ class NumPyroLikelihood(eqx.Module):
         except (TypeError, ValueError, AttributeError, IndexError) as error:
             if isinstance(error, CredoError):
                 raise
+            own = [leaf.name for leaf in Structure.of(prior).leaves if leaf.shape[:1] in self._lengths()]
+            if own and not isinstance(error, AttributeError):
+                raise CredoError(
+                    f"The NumPyro model does not run at these inputs ({first_line(error)}): {own[0]!r} has one value "
+                    "for each row of the fit, and new rows have none. Predict at the rows of the fit, or sum it out of "
+                    "the model."
+                ) from error
             raise CredoError(
                 f"The NumPyro model does not run at these inputs without {self._outcomes()} ({first_line(error)}): let "
                 f"it use {self._outcomes()} only in obs=, and take its sizes from the inputs."
@@ -40,6 +49,10 @@ class NumPyroLikelihood(eqx.Module):
                 f"numpyro.sample({missing[0]!r}, ..., obs=y) outside of any `if y is not None`."
             )
         return prior.outcome(sites)
+
+    def _lengths(self) -> set[tuple[int, ...]]:
+        """Of the outcomes."""
+        return {np.shape(v)[:1] for v in jax.tree.leaves(jax.eval_shape(self.prior.data))} - {(), (1,)}
 
     def _inputs(self, x) -> dict[str, Any]:
         names = parameters(self.prior.program.fn)

@@ -10,7 +10,7 @@ out, and ``numpyro.param`` sites keep their initial value, as in NumPyro's own s
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import equinox as eqx
@@ -80,6 +80,18 @@ class NumPyroModel(Model):
         self.group_items = ()
         self.log_factor = self.start = None
 
+    @property
+    def without_likelihood(self) -> str:
+        prior = self.prior
+        if isinstance(prior, NumPyroPrior) and prior.discrete:
+            return f"it sums out {', '.join(prior.discrete)}, which leaves one density of all rows"
+        if isinstance(prior, NumPyroPrior) and prior.factors:
+            return (
+                f"its data enter by log factors alone ({', '.join(prior.factors)}), which are no distribution of them: "
+                "an outcome is given by obs="
+            )
+        return super().without_likelihood
+
     def given(self, x=None, y=None, *, weights=None, missing: Literal["drop", "impute"] | None = None) -> Target:
         """The posterior: ``x`` and ``y`` are the arguments of the program that are not bound yet, in this order.
 
@@ -118,7 +130,18 @@ class NumPyroModel(Model):
         free = [name for name in parameters(program.fn) if name not in arguments]
         if y is not None:
             bound = outcome_parameters(prior) if isinstance(prior, NumPyroPrior) else []
+            if isinstance(y, Mapping) and y and set(y) <= set(free):  # several outcomes, each by its argument
+                arguments |= dict(y)
+                free = [name for name in free if name not in y]
+                return self._with_inputs(arguments, free, x)
             named = [name for name in (*bound, "y", "obs") if name in (*free, *bound)]
+            own = inspect.signature(program.fn).parameters
+            optional = [name for name in free if own[name].default is None]
+            if not named and len(optional) > 1:
+                raise CredoError(
+                    f"y may be {' or '.join(map(repr, optional))} of the NumPyro model: say which, as in "
+                    f"given(x, {{{optional[0]!r}: y}}), and the others stay None, or are bound by from_numpyro(fn, …)."
+                )
             place = next(iter(named), free[-1] if free else None)
             if place is None:
                 raise CredoError(
@@ -126,6 +149,10 @@ class NumPyroModel(Model):
                 )
             arguments[place] = y
             free = [name for name in free if name != place]
+        return self._with_inputs(arguments, free, x)
+
+    def _with_inputs(self, arguments: dict[str, Any], free: list[str], x) -> tuple[dict[str, Any], str | None]:
+        program = self.prior.program
         if x is None:
             return arguments, self.input_name
         place = free[0] if free else self.input_name

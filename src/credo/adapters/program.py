@@ -16,7 +16,7 @@ from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
 from credo.model.captured import captured
-from credo.model.distributions import Scaled
+from credo.model.distributions import Scaled, without_mask
 from credo.model.visit import Value
 from credo.status import CredoError
 
@@ -147,13 +147,22 @@ class Program(eqx.Module):
 
 
 class _Whole(Messenger):
-    """Subsampling plates take all rows, so that their scale is 1; keys that the model asks for are fixed."""
+    """Subsampling plates take all rows, so that their scale is 1; keys that the model asks for are fixed.
+
+    Of outcomes with an ``obs_mask`` NumPyro has a latent value for each row, and nothing for those seen: a flat density
+    over numbers that nobody reads. They have their own distribution here, which leaves everything else as it is.
+    """
 
     def __init__(self):
         super().__init__()
         self.widened: list[tuple[str, int]] = []
+        self.observed: set[str] = set()
 
     def process_message(self, msg) -> None:
+        if msg["type"] == "sample" and msg["is_observed"]:
+            self.observed.add(msg["name"])
+        elif msg["type"] == "sample" and msg["name"].removesuffix("_unobserved") + "_observed" in self.observed:
+            msg["fn"] = without_mask(msg["fn"])
         if msg["type"] == "plate" and msg["value"] is None:
             size = msg["args"][0]
             msg["args"] = (size, size)

@@ -16,6 +16,7 @@ from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
 from credo.model.dependence import dependencies
 from credo.model.distributions import flat_like, transform_to, unwrapped
+from credo.model.structure import Structure, somewhere
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, at_index, origin
 from credo.status import CredoError
 
@@ -83,6 +84,18 @@ class NumPyroPrior(AbstractPrior):
 
         return value
 
+    def reads_outcomes(self) -> bool:
+        """Whether a distribution of the outcomes changes with the outcomes, as that of an autoregression does: then no
+        data can be drawn from it. Told by outcomes in reverse order.
+        """
+        leaves = dict(zip(self.program.places, self.program.arrays, strict=True))
+        turned = tuple(v[::-1] if i in self.outcome_leaves and np.ndim(v) else v for i, v in leaves.items())
+        before, after = (
+            _parameters(self, eqx.tree_at(lambda program: program.arrays, self.program, arrays))
+            for arrays in (self.program.arrays, turned)
+        )
+        return not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
+
     def data(self) -> dict[str, jax.Array]:
         """The observed values by site, with the shape of their log density's rows and events."""
         sites, _ = self.program.run(first_value)
@@ -106,6 +119,14 @@ class NumPyroPrior(AbstractPrior):
             return value.astype(int) if value.dtype == bool else value
 
         return {name: full(name) for name in self.outcomes}
+
+
+@jax.jit
+def _parameters(prior: NumPyroPrior, program: Program) -> list[jax.Array]:
+    """Of the distributions of the outcomes, without masks, somewhere."""
+    structure = Structure.of(prior)
+    sites, _ = program.run(prior.given(prior.constrain(structure.unravel(somewhere(structure.dim)))[0]))
+    return jax.tree.leaves([unwrapped(distribution_of(sites[name])) for name in prior.outcomes])
 
 
 def first_value(name: str, distribution, index):

@@ -165,7 +165,8 @@ def require_checkable(target: Target, statistic) -> None:
     if not callable(statistic):
         raise CredoError(f"statistic is a function of y that returns a number, such as numpy.max; got {statistic!r}.")
     if target.y is None or target.model.likelihood is None:
-        raise CredoError("A predictive check needs a likelihood and observed y: this has none.")
+        lacking = target.model.without_likelihood if target.model.likelihood is None else "there is no y"
+        raise CredoError(f"A predictive check needs the model's likelihood and observed y: {lacking}.")
     check_replicable(target.model, target.x)
 
 

@@ -176,6 +176,13 @@ def unwrapped(distribution: Distribution) -> Distribution:
     return inner
 
 
+def without_mask(distribution: Distribution) -> Distribution:
+    """The same with no part masked, inside expansions too."""
+    if isinstance(distribution, ExpandedDistribution | MaskedDistribution):
+        return without_mask(distribution.base_dist).expand(distribution.batch_shape)
+    return distribution
+
+
 def bare(distribution: Distribution) -> Distribution:
     """The distribution inside expansions, independent axes, masks and scales; a transformed one as it is."""
     inner: Any = distribution

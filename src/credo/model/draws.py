@@ -74,8 +74,21 @@ def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
         ) from error
 
 
+def check_drawable(model: Any) -> None:
+    """CredoError where the likelihood reads the outcomes that would be drawn: an adapted program's may."""
+    with double():
+        is_leaning = getattr(model.prior, "reads_outcomes", bool)()
+    if is_leaning:
+        raise CredoError(
+            "The distribution of the outcomes is computed from the outcomes seen (their lags, or another observed "
+            "site), so that data drawn row by row would be of no model: draw them one after the other, as by "
+            "numpyro.infer.Predictive of a program that samples each from those before it."
+        )
+
+
 def check_replicable(model: Any, x) -> None:
     """CredoError where data drawn from ``model``'s likelihood at ``x`` are not of the kind that is observed."""
+    check_drawable(model)
     found: list[Distribution] = []
 
     def look(u):

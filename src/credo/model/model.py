@@ -16,7 +16,7 @@ from credo.model.captured import captured
 from credo.model.check import check_derived, check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
-from credo.model.draws import draw
+from credo.model.draws import check_drawable, draw
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
@@ -115,6 +115,13 @@ class Model(eqx.Module):
         factor = LogFactor(log_density)
         start = None if init is None else {name: np.asarray(init[name], np.float64) for name in init}
         return eqx.tree_at(lambda m: (m.log_factor, m.start), model, (factor, start), is_leaf=lambda leaf: leaf is None)
+
+    @property
+    def without_likelihood(self) -> str:
+        """Why there is none, where ``likelihood`` is None."""
+        if self.log_factor is not None:
+            return "it is a bare log density"
+        return "it has none, or was loaded without its model (give it: credo.load(path, model))"
 
     @property
     def derived(self) -> dict[str, Callable]:
@@ -284,7 +291,8 @@ class Model(eqx.Module):
     def sample_prior_predictive(self, key, x, n: int):
         """``n`` data sets drawn from prior and likelihood at inputs ``x``: (n, M, …)."""
         if self.likelihood is None:
-            raise CredoError("This model is a bare log density: it has no likelihood to draw data from.")
+            raise CredoError(f"This model has no likelihood to draw data from: {self.without_likelihood}.")
+        check_drawable(self)
         self._check_groups(x)
         x, _ = inputs(x, self.groups, rows=self.group_rows)
         size = None if x is None else num_rows(x, None, None)

@@ -7,6 +7,7 @@ serves every other with the same code and shapes.
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -226,6 +227,11 @@ class Target(eqx.Module):
         return dataclasses.replace(self, is_flat=True)
 
     def _tree(self, u: Position):
+        if not self.is_flat and self.model.prior.names is not None and not isinstance(u, Mapping):
+            raise CredoError(
+                f"A position of this target is a dict by parameter ({', '.join(self.model.prior.names[:5])}), and got "
+                f"{type(u).__name__}: give that, or a vector to target.flat()."
+            )
         return self.structure.unravel(u) if self.is_flat else u
 
     # what some methods need -------------------------------------------------------------------------------------
@@ -234,8 +240,8 @@ class Target(eqx.Module):
         """p(y | x, params) as a numpyro distribution with one batch element a row."""
         if self.model.likelihood is None:
             raise CredoError(
-                "This model has no likelihood to predict with (it is a bare log density, has log factors alone, or "
-                "sums discrete sites out): write it as prior and likelihood, or predict from its draws."
+                f"This model has no likelihood to predict with ({self.model.without_likelihood}): write it as prior "
+                "and likelihood, or predict from its draws."
             )
         return unscaled(self.model.likelihood(params, x))
 

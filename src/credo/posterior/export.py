@@ -59,10 +59,8 @@ def to_arviz(posterior: "Posterior", log_likelihood: bool = False):
 def _by_rows(target: Target, positions: np.ndarray) -> dict[str, np.ndarray]:
     """The log likelihood of each row (chain, draw, N) at positions (chain, draw, dim), by outcome."""
     if target.source is None and (target.model.likelihood is None or target.y is None):
-        raise CredoError(
-            "log_likelihood=True needs the likelihood and the data: this posterior is that of a bare log density, or "
-            "was loaded without its model (credo.load(path, target))."
-        )
+        lacking = target.model.without_likelihood if target.model.likelihood is None else "there are no data (y)"
+        raise CredoError(f"log_likelihood=True needs the model's likelihood and the data: {lacking}.")
     chains, draws, dim = positions.shape
     shape = jax.eval_shape(_terms, target, positions[0, :1])
     size = sum(leaf.shape[1] for leaf in shape.values())

@@ -31,8 +31,7 @@ def check_inputs(target: Target, x) -> Table:
     fitted = target.x
     if target.model.likelihood is None:
         raise CredoError(
-            "This posterior cannot predict, since its model has no likelihood: it is a bare log density, or it was "
-            "loaded without its model (give it: credo.load(path, model))."
+            f"This posterior cannot predict, since its model has no likelihood: {target.model.without_likelihood}."
         )
     if fitted is None:
         if x is None:

@@ -2,7 +2,8 @@
 
 A parameter with one entry a row, which no column of x indexes, is that of the rows of the fit: as many new rows take
 their entries, one after the other. A mean over x inside the likelihood is one over the new rows: a single one is its
-own mean. What is carried from a row to later ones, as in a series, is meant.
+own mean. What is carried from a row to later ones, as in a series, is meant. A joint likelihood may know more of a new
+row by the outcomes seen than by the parameters.
 """
 
 import dataclasses
@@ -30,6 +31,14 @@ def warn_of_shared_rows(target: Target, table: Table) -> None:
     """Of rows in ``table`` that are not those of the fit."""
     if table.size is None or table.size < 2 or target.model.weights_name is not None:
         return  # networks were looked at when they met their data
+    if target.num_terms == 1 < target.size:
+        warnings.warn(
+            "The likelihood is joint, one factor for all rows: these rows are predicted as a data set of their own, by "
+            f"the parameters alone, and what the {target.size} outcomes seen say of rows beside them, as in a Gaussian "
+            "process, is left out. To condition on them make the function's values parameters of the model.",
+            stacklevel=4,
+        )
+        return
     if table.size == target.size and _needs_all(target, table.x, size=table.size):
         if inputs_differ(target, dataclasses.replace(target, x=table.x)):
             warnings.warn(

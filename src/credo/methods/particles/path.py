@@ -47,8 +47,9 @@ def path_to(target: Target, reference: Posterior | None) -> Path:
             f"parameter a proper prior, {remedy}."
         )
     if target.model.likelihood is None or target.y is None:
+        lacking = target.model.without_likelihood if target.model.likelihood is None else "no data were given"
         raise CredoError(
-            "SMC goes from the prior to the posterior, and this target has no likelihood apart from its prior: write "
-            f"the model as prior and likelihood, {remedy}."
+            "SMC goes from the prior to the posterior, and this target has no likelihood apart from its prior "
+            f"({lacking}): write the model as prior and likelihood, {remedy}."
         )
     return Path(target, None)
