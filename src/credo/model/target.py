@@ -7,7 +7,6 @@ serves every other with the same code and shapes.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -227,7 +226,7 @@ class Target(eqx.Module):
         return dataclasses.replace(self, is_flat=True)
 
     def _tree(self, u: Position):
-        if not self.is_flat and self.model.prior.names is not None and not isinstance(u, Mapping):
+        if not self.is_flat and self.model.prior.names is not None and hasattr(u, "shape"):
             raise CredoError(
                 f"A position of this target is a dict by parameter ({', '.join(self.model.prior.names[:5])}), and got "
                 f"{type(u).__name__}: give that, or a vector to target.flat()."
