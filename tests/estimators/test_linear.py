@@ -110,6 +110,7 @@ def test_agrees_with_bayesian_ridge_where_the_intercept_costs_little():
     assert ours.noise_sd_ == pytest.approx(theirs.alpha_**-0.5, rel=2 / 442)
 
 
+@pytest.mark.filterwarnings("ignore:The posterior of this")
 @pytest.mark.parametrize("method", [credo.Laplace(), credo.NUTS(num_draws=500)])
 def test_methods_agree_with_the_evidence(method):
     by_evidence, model = BayesianLinearRegression().fit(X, Y), BayesianLinearRegression(method).fit(X, Y)
@@ -154,6 +155,7 @@ def test_what_a_mask_hides_is_missing(estimator):
         estimator.fit(X, Y, sample_weight=np.ma.masked_array(np.ones(30), np.arange(30) == 3))
 
 
+@pytest.mark.filterwarnings("ignore:The posterior of this")
 @pytest.mark.parametrize("estimator", [BayesianLinearRegression(), BayesianLogisticRegression()])
 def test_scores_are_of_pairs_that_belong_together(estimator):
     y = Y if isinstance(estimator, BayesianLinearRegression) else (np.median(Y) < Y).astype(int)

@@ -34,6 +34,7 @@ CORE = (
 )
 
 
+@pytest.mark.filterwarnings("ignore:The posterior of this")
 @pytest.mark.slow
 def test_scikit_learn_checks():
     results = estimator_checks.check_estimator(BayesianLogisticRegression(), on_skip=None)
@@ -169,6 +170,7 @@ def test_a_prior_scale_is_positive(prior_scale):
         BayesianLogisticRegression(prior_scale=prior_scale).fit(X, Y)
 
 
+@pytest.mark.filterwarnings("ignore:The posterior of this")
 def test_separable_classes_work_under_the_prior_and_that_is_said():
     x = X[np.abs(X[:, 0] - 1.0) > 0.4]
     y = x[:, 0] > 1.0
@@ -187,6 +189,7 @@ def test_constant_and_repeated_columns_work():
     assert model.coef_[0, 0] == pytest.approx(model.coef_[0, 2], rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The posterior of this")
 def test_fewer_rows_than_columns_work_and_that_is_said():
     model = BayesianLogisticRegression().fit(RNG.normal(size=(10, 20)), np.tile([0, 1], 5))
     assert np.all(np.isfinite(model.predict_proba(np.zeros((1, 20)))))

@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
 from sklearn.utils import estimator_checks
 
 import credo
-from credo.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+from credo.estimators import BayesianLinearRegression, BayesianMLPClassifier, BayesianMLPRegressor
 from credo.estimators.base import distinct_rows
+from credo.estimators.choice import _smallest
 from credo.status import CredoError
 
 SMALL = credo.DeepEnsemble(members=2, num_steps=300)
@@ -171,3 +174,73 @@ def test_data_that_cannot_be_fitted(regressor):
         regressor.log_prob(pd.DataFrame(X), pd.Series(Y)[::-1])
     with pytest.raises(CredoError, match="NaN"):
         regressor.log_prob(X, np.ma.masked_greater(Y, 0.0))
+
+
+# what is chosen by rows held out --------------------------------------------------------------------------------------
+
+
+def wave(number: int, seed: int):
+    random = np.random.default_rng(seed)
+    x = random.uniform(-2.0, 2.0, (number, 1))
+    return x, np.sin(5 * x[:, 0]) + random.normal(0.0, 0.1, number)
+
+
+def test_a_narrow_prior_makes_way_for_what_the_data_ask_for():
+    """Under prior scale 1 the mode of weights and noise is the constant network, R² 0.04."""
+    x_new, y_new = wave(500, 1)
+    model = BayesianMLPRegressor().fit(*wave(200, 0))
+    assert model.prior_scale_ > 1
+    assert model.score(x_new, y_new) > 0.7
+    assert BayesianMLPRegressor(prior_scale=1.0).fit(*wave(200, 0)).score(x_new, y_new) < 0.3
+
+
+def test_the_noise_of_few_rows_is_not_that_of_the_rows_that_were_learned():
+    """Of 60 rows of a linear law of eight columns, noise 1, the mode has next to none."""
+
+    def linear(number: int, seed: int):
+        x = np.random.default_rng(seed).normal(size=(number, 8))
+        return x, 2 * x[:, 0] + np.random.default_rng(seed + 1).normal(size=number)
+
+    x_new, y_new = linear(500, 8)
+    model = BayesianMLPRegressor().fit(*linear(60, 4))
+    mean, sd = model.predict(x_new, return_std=True)
+    assert np.mean(np.abs(y_new - mean) < 1.645 * sd) > 0.7
+    of_mode = BayesianMLPRegressor(prior_scale=1.0).fit(*linear(60, 4))
+    assert model.log_prob(x_new, y_new).mean() > of_mode.log_prob(x_new, y_new).mean() + 1
+
+
+def test_classes_are_predicted_with_the_confidence_that_they_deserve():
+    x, y = load_iris(return_X_y=True)
+    fitted = {scale: BayesianMLPClassifier(prior_scale=scale).fit(x[::2], y[::2]) for scale in (None, 1.0)}
+    assert fitted[None].prior_scale_ > 1
+    score = {scale: log_loss(y[1::2], model.predict_proba(x[1::2])) for scale, model in fitted.items()}
+    assert score[None] < 0.5 * score[1.0]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"), [(29, {}), (60, {"prior_scale": 1.0}), (60, {"inference": credo.MAP(num_steps=50)})]
+)
+def test_nothing_is_chosen_of_few_rows_or_where_it_is_given(size, settings):
+    model = BayesianMLPRegressor(**{"inference": SMALL, **settings}).fit(X[:size], Y[:size])
+    assert model.prior_scale_ == 1.0
+    assert model._fitted.recipe.noise is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "place"),
+    [
+        ([[1.0, 1.2, 1.1], [0.0, 0.1, 0.2], [0.1, 0.0, 0.0]], 1),  # apart, then alike
+        ([[np.inf, 1.0], [2.0, 2.0]], 1),
+        ([[np.inf, 1.0], [np.inf, 1.0]], 0),
+    ],
+)
+def test_the_smallest_scale_within_a_standard_error(losses, place):
+    assert _smallest([np.array(loss) for loss in losses], np.ones(len(losses[0]))) == place
+
+
+def test_a_failed_posterior_is_warned_of():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    method = credo.NUTS(num_warmup=0, num_draws=4)
+    with pytest.warns(ConvergenceWarning, match="The posterior of this BayesianLinearRegression has failed"):
+        model = BayesianLinearRegression(method).fit(x, x[:, 0] + 1e-3 * x[:, 1])
+    assert model.posterior_.verdict.status == "failed"

@@ -1,9 +1,11 @@
 """What the estimators share: scaled columns, fits that compile a shape once, draws of coefficients, and pickles."""
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
 
@@ -106,6 +108,18 @@ def fit_padded(
     return posterior, Fitted(
         recipe, x, y, weights, posterior.kind, posterior.verdict, posterior.info, posterior.log_evidence
     )
+
+
+def warn_of_failure(estimator) -> None:
+    """A ConvergenceWarning where the verdict is failed: within a pipeline nobody reads it."""
+    verdict = estimator.posterior_.verdict
+    if verdict.status == "failed":
+        warnings.warn(
+            f"The posterior of this {type(estimator).__name__} has failed. {verdict.sentences[0]} The rest is in "
+            "posterior_.verdict.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
 
 
 def mean_of(posterior: Posterior) -> np.ndarray:

@@ -33,6 +33,7 @@ from credo.estimators.base import (
     new_rows,
     scaling_of,
     seed_of,
+    warn_of_failure,
 )
 from credo.linalg.dense import Dense
 from credo.methods.exact import EvidenceLinearRegression
@@ -124,6 +125,7 @@ class BayesianLinearRegression(Pickled, Scored, RegressorMixin, BaseEstimator):
         self.log_evidence_ = self.posterior_.log_evidence
         self.coef_ = self._mean[1:] / self._scaling.scale
         self.intercept_ = float(self._mean[0] - self._scaling.centre @ self.coef_)
+        warn_of_failure(self)
         return self
 
     def predict(self, X, return_std=False):

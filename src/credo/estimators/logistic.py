@@ -21,6 +21,7 @@ from credo.estimators.base import (
     new_rows,
     scaling_of,
     seed_of,
+    warn_of_failure,
 )
 from credo.methods.laplace import Laplace
 from credo.models.regression import PRIOR_SD
@@ -73,6 +74,7 @@ class BayesianLogisticRegression(Pickled, Scored, ClassifierMixin, BaseEstimator
         self.log_evidence_ = fitted.log_evidence
         self.coef_ = np.atleast_2d(mean[1:].T) / self._scaling.scale  # (1, D) or (K, D)
         self.intercept_ = np.atleast_1d(mean[0]) - self.coef_ @ self._scaling.centre
+        warn_of_failure(self)
         return self
 
     def predict_proba(self, X):

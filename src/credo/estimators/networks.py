@@ -7,13 +7,14 @@ the same for layers of any width (Neal 1996, chapter 2), and an update of the sa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpyro.distributions import Distribution
 
 from credo.nn import BayesianNetwork, Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Isotropic
 from credo.nn.heads import Head
@@ -28,7 +29,15 @@ HEADS: dict[str, Head] = {
     "bernoulli": Bernoulli(),
     "categorical": Categorical(),
 }
+NOISE_SD = 0.01  # of the log of a noise that was estimated from rows held out
 SPREAD_START = 0.1  # initial weights of the noise, a share of the others': it begins nearly constant
+
+
+@dataclass(frozen=True)
+class EstimatedNoise(Gaussian):
+    """A noise all but known. Equal whatever it is: compiled programs have it as an argument, by its prior."""
+
+    noise: Distribution = field(default_factory=lambda: dist.LogNormal(0.0, NOISE_SD), compare=False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ def _affine(layer, x):
 
 @dataclass(frozen=True)
 class NetworkRecipe:
-    """The model of an estimator. ``seed``: of the initial weights."""
+    """The model of an estimator. ``seed``: of the initial weights. ``noise``: its sd, where rows held out told it."""
 
     family: Family
     num_features: int
@@ -60,12 +69,13 @@ class NetworkRecipe:
     num_outputs: int
     prior_scale: float
     seed: int
+    noise: float | None = None
 
     def model(self) -> BayesianNetwork:
         return BayesianNetwork(
             Perceptron(self.activation),
             self.weights(),
-            head=HEADS[self.family],
+            head=HEADS[self.family] if self.noise is None else EstimatedNoise(_near(self.noise)),
             prior=Isotropic(self.prior_scale**-2),
         )
 
@@ -81,6 +91,10 @@ class NetworkRecipe:
         if self.family == "input":
             layers["spread"] = {"w": SPREAD_START * random.normal(size=(widths[-1], 1)), "b": np.zeros(1)}
         return layers
+
+
+def _near(noise: float) -> Distribution:
+    return dist.LogNormal(np.log(noise), NOISE_SD)
 
 
 def checked_hidden(hidden) -> tuple[int, ...]:
