@@ -61,6 +61,17 @@ def unmasked(values) -> Any:
     return found
 
 
+def of_tensor(leaf) -> Any:
+    """A tensor of torch as NumPy's array, whatever its device, layout or precision; anything else as it is."""
+    if not hasattr(leaf, "detach"):
+        return leaf
+    if leaf.is_meta:
+        raise CredoError("A tensor on torch's device 'meta' has a shape and no values: give one that has them.")
+    leaf = leaf.detach().cpu()
+    leaf = leaf.to_dense() if str(leaf.layout) != "torch.strided" else leaf
+    return (leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf).numpy()
+
+
 def as_numbers(value) -> np.ndarray:
     """In float64; NaN where they are no numbers."""
     try:

@@ -1,6 +1,7 @@
 """Torch modules brought to JAX: outputs and gradients are torch's, weights go back, and what cannot be is said."""
 
 import copy
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,17 @@ def smooth():
 
 
 def kinked():
-    kinds = (nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardshrink, nn.Softshrink)
+    kinds = (
+        nn.Hardswish,
+        nn.Hardsigmoid,
+        nn.Hardtanh,
+        nn.ReLU6,
+        nn.LeakyReLU,
+        nn.RReLU,
+        nn.PReLU,
+        nn.Hardshrink,
+        nn.Softshrink,
+    )
     return tuple(kind() for kind in kinds)
 
 
@@ -466,6 +477,12 @@ def mixed():
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
 
 
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(nn.Linear(2, 2))
+
+
 WRONG = {
     "no module": (lambda: (np.tanh, (3, 2)), "takes a torch.nn.Module; got ufunc"),
     "no weights": (lambda: (nn.ReLU(), (3, 2)), "no weights to be uncertain of"),
@@ -474,6 +491,9 @@ WRONG = {
     "lazy": (lambda: (nn.LazyLinear(2), (3, 2)), "have no shape yet"),
     "wrong inputs": (lambda: (nn.Linear(2, 2), (3, 4)), "fails on inputs of shape"),
     "random": (lambda: (Of(F.dropout), (3, 2)), "draws random numbers"),
+    "random alike": (lambda: (Of(lambda x: x + torch.randn_like(x)), (3, 2)), "draws random numbers"),
+    "scripted": (lambda: (scripted(), (3, 2)), "compiled by torch.jit"),
+    "no values": (lambda: (nn.Linear(2, 2, device="meta"), (3, 2)), "device 'meta', which has shapes and no values"),
     "mean over rows": (lambda: (Of(lambda x: x - x.mean(0)), (3, 2)), "changes with the rows beside it"),
     "rows on the second axis": (lambda: (Last(nn.GRU(3, 4)), (4, 5, 3)), "another axis than the first.*batch_first"),
     "backwards": (lambda: (Last(nn.GRU(3, 4), end=0), (4, 5, 3)), "another axis than the first.*batch_first"),
@@ -502,6 +522,41 @@ WRONG = {
     "no gradient": (lambda: (Ends(), (3, 2)), "No output of the module has a gradient.*torch.no_grad"),
     "no rows": (lambda: (nn.Linear(2, 2), ()), "Example inputs are rows"),
 }
+
+
+class Automatic(nn.Linear):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x)
+
+
+def test_tensors_that_numpy_does_not_know():
+    """Of half precision, sparse, or with a gradient: as examples, data and arguments, and as outputs."""
+    x = torch.randn(5, 3)
+    module = nn.Linear(3, 2)
+    network = from_torch(module, x.bfloat16().requires_grad_())
+    expected = module(x).detach().numpy()
+    np.testing.assert_allclose(network.apply(network.params, x), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(network.apply(network.params, x.to_sparse()), expected, rtol=1e-5, atol=1e-6)
+    model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
+    target = model.given(x.bfloat16(), torch.zeros(5, dtype=torch.int64))
+    np.testing.assert_array_equal(target.x, x.bfloat16().float().numpy())
+    with pytest.warns(UserWarning, match="bfloat16 is computed in the precision of the weights"):
+        half = from_torch(Automatic(3, 2), x)
+    assert np.asarray(half.apply(half.params, x)).shape == (5, 2)
+    with pytest.raises(credo.CredoError, match="device 'meta'"):
+        model.given(x.to("meta"), np.zeros(5, int))
+
+
+def test_the_gradient_of_a_dilated_pooling_is_torchs():
+    """Entries of a window may be equal, as zeros after a ReLU are."""
+    layers = nn.Conv2d(1, 2, 1), nn.ReLU(), nn.MaxPool2d(3, 2, 1, dilation=2, ceil_mode=True), nn.Flatten()
+    module = nn.Sequential(*layers, nn.Linear(32, 2))
+    x = torch.randn(3, 1, 9, 9)
+    network = from_torch(module, x)
+    module(x).sum().backward()
+    slopes = jax.grad(lambda params: network.apply(params, x.numpy()).sum())(network.params)
+    np.testing.assert_allclose(slopes["0"]["weight"], module[0].weight.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,6 +14,7 @@ import credo
 from credo.adapters import from_numpyro
 from credo.decisions import CostMatrix, Reject, Squared, ZeroOne, model_probabilities
 from credo.posterior.posterior import Posterior
+from credo.status import CredoError, Verdict
 
 TOSSES = np.array([1, 1, 0, 1, 1, 1, 0, 1])
 HEADS, TAILS = 6, 2
@@ -177,3 +179,39 @@ def with_bound() -> Posterior:
 def test_a_wrong_request_ends_in_a_sentence(request_, sentence):
     with pytest.raises(credo.CredoError, match=sentence):
         request_()
+
+
+def bare(sd: float, y, *, method=None):
+    """y ~ N(m, sd²), m ~ N(0, 3²), as a bare log density."""
+
+    def log_density(params, data):
+        return jnp.sum(dist.Normal(params["m"], sd).log_prob(data)) + dist.Normal(0.0, 3.0).log_prob(params["m"])
+
+    model = credo.Model.from_log_density(log_density, {"m": dist.constraints.real})
+    return credo.fit(model.given(y), method or credo.Exact(), key=0)
+
+
+def test_bare_log_densities_are_known_by_their_data():
+    y = np.random.default_rng(7).normal(1.0, 1.0, 10)
+    found = model_probabilities({"one": bare(1.0, y), "two": bare(2.0, y)})
+    whole = {
+        name: credo.fit(
+            credo.Model({"m": dist.Normal(0.0, 3.0)}, lambda params, x, sd=sd: dist.Normal(params["m"], sd)).given(y=y),
+            credo.Exact(),
+            key=0,
+        )
+        for name, sd in (("one", 1.0), ("two", 2.0))
+    }
+    np.testing.assert_allclose(found.probs, model_probabilities(whole).probs, rtol=1e-9)
+    with pytest.raises(CredoError, match="'one' and 'two' are posteriors of different data"):
+        model_probabilities({"one": bare(1.0, y), "two": bare(2.0, y + 1)})
+
+
+def test_the_evidence_of_a_failed_posterior_is_warned_of():
+    y = np.random.default_rng(7).normal(1.0, 1.0, 10)
+    good = bare(1.0, y)
+    failed = Posterior(
+        good.kind, good.target, verdict=Verdict("failed", sentences=("It is off.",)), log_evidence=good.log_evidence
+    )
+    with pytest.warns(UserWarning, match="The posterior of 'b' has failed, and its log evidence.*It is off"):
+        model_probabilities({"a": good, "b": failed})

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.adapters.aten import BY_BATCH, RANDOM, WHOLE, find
+from credo.adapters.aten import BY_BATCH, WHOLE, find
 from credo.status import CredoError
 
 DROPPED = ("device", "layout", "pin_memory", "memory_format", "non_blocking")  # where an array lies
@@ -221,12 +221,12 @@ def _step(node) -> Step | None:
     space, name = target._schema.name.split("::")
     if name in CHECKS:
         return None
-    if space == "aten" and name in RANDOM:
+    function = find(name, target._overloadname) if space == "aten" else None
+    if function is None and any(tag.name == "nondeterministic_seeded" for tag in target.tags):
         raise CredoError(
             f"The module draws random numbers ({name}){_place(node)}, even in evaluation mode: let its randomness rest "
             "there (dropout with training=self.training), since a likelihood needs one output for one input."
         )
-    function = find(name, target._overloadname) if space == "aten" else None
     if function is None and name in BY_BATCH:
         raise CredoError(
             f"A batch normalisation{_place(node)} uses the statistics of its batch, so that the output of a row "

@@ -34,6 +34,7 @@ from credo.adapters.network import (
     nested,
     told,
 )
+from credo.arguments import of_tensor
 from credo.status import CredoError
 
 
@@ -63,8 +64,7 @@ def from_torch(module, x: Any = None) -> Network:
     params = nested({name: array(p).astype(dtype) for name, p in trainable.items()})
     apply = TorchNetwork(frozen, params, dtype, _padding(torch, frozen))
     if x is not None:
-        x = jax.tree.map(lambda leaf: leaf.detach().cpu().numpy() if hasattr(leaf, "detach") else leaf, x)
-        apply.read(as_rows(x))
+        apply.read(as_rows(jax.tree.map(of_tensor, x)))
     return told(apply, params, [*_notes(torch, module, frozen), *apply.notes])
 
 
@@ -103,6 +103,7 @@ class TorchNetwork:
         self.notes: list[str] = []
 
     def __call__(self, params: Any, x: Any) -> Any:
+        x = jax.tree.map(of_tensor, x)
         kind = _kind(x)
         if kind not in self.programs:
             for note in self.read(made_up(x)):
@@ -151,12 +152,13 @@ class TorchNetwork:
                 f"Calling the module changes its buffers {listed(changed)} even in evaluation mode: statistics must be "
                 "frozen, so let it update them in training alone."
             )
-        together = [leaf.detach().numpy() for leaf in expected]
+        together = [of_tensor(leaf) for leaf in expected]
         self._check_ends(torch, args, kwargs, together)
         self.programs[_kind(x)] = program
         try:
             least = max({*program.floats, self.dtype} & TOLERANCE.keys(), key=TOLERANCE.__getitem__)
             check_rows(self, self.params, rows, self.dtype, together, "torch", least)
+            of_slopes = check_slopes(self, self.params, rows, self.dtype, along, scale, slopes) if slopes else ""
         except Exception as error:
             del self.programs[_kind(x)]
             if isinstance(error, CredoError):
@@ -166,11 +168,9 @@ class TorchNetwork:
                 f"The module cannot be run in JAX ({type(error).__name__}: {reason}): leave out of it what is no usual "
                 "layer (indices of a pooling, say), or write apply by hand."
             ) from error
-        notes = [_of_detached(program)]
+        notes = [_of_detached(program), of_slopes]
         if least in HALF:
             notes += [f"What torch computes in {least} is computed in the precision of the weights here."]
-        if slopes:
-            notes += [check_slopes(self, self.params, rows, self.dtype, along, scale, slopes)]
         notes += [_of_fast_path(torch, self.module, args, kwargs, together)]
         return [note for note in notes if note]
 
@@ -185,7 +185,7 @@ class TorchNetwork:
                 with torch.no_grad():
                     alone = torch.utils._pytree.tree_leaves(self.module(*own, **by_name))
                 pairs = zip(alone, together, strict=True)
-                found = [leaf.numpy().reshape(among[end].shape) for leaf, among in pairs]  # squeezed, perhaps
+                found = [of_tensor(leaf).reshape(among[end].shape) for leaf, among in pairs]  # squeezed, perhaps
             except Exception:  # the user's code
                 return
             if not all(np.all(np.isfinite(leaf)) for leaf in together):
@@ -279,6 +279,12 @@ def _frozen(torch, module):
     lazy = [name for name, p in module.named_parameters() if isinstance(p, torch.nn.parameter.UninitializedParameter)]
     if lazy:
         raise CredoError(f"The weights {listed(lazy)} have no shape yet: call the module once, and train it.")
+    if any(p.is_meta for p in (*module.parameters(), *module.buffers())):
+        raise CredoError("The module lies on torch's device 'meta', which has shapes and no values: load its weights.")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CredoError(
+            "The module is compiled by torch.jit, which torch.export does not read: give the one it is of."
+        )
     bounded = [name for name, m in module.named_modules() if getattr(m, "max_norm", None) is not None]
     if bounded:
         raise CredoError(

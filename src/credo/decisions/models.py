@@ -6,6 +6,7 @@ An error e_j of log p(D | j) moves p(m | D) by p_m (δ_mj − p_j) e_j, and an e
 p_j (L_j − L̄) e_j; independent errors add in squares.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,8 @@ def model_probabilities(
     """p(model | data) from the log evidences of posteriors of different models on the same data.
 
     ``prior``: name -> prior weight, not negative, brought to sum 1; equal where None.
-    Raises CredoError for a posterior without an evidence or with a mere bound of it, and for different data.
+    Warns of a posterior whose verdict is failed. Raises CredoError for one without an evidence or with a mere bound of
+    it, and for different data (of bare log densities, what ``given`` had).
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise CredoError(f"model_probabilities takes a dict of posteriors by name; got {posteriors!r}.")
@@ -57,7 +59,8 @@ def model_probabilities(
     evidences = [_evidence(name, posterior) for name, posterior in posteriors.items()]
     first = posteriors[names[0]].target
     for name, posterior in posteriors.items() if len(posteriors) > 1 else ():
-        if posterior.target.y is None and posterior.target.source is None:
+        target = posterior.target
+        if target.y is None and target.source is None and target.model.log_factor is None:
             raise CredoError(
                 f"{name!r} holds no data, by which posteriors of the same data are known: a loaded one has them where "
                 "credo.load is given the target, load(path, model.given(x, y))."
@@ -67,6 +70,13 @@ def model_probabilities(
             raise CredoError(
                 f"{names[0]!r} and {name!r} are posteriors of different {differ}: evidences compare models of the same "
                 "data, so fit both to the same rows, each counted as often."
+            )
+    for name, posterior in posteriors.items():
+        if posterior.verdict.status == "failed":
+            warnings.warn(
+                f"The posterior of {name!r} has failed, and its log evidence may be far off: "
+                f"{posterior.verdict.sentences[0]}",
+                stacklevel=2,
             )
     with np.errstate(divide="ignore"):
         log_joint = np.array([evidence.value for evidence in evidences]) + np.log(_prior(names, prior))
@@ -116,13 +126,13 @@ def _evidence(name: str, posterior: Posterior):
     evidence = posterior.log_evidence
     if evidence is None or not np.isfinite(evidence.value):
         raise CredoError(
-            f"{name!r} has no log evidence: fit it by Exact(), Grid(), Laplace() or Importance(proposal), with "
-            "a proper prior."
+            f"{name!r} has no log evidence: fit it by Exact(), Grid(), Laplace(), SMC() or Importance(proposal), "
+            "with a proper prior."
         )
     if evidence.kind in ("lower bound", "upper bound"):
         raise CredoError(
             f"The log evidence of {name!r} is a {evidence.kind}, whose slack may differ from model to model: fit it by "
-            "Exact(), Grid(), Laplace() or Importance(proposal)."
+            "Exact(), Grid(), Laplace(), SMC() or Importance(proposal)."
         )
     return evidence
 

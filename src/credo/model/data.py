@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from credo.arguments import unmasked
+from credo.arguments import of_tensor, unmasked
 from credo.status import CredoError
 
 NO_ROWS = "The data have no rows: give at least one, or call given() without data for the prior alone."
@@ -253,7 +253,7 @@ def as_array(name: str, leaf) -> np.ndarray:
             f"{name} is being traced, by jax.jit, vmap or grad, and a model looks at its data: call given() and fit() "
             "outside."
         )
-    leaf = leaf.detach() if hasattr(leaf, "detach") else leaf  # a tensor of torch that has a gradient
+    leaf = of_tensor(leaf)
     try:
         values = np.asarray(unmasked(leaf))
     except ValueError as error:

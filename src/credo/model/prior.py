@@ -51,7 +51,10 @@ class Prior(AbstractPrior):
             if not all(isinstance(name, str) for name in spec):
                 raise CredoError(f"Parameter names must be strings; the prior has {list(spec)!r}.")
             if not spec:
-                raise CredoError("The prior is empty: a model has one parameter at least.")
+                raise CredoError(
+                    "The prior is empty: a model has one parameter at least. Of a hypothesis without any the log "
+                    "evidence is its log likelihood."
+                )
             self.names = tuple(spec)
             trees = tuple(_prepare(spec[name], name, self.names[:i]) for i, name in enumerate(self.names))
         else:

@@ -16,7 +16,12 @@ from credo.precision import double
 
 
 def outcomes_differ(one: Target, other: Target) -> str:
-    """What sets their outcomes apart, in words: "" where all are the same up to single precision, or both hold none."""
+    """What sets their outcomes apart, in words: "" where all are the same up to single precision, or both hold none.
+
+    Of bare log densities, whose outcomes nobody knows, the data.
+    """
+    if one.model.log_factor is not None and other.model.log_factor is not None:
+        return "" if _are_alike(one.x, other.x) else "data"
     if one.y is None or other.y is None:
         return "" if one.y is None and other.y is None else "y"
     if one.size != other.size or not _are_alike(one.y, other.y):  # of data outside of memory y is the first rows

@@ -18,7 +18,6 @@ WHOLE = (
     "softplus", "log_sigmoid_forward", "silu", "mish", "hardswish", "hardsigmoid", "celu", "sinc", "logsumexp",
     "std", "_safe_softmax", "linear", "matmul",
 )  # fmt: skip
-RANDOM = ("native_dropout", "dropout", "rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal")
 BY_BATCH = ("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm")
 
 

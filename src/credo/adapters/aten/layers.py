@@ -132,17 +132,26 @@ def max_pool(x, kernel, stride=(), padding=(0,), dilation=(1,), ceil_mode=False)
     if is_apart and all(size % k == 0 for size, k in zip(sizes, kernel, strict=True)):
         return _blocks(x, kernel).max(axis=tuple(range(-n, 0))), None
     lead = (1,) * (x.ndim - n)
-    pads = [_pads(*each, ceil_mode) for each in zip(sizes, kernel, stride, padding, dilation, strict=True)]
-    z = lax.reduce_window(
-        x,
-        -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min,
-        lax.max,
-        (*lead, *kernel),
-        (*lead, *stride),
-        [(0, 0)] * len(lead) + pads,
-        window_dilation=(*lead, *dilation),
-    )
-    return z, None
+    pads = [(0, 0)] * len(lead)
+    pads += [_pads(*each, ceil_mode) for each in zip(sizes, kernel, stride, padding, dilation, strict=True)]
+    lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    if set(dilation) != {1}:
+        return _dilated_max(jnp.pad(x, pads, constant_values=lowest), kernel, stride, dilation), None
+    return lax.reduce_window(x, lowest, lax.max, (*lead, *kernel), (*lead, *stride), pads), None
+
+
+def _dilated_max(x, kernel, stride, dilation):
+    """JAX has no derivative of its own: entries of a window side by side, of which the first largest counts."""
+    n, sides = len(kernel), []
+    axes = list(zip(x.shape[x.ndim - n :], kernel, stride, dilation, strict=True))
+    for place in itertools.product(*map(range, kernel)):
+        spans = [
+            slice(i * d, i * d + (size - (k - 1) * d - 1) // s * s + 1, s)
+            for i, (size, k, s, d) in zip(place, axes, strict=True)
+        ]
+        sides.append(x[(..., *spans)])
+    z = jnp.stack(sides, axis=-1)
+    return jnp.take_along_axis(z, jnp.argmax(z, axis=-1, keepdims=True), axis=-1)[..., 0]
 
 
 def avg_pool(x, kernel, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None):

@@ -60,6 +60,11 @@ def leaky_relu(x, negative_slope=0.01):
     return jnp.where(x > 0, x, negative_slope * x)
 
 
+def rrelu(x, noise, lower=1 / 8, upper=1 / 3, training=False):
+    """In evaluation, which is what modules are read in, the slope is in the middle."""
+    return leaky_relu(x, 0.5 * (lower + upper)), noise
+
+
 def round_(x, *, decimals=0):
     return jnp.round(x, decimals)
 
@@ -130,6 +135,7 @@ POINTWISE = {
     "celu": celu,
     "softplus": softplus,
     "leaky_relu": leaky_relu,
+    "rrelu_with_noise_functional": rrelu,
     "full": lambda size, value, *, dtype=None: jnp.full(size, value, dtype),
     "full_like": full_like,
     "fill": full_like,

@@ -49,6 +49,12 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate, Verdict
 
 FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exponential are still numbers
+OTHER_OUTCOMES = (
+    "The Fisher information of these outcomes is not known, so that Gauss-Newton curvature and linearised prediction "
+    "are not to be had: this is the Hessian, and predictions average over sampled weights, by which networks underfit. "
+    "Use a head of credo.nn, a Normal, StudentT, Bernoulli, Binomial, Categorical, Poisson or Exponential outcome, or "
+    "DeepEnsemble(), which takes any."
+)
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,8 @@ class Laplace:
         mean = optimum.position if is_mode and is_positive else within_range(target, optimum.position)
         kind = Gaussian(jax.device_put(mean), shape.scale)
         sentences = (*diagnosis.sentences, *shape.sentences)
+        if target.model.weights_name is not None and target.head is None:
+            sentences = (OTHER_OUTCOMES, *sentences)
         if not is_positive:
             name = coordinate_names(target)[shape.coordinate]
             sentences = (
