@@ -331,6 +331,7 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
         remarks += [sentence for sentence in said if sentence]
     if posterior.log_evidence is None or posterior.log_evidence.kind != "exact":  # scales are nothing to a closed form
         is_found = verdict.status != "failed"  # else the widths of the answer say nothing
+        is_found &= target.model.weights_name is None  # weights of units that nothing reaches decay to any size
         scales = column_sentence(target.x) or (is_found and parameter_sentence(posterior.kind, target.structure))
         remarks += [scales] if scales else []
     escape = escape_sentence(posterior.kind, target.structure)

@@ -7,7 +7,7 @@ import numpy as np
 
 from credo.diagnose.ranking import Measured
 from credo.precision import double
-from credo.predict.predictive import Predictive
+from credo.predict.predictive import Predictive, outcomes_of
 from credo.status import CredoError, is_number
 
 NUM_DRAWS = 4_096  # of the outcome, where numpyro knows no distribution function: PIT values to 0.8 % at most
@@ -49,7 +49,7 @@ def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int 
 
 def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(Pr(Y < y), Pr(Y ≤ y), which are data): the first two are alike for a continuous outcome."""
-    outcome = predictive._outcomes
+    outcome = outcomes_of(predictive)
     if isinstance(outcome, dict):
         raise CredoError(f"The predictive has outcomes {', '.join(outcome)}: PIT values are of one.")
     if outcome.num_classes is not None and not outcome.is_ordered:

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from credo.predict.predictive import Predictive
+from credo.predict.predictive import Predictive, outcomes_of
 from credo.status import CredoError
 
 
@@ -22,10 +22,9 @@ def novelty_scores(predictive: Predictive) -> dict[str, Float[np.ndarray, " M"]]
     >>> scores["epistemic"].round(2)
     array([0. , 0.2, 1.8])
     """
-    if isinstance(predictive._outcomes, dict):
-        raise CredoError(
-            f"The predictive has outcomes {', '.join(predictive._outcomes)}: novelty scores are of one outcome a row."
-        )
+    outcomes = outcomes_of(predictive)
+    if isinstance(outcomes, dict):
+        raise CredoError(f"The predictive has outcomes {', '.join(outcomes)}: novelty scores are of one outcome a row.")
     found = {}
     if is_of_classes(predictive):
         probs = class_probabilities(predictive)
@@ -40,7 +39,7 @@ def novelty_scores(predictive: Predictive) -> dict[str, Float[np.ndarray, " M"]]
 
 def is_of_classes(predictive: Predictive) -> bool:
     """Whether each row's outcome is one class, or 0 or 1."""
-    outcome = predictive._outcomes
+    outcome = outcomes_of(predictive)
     return not isinstance(outcome, dict) and len(outcome.shape) == 1 and outcome.is_of_classes
 
 

@@ -83,8 +83,8 @@ def parameter_sentence(kind: Kind, structure: Structure) -> str | None:
     names = [leaf.name for leaf in structure.leaves for _ in range(leaf.size)]
     return (
         f"The parameters differ in scale by {sd[high] / sd[low]:.0e} (posterior sd {sd[high]:.2g} in {names[high]!r}, "
-        f"{sd[low]:.2g} in {names[low]!r}, unconstrained): standardise the columns of x, or rescale the parameters so "
-        "that each is of order 1."
+        f"{sd[low]:.2g} in {names[low]!r}, unconstrained): standardise the columns of x, give y in units in which it "
+        "is of order 1, or rescale the parameters so that each is."
     )
 
 

@@ -60,6 +60,13 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
         return Predictive(law, rows, table, stream_of(key, 2), posterior.target, is_failed=is_failed)
 
 
+def outcomes_of(predictive: "Predictive") -> Any:
+    """What a predictive is of; CredoError where it is none."""
+    if not isinstance(predictive, Predictive):
+        raise CredoError(f"This takes the predictive that posterior.predict(x) gives; got {type(predictive).__name__}.")
+    return predictive._outcomes
+
+
 class Predictive:
     """p(y* | x*, D), a marginal for each of M rows. Made by ``posterior.predict``.
 

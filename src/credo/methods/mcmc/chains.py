@@ -18,6 +18,7 @@ from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
+from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.start import draws_of, gradients_away, knows_widths, start_chains
 from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
@@ -170,6 +171,8 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
         if stays is not None and hasattr(sampling, "energy"):
             found["num_lost_chains"] = int(np.sum(lost(stays, positions, sampling.energy)))
         sentences = [*sentences, said] if said else sentences
+        if done.is_complete and hasattr(sampling, "is_divergent"):  # else there may be no derivative
+            found |= missed(target, positions, found)
     is_divergent = getattr(sampling, "is_divergent", None)
     if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks
         is_divergent = is_divergent.any(axis=tuple(range(2, is_divergent.ndim)))

@@ -1,0 +1,38 @@
+"""Modes that all chains missed: R-hat compares chains with each other, and knows nothing of where none has been.
+
+A mode far narrower than another catches no chain from afar. Where a posterior has few dimensions and all else passes,
+the density is climbed from far away, as beside an approximation (particles/elsewhere.py), which here is the Gaussian
+with the moments of the draws.
+"""
+
+import time
+
+import numpy as np
+from jaxtyping import Float
+
+from credo.diagnose.verdict import judge
+from credo.linalg.dense import Dense
+from credo.methods.particles.elsewhere import Climber
+from credo.methods.particles.left_out import left_out
+from credo.model.target import Target
+from credo.posterior.kinds import Gaussian
+
+MOST_DIMENSIONS = 8  # beyond, the program that climbs takes longer to compile than many a sampler
+PATIENCE = 2.0  # seconds
+NUM_DRAWS = 2_000
+
+
+def missed(
+    target: Target, positions: Float[np.ndarray, "chain draw dim"], figures: dict[str, float]
+) -> dict[str, float]:
+    """Figures of what the draws leave out; none where that is not looked for."""
+    if target.dim > MOST_DIMENSIONS or target.structure.discrete_names or judge(figures).status != "pass":
+        return {}
+    u = np.asarray(positions).reshape(-1, target.dim)
+    u = u[:: max(1, len(u) // NUM_DRAWS)]
+    try:
+        lower = np.linalg.cholesky(np.cov(u, rowvar=False, dtype=np.float64).reshape(target.dim, target.dim))
+    except np.linalg.LinAlgError:
+        return {}
+    kind = Gaussian(np.mean(u, axis=0, dtype=u.dtype), Dense(lower.astype(u.dtype)))
+    return left_out(kind, target, u, figures, time.monotonic() + PATIENCE, climber=Climber.of(target))

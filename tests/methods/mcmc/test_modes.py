@@ -1,0 +1,41 @@
+"""Modes that no chain has met, in few dimensions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+
+
+def lines(narrow: float):
+    """A line with two identifications: modes of equal mass at 30 ± 1 and 70 ± ``narrow``."""
+
+    def likelihood(params, x):
+        shifted = dist.Normal(jnp.stack([params["mu"] - 30.0, params["mu"] - 70.0]), jnp.array([1.0, narrow]))
+        return dist.MixtureSameFamily(dist.Categorical(jnp.array([0.5, 0.5])), shifted)
+
+    return credo.Model({"mu": dist.Uniform(0.0, 100.0)}, likelihood).given(y=np.array([0.0]))
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.HMC()], ids=["NUTS", "HMC"])
+def test_a_mode_that_catches_no_chain_is_found(method):
+    """R-hat passes where all chains are about the wide one."""
+    posteriors = [credo.fit(lines(0.05), method, key=jax.random.key(key), progress=False) for key in range(4)]
+    assert all(posterior.verdict.status == "failed" for posterior in posteriors)
+    shares = [p.verdict.figures["mode_share"] for p in posteriors if "mode_share" in p.verdict.figures]
+    np.testing.assert_allclose(shares, 0.5, atol=0.02)
+    assert len(shares) > 0
+
+
+def test_a_mode_of_which_the_draws_have_their_share_is_no_other():
+    def likelihood(params, x):
+        return dist.MixtureSameFamily(
+            dist.Categorical(jnp.array([0.5, 0.5])), dist.Normal(params["mu"] + jnp.array([-1.5, 1.5]), 1.0)
+        )
+
+    target = credo.Model({"mu": dist.Normal(0.0, 10.0)}, likelihood).given(y=np.array([0.0]))
+    posterior = credo.fit(target, credo.NUTS(), key=jax.random.key(1), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["mode_share"] == 0.0
