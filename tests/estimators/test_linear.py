@@ -92,7 +92,7 @@ def test_the_posterior_is_the_one_of_its_target():
         ]
     np.testing.assert_allclose(gaps, gaps[0], rtol=1e-9)
     model = BayesianLinearRegression().fit(X, Y)
-    predictive = posterior.predict(scaled(X[:3]), credo.Linearised())
+    predictive = posterior.predict(model.inputs(X[:3]), credo.Linearised())
     mean, sd = model.predict(X[:3], return_std=True)
     np.testing.assert_allclose(predictive.mean, mean, rtol=1e-9)
     np.testing.assert_allclose(np.sqrt(predictive.variance), sd, rtol=1e-9)

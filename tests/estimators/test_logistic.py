@@ -82,7 +82,10 @@ def test_multiclass_agrees_with_prediction_from_the_posterior(method):
     assert model.coef_.shape == (3, 3)
     ours = model.predict_proba(x[1::30])
     scaled = (x[1::30] - x[::2].mean(axis=0)) / x[::2].std(axis=0)
-    theirs = model.posterior_.predict(scaled, key=1).probs
+    np.testing.assert_allclose(model.inputs(x[1::30])["features"], scaled, rtol=1e-12)
+    theirs = model.posterior_.predict(model.inputs(x[1::30]), key=1).probs
+    with pytest.raises(credo.CredoError, match="inputs.x. of an estimator"):
+        model.posterior_.predict(x[1::30])
     # two sets of 1,000 draws of probabilities with sd below 0.25: 4 standard errors
     np.testing.assert_allclose(ours, theirs, atol=4 * 0.25 * np.sqrt(2 / 1_000))
     np.testing.assert_allclose(ours.sum(axis=1), 1.0)

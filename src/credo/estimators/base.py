@@ -59,7 +59,7 @@ class Fitted:
     log_evidence: Any
 
     def posterior(self) -> Posterior:
-        target = self.recipe.model().given(self.x, self.y, weights=self.weights)
+        target = self.recipe.model().given(by_name(self.x), self.y, weights=self.weights)
         return Posterior(self.kind, target, verdict=self.verdict, info=self.info, log_evidence=self.log_evidence)
 
 
@@ -78,11 +78,25 @@ class Pickled:
             self.posterior_ = self._fitted.posterior()
 
 
-class Scored:
-    """Scores the rows that ``fit`` would take: what a mask hides is missing, and tables of pandas have one order."""
+def by_name(scaled: np.ndarray) -> dict[str, np.ndarray]:
+    """Inputs of a model of scaled columns, as ``credo.prepare`` names them: a bare array was never scaled."""
+    return {"features": scaled}
+
+
+class OnRows:
+    """What estimators do with rows that ``fit`` would take: scale them, and score them."""
+
+    _scaling: Scaling
+
+    def inputs(self, X) -> dict[str, np.ndarray]:
+        """The rows of X with their columns scaled, as ``posterior_`` knows them: ``posterior_.predict(inputs(X))``."""
+        return by_name(self._scaling(new_rows(self, X)))
 
     def score(self, X, y, sample_weight=None) -> float:
-        """R² of a regressor, the share of rows that are right of a classifier: scikit-learn's own."""
+        """R² of a regressor, the share of rows that are right of a classifier: scikit-learn's own.
+
+        What a mask hides is missing, and tables of pandas have one order.
+        """
         check_order(X=X, y=y, sample_weight=sample_weight)
         if np.ma.is_masked(y):
             raise CredoError(f"A mask hides {np.ma.count_masked(y)} of y: leave those rows out of the score.")
@@ -100,7 +114,7 @@ def fit_padded(
     """
     model, extra = recipe.model(), padding(len(y))
     target = model.given(
-        np.concatenate([x, np.zeros((extra, x.shape[1]))]),
+        by_name(np.concatenate([x, np.zeros((extra, x.shape[1]))])),
         np.concatenate([y, np.zeros(extra, y.dtype)]),
         weights=np.concatenate([weights, np.zeros(extra)]),
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from credo.estimators.base import fit_padded, padding
+from credo.estimators.base import by_name, fit_padded, padding
 from credo.estimators.networks import NetworkRecipe
 from credo.fitting import Method
 from credo.predict.monte_carlo import MonteCarlo
@@ -40,7 +40,7 @@ def chosen(
         is no prediction."""
         posterior, _ = fit_padded(candidate, x, y, kept, method, key)
         try:
-            predictive = posterior.predict(filled, MonteCarlo(), key=key)
+            predictive = posterior.predict(by_name(filled), MonteCarlo(), key=key)
             surprise = -predictive.log_prob(outcomes)[: len(held)]
             error = None if candidate.family != "constant" else (predictive.mean[: len(held)] - y[held]) ** 2
         except UndefinedPredictionError:

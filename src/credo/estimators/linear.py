@@ -19,9 +19,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from credo.diagnose.verdict import judge
 from credo.estimators.base import (
     Fitted,
+    OnRows,
     Pickled,
     Recipe,
-    Scored,
     checked_method,
     checked_scale,
     checked_table,
@@ -72,7 +72,7 @@ class EvidenceRecipe:
         return Model(prior, KnownNoise(np.asarray(self.noise_sd)))
 
 
-class BayesianLinearRegression(Pickled, Scored, RegressorMixin, BaseEstimator):
+class BayesianLinearRegression(Pickled, OnRows, RegressorMixin, BaseEstimator):
     """E(y | x) and its spread from a posterior over coefficients and noise.
 
     ``inference``: None finds the prior and the noise precision that maximise the evidence, and the rest is closed form;
@@ -80,10 +80,10 @@ class BayesianLinearRegression(Pickled, Scored, RegressorMixin, BaseEstimator):
     (for a column of two values: between them) and an exponential prior of the noise sd with mean sd(y).
     ``prior_scale`` is for methods alone. ``random_state``: the key of the method.
 
-    After ``fit``: ``posterior_`` over the coefficients of scaled columns, with its verdict; ``log_evidence_``, an
-    ``Estimate`` or None (by evidence: of the N − 1 contrasts of y, at its maximum); ``coef_`` and ``intercept_``,
-    posterior means for columns as given; ``noise_sd_``, the root of
-    the mean noise variance; by evidence ``alpha_``, the precision of a scaled coefficient.
+    After ``fit``: ``posterior_`` over the coefficients of scaled columns (those of ``inputs(X)``), with its verdict;
+    ``log_evidence_``, an ``Estimate`` or None (by evidence: of the N − 1 contrasts of y, at its maximum); ``coef_`` and
+    ``intercept_``, posterior means for columns as given; ``noise_sd_``, the root of the mean noise variance; by evidence
+    ``alpha_``, the precision of a scaled coefficient.
     Raises ValueErrors: scikit-learn's for data, CredoError for a constant y or a prior scale that is not positive.
 
     >>> import numpy as np

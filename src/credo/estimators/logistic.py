@@ -8,9 +8,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from credo.estimators.base import (
+    OnRows,
     Pickled,
     Recipe,
-    Scored,
     checked_classes,
     checked_method,
     checked_scale,
@@ -31,14 +31,14 @@ NODES = np.linspace(-8.5, 8.5, 341)  # trapezoidal in sds: error below 1e-8 for 
 NUM_ROWS_AT_ONCE = 5_000
 
 
-class BayesianLogisticRegression(Pickled, Scored, ClassifierMixin, BaseEstimator):
+class BayesianLogisticRegression(Pickled, OnRows, ClassifierMixin, BaseEstimator):
     """p(class | x) from a posterior over coefficients; logits for two classes, softmax for more.
 
     ``inference``: a method; ``None`` is ``Laplace()``. ``prior_scale``: the prior sd of a coefficient, in logits per
     sd of its column (for a column of two values: between them), whatever the number of rows; the intercept's is 5
     (2.5 with more than two classes) at the mean of the columns. ``random_state``: the key of the method.
 
-    After ``fit``: ``posterior_`` over the coefficients of scaled columns, with its verdict (read it);
+    After ``fit``: ``posterior_`` over the coefficients of scaled columns (those of ``inputs(X)``), with its verdict;
     ``log_evidence_``, an ``Estimate`` or None; ``coef_`` and ``intercept_``, posterior means for columns as given;
     ``classes_``. ``predict_proba`` averages over the posterior and so is less extreme than one set of coefficients.
     Raises ValueErrors: scikit-learn's for data, CredoError for one class only or a prior scale that is not positive.

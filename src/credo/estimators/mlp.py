@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from credo.arguments import unmasked
 from credo.estimators.base import (
     Fitted,
+    OnRows,
     Pickled,
-    Scored,
+    by_name,
     checked_classes,
     checked_method,
     checked_scale,
@@ -76,10 +77,10 @@ class _BayesianMLP(Pickled, BaseEstimator):
         """(of the rows of X and of fillers, as in a fit; the number of rows)."""
         x = new_rows(self, X)
         filled = np.concatenate([self._scaling(x), np.zeros((padding(len(x)), x.shape[1]))])
-        return self.posterior_.predict(filled, self._rule, key=self._seed), len(x)
+        return self.posterior_.predict(by_name(filled), self._rule, key=self._seed), len(x)
 
 
-class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
+class BayesianMLPRegressor(OnRows, RegressorMixin, _BayesianMLP):
     """p(y | x) from a posterior over the weights of a multilayer perceptron.
 
     ``hidden``: widths of the hidden layers. ``inference``: any method of Credo, such as ``HMC(…)``, ``Laplace(…)``
@@ -90,7 +91,7 @@ class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
     better (choice.py): 30 rows or more, and four or five times the time. ``random_state``: of the initial weights, the
     rows held out, the method and the predictions.
 
-    After ``fit``: ``posterior_`` over the weights for scaled columns and y, with its verdict (read it);
+    After ``fit``: ``posterior_`` over the weights for scaled columns (those of ``inputs(X)``) and y, with its verdict;
     ``log_evidence_`` of y in its own units, an ``Estimate`` or None; ``prior_scale_``, the one that was taken.
     Raises ValueErrors: scikit-learn's for data, CredoError for a constant y or settings that do not exist.
 
@@ -148,7 +149,7 @@ class BayesianMLPRegressor(Scored, RegressorMixin, _BayesianMLP):
         return (self._centre + self._unit * predictive.sample(seed_of(random_state), n_samples)[:, :size]).T
 
 
-class BayesianMLPClassifier(Scored, ClassifierMixin, _BayesianMLP):
+class BayesianMLPClassifier(OnRows, ClassifierMixin, _BayesianMLP):
     """p(class | x) from a posterior over the weights of a multilayer perceptron.
 
     Settings and attributes of ``BayesianMLPRegressor``, and ``classes_``. ``predict_proba`` averages over the

@@ -47,7 +47,7 @@ class Perceptron:
     activation: str
 
     def __call__(self, params, x):
-        hidden = x
+        hidden = x["features"]
         for name in [name for name in params if name.startswith("layer")]:
             hidden = ACTIVATIONS[self.activation](_affine(params[name], hidden))
         outputs = _affine(params["out"], hidden)

@@ -203,7 +203,7 @@ def _sentences(table: Table, scaling: Scaling, unit: float, centre: float) -> li
 
 
 def linear_predictor(params, x):
-    return params["intercept"] + x @ params["coefficients"]
+    return params["intercept"] + x["features"] @ params["coefficients"]
 
 
 def contrasts(coefficients):

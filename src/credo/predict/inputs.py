@@ -18,6 +18,9 @@ from credo.status import CredoError
 FEW = 16  # rows that tell most columns of measurements from columns of whole numbers
 
 
+SCALED = "Give prepared.inputs(x), or the inputs(x) of an estimator, whichever made the model, which scales them"
+
+
 class Table(NamedTuple):
     """Checked inputs. ``size`` is None where the model has none; ``new_rows`` counts the unseen group levels."""
 
@@ -99,7 +102,7 @@ def _columns(fitted, x):
     missing = [name for name in fitted if name not in table]
     if missing:
         is_prepared = "features" in missing  # by credo.prepare
-        remedy = "Give prepared.inputs(x), which scales them" if is_prepared else "Give them all"
+        remedy = SCALED if is_prepared else "Give them all"
         raise CredoError(
             f"x lacks column {missing[0]!r}; the model was fitted with {', '.join(map(str, fitted))}. {remedy}."
         )
@@ -114,7 +117,7 @@ def _match(fitted, x):
         is_prepared = isinstance(fitted, Mapping) and "features" in fitted  # by credo.prepare
         hint = " (of a DataFrame x.to_numpy())" if isinstance(x, Mapping) and isinstance(fitted, np.ndarray) else ""
         if is_prepared:
-            hint = " (prepared.inputs(new_rows), which scales them, where credo.prepare made the model)"
+            hint = f" ({SCALED[0].lower()}{SCALED[1:]})"
         raise CredoError(
             f"x is {_described(x)} and the model was fitted with {_described(fitted)}: give the same kind of "
             f"inputs{hint}."
