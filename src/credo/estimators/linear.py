@@ -82,8 +82,8 @@ class BayesianLinearRegression(Pickled, OnRows, RegressorMixin, BaseEstimator):
 
     After ``fit``: ``posterior_`` over the coefficients of scaled columns (those of ``inputs(X)``), with its verdict;
     ``log_evidence_``, an ``Estimate`` or None (by evidence: of the N − 1 contrasts of y, at its maximum); ``coef_`` and
-    ``intercept_``, posterior means for columns as given; ``noise_sd_``, the root of the mean noise variance; by evidence
-    ``alpha_``, the precision of a scaled coefficient.
+    ``intercept_``, posterior means for columns as given; ``noise_sd_``, the root of the mean noise variance; by
+    evidence ``alpha_``, the precision of a scaled coefficient.
     Raises ValueErrors: scikit-learn's for data, CredoError for a constant y or a prior scale that is not positive.
 
     >>> import numpy as np
