@@ -20,6 +20,7 @@ FEW = 8  # rows that are looked at together
 MEMORY = 2**26  # bytes that the work on one chunk of rows may take, roughly
 STREAMED = 2**28  # and where each draw of the parameters is made again for each chunk
 WIDE = 2**21  # bytes of all distributions behind a row: chunks would be of fewer than 32 rows
+LARGE = 2**14  # numbers
 NUM_TEMPORARIES = 10  # arrays of the size of the outcomes that one evaluation holds at a time
 
 
@@ -109,8 +110,13 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost + own_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
-    law = jax.device_put(dataclasses.replace(law, **changed))  # type: ignore[type-var]
+    law = jax.tree.map(_moved_once, dataclasses.replace(law, **changed))  # type: ignore[type-var]
     return outcomes, Stream(law, rows, size, chunk, light)
+
+
+def _moved_once(leaf):
+    """A large array on the device; small ones go there with each call in less time than this takes."""
+    return jax.device_put(leaf) if np.size(leaf) > LARGE else leaf
 
 
 def even(size: int, most: float) -> int:
