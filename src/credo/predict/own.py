@@ -15,7 +15,7 @@ import numpy as np
 
 from credo.compiling import TINY, brief
 from credo.equations import equations, runs_along
-from credo.model.distributions import is_distribution
+from credo.model.distributions import is_distribution, unwrapped
 from credo.model.same_data import inputs_differ
 from credo.model.structure import somewhere
 from credo.model.target import Target
@@ -29,15 +29,17 @@ REFUSED = CredoError, TypeError, ValueError, IndexError  # by a likelihood, of w
 
 def warn_of_shared_rows(target: Target, table: Table) -> None:
     """Of rows in ``table`` that are not those of the fit."""
-    if table.size is None or table.size < 2 or target.model.weights_name is not None:
+    if table.size is None or target.model.weights_name is not None:
         return  # networks were looked at when they met their data
-    if target.num_terms == 1 < target.size:
+    if target.num_terms == 1 < target.size and _covary(target):
         warnings.warn(
             "The likelihood is joint, one factor for all rows: these rows are predicted as a data set of their own, by "
             f"the parameters alone, and what the {target.size} outcomes seen say of rows beside them, as in a Gaussian "
             "process, is left out. To condition on them make the function's values parameters of the model.",
             stacklevel=4,
         )
+        return
+    if table.size < 2:
         return
     if table.size == target.size and _needs_all(target, table.x, size=table.size):
         if inputs_differ(target, dataclasses.replace(target, x=table.x)):
@@ -59,6 +61,19 @@ def warn_of_shared_rows(target: Target, table: Table) -> None:
 def _outcomes(target: Target, u, x) -> list:
     found = target.likelihood_distribution(target.constrain(u), x)
     return jax.tree.leaves(found, is_leaf=is_distribution)
+
+
+def _covary(target: Target) -> bool:
+    """Whether rows of a joint outcome depend on each other given the parameters: unless its covariance says no."""
+
+    def look(target, u):
+        return [getattr(unwrapped(d), "covariance_matrix", None) for d in _outcomes(target.flat(), u, target.x)]
+
+    try:
+        found = jax.jit(look)(target, somewhere(target.dim))
+    except REFUSED:
+        return False
+    return any(each is None or np.any(each != each * np.eye(each.shape[-1])) for each in found)
 
 
 @by_shapes
