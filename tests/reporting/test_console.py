@@ -40,3 +40,8 @@ def test_brackets_are_text(capsys):
 def test_figures_that_do_not_apply_are_dashes():
     row = pd.Series({"log_evidence": float("nan"), "log_evidence_error": float("nan"), "log_evidence_kind": ""})
     assert console.evidence_cell(row) == "–"
+
+
+def test_figures_of_any_size_leave_room():
+    assert console.cell(-66295782191168994120547491402270.0, ".3f") == "-6.63e+31"
+    assert console.cell(-1234.5678, ".3f") == "-1234.568"

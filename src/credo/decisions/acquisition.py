@@ -12,7 +12,8 @@ from credo.status import CredoError
 
 def bald(predictive: Predictive) -> Float[np.ndarray, " M"]:
     """The information that a row's outcome gives of the parameters, in nats (Houlsby, Huszár, Ghahramani & Lengyel
-    2011; MacKay 1992). It passes over rows whose outcome is noise, however uncertain.
+    2011; MacKay 1992). It passes over rows whose outcome is noise, however uncertain. By draws, as ``MonteCarlo()`` has
+    them, it is noisy: of a Gaussian posterior ``predict(x, Quadrature())`` gives it to many digits.
     """
     return _of_one(predictive, "bald", predictive.mutual_information)
 

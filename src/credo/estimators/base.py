@@ -213,7 +213,8 @@ def _no_number(X) -> str | None:
             except (TypeError, ValueError):
                 return (
                     f"Column {name!r} of X holds {str(value)!r}, and an estimator takes numbers: encode categories "
-                    "first, such as by OneHotEncoder() in a ColumnTransformer before it, and count dates in days."
+                    "first, such as by OneHotEncoder(sparse_output=False) in a ColumnTransformer before it, and count "
+                    "dates in days."
                 )
     return None
 

@@ -74,10 +74,11 @@ def _said(model: Model, position: np.ndarray, x: Any, largest: list[int]) -> dic
     leaves, structure = jax.tree.flatten(x)
     rows = [_rows(np.asarray(leaf), most) for leaf, most in zip(leaves, largest, strict=True)]
     kinds, arrays = _evaluated(model, np.asarray(position, np.float64), jax.tree.unflatten(structure, rows))
-    pairs = [
-        (float(np.max(np.abs(a), initial=0.0)), float(np.ravel(a) @ _wave(a.size) / max(a.size, 1) ** 0.5))
-        for a in arrays
-    ]
+    with np.errstate(invalid="ignore", over="ignore"):  # made-up inputs may overflow: two NaN are alike
+        pairs = [
+            (float(np.max(np.abs(a), initial=0.0)), float(np.ravel(a) @ _wave(a.size) / max(a.size, 1) ** 0.5))
+            for a in arrays
+        ]
     return {"kinds": kinds, "arrays": pairs}
 
 

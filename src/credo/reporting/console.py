@@ -9,6 +9,7 @@ from credo.posterior.posterior import Posterior
 COLORS = {"pass": "green", "doubtful": "yellow", "failed": "red"}
 GAP = 2  # spaces between columns
 MAX_LINES = 6
+HUGE = 1e7  # a column of so many digits leaves no room for others
 COLUMNS = {  # column -> (heading, format)
     "max_r_hat": ("R̂, worst", ".3f"),
     "min_ess_bulk": ("ESS, worst", ".0f"),
@@ -133,4 +134,4 @@ def evidence_cell(row) -> str:
 
 def cell(value, form: str) -> str:
     """A figure, or a dash where it does not apply."""
-    return format(value, form) if np.isfinite(value) else "–"
+    return format(value, form if abs(value) < HUGE else ".3g") if np.isfinite(value) else "–"
