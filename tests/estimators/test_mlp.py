@@ -205,6 +205,7 @@ def test_the_noise_of_few_rows_is_not_that_of_the_rows_that_were_learned():
     model = BayesianMLPRegressor().fit(*linear(60, 4))
     mean, sd = model.predict(x_new, return_std=True)
     assert np.mean(np.abs(y_new - mean) < 1.645 * sd) > 0.7
+    np.testing.assert_allclose(model.posterior_.mean()["noise"], model._fitted.recipe.noise, rtol=0.05)
     of_mode = BayesianMLPRegressor(prior_scale=1.0).fit(*linear(60, 4))
     assert model.log_prob(x_new, y_new).mean() > of_mode.log_prob(x_new, y_new).mean() + 1
 
