@@ -62,14 +62,22 @@ def unmasked(values) -> Any:
 
 
 def of_tensor(leaf) -> Any:
-    """A tensor of torch as NumPy's array, whatever its device, layout or precision; anything else as it is."""
+    """A tensor of torch as NumPy's array, on whatever device, sparse or of half precision; anything else as it is."""
     if not hasattr(leaf, "detach"):
+        return leaf
+    leaf = leaf.detach()
+    if not hasattr(leaf, "is_meta"):  # no tensor of torch
         return leaf
     if leaf.is_meta:
         raise CredoError("A tensor on torch's device 'meta' has a shape and no values: give one that has them.")
-    leaf = leaf.detach().cpu()
-    leaf = leaf.to_dense() if str(leaf.layout) != "torch.strided" else leaf
-    return (leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf).numpy()
+    try:
+        leaf = leaf.cpu()
+        leaf = leaf.to_dense() if str(leaf.layout) != "torch.strided" else leaf.resolve_conj().resolve_neg()
+        return (leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise CredoError(
+            f"A tensor of type {leaf.dtype} is no array ({error}): give one of float32 or int64."
+        ) from error
 
 
 def as_numbers(value) -> np.ndarray:

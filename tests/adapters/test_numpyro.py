@@ -409,6 +409,25 @@ def test_missing_observations_have_their_distribution_where_they_are_seen():
     np.testing.assert_allclose(posterior.log_evidence.value, exact.log_evidence.value, rtol=1e-6)
 
 
+def test_other_masks_stay_as_they_are():
+    """A density to a power has no integral of one; and a site may be called as it likes."""
+
+    def scaled(y, seen):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.handlers.scale(scale=0.5):
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y, obs_mask=seen)
+
+    seen = np.isfinite(GAPS)
+    assert from_numpyro(scaled, np.nan_to_num(GAPS), seen).given().prior.improper_names() == ("y_unobserved",)
+
+    def named(y):
+        numpyro.sample("x_observed", dist.Normal(0, 1), obs=y)
+        with numpyro.handlers.mask(mask=np.zeros(5, bool)):
+            numpyro.sample("x", dist.Normal(5, 1).expand([5]))
+
+    assert from_numpyro(named, Y).given().prior.improper_names() == ("x",)
+
+
 def autoregression(y):
     a = numpyro.sample("a", dist.Uniform(-1, 1))
     with numpyro.plate("N", len(y)):
@@ -436,12 +455,32 @@ def random_walk(y):
     scan(step, 0.0, y)
 
 
+def moved_autoregression(y):
+    a = numpyro.sample("a", dist.Uniform(-1, 1))
+    lag = jnp.concatenate([jnp.zeros(1), y[:-1]])
+    shift = dist.transforms.AffineTransform(a * lag, 1.0)
+    numpyro.sample("y", dist.TransformedDistribution(dist.Normal(jnp.zeros(len(y)), 1.0), shift), obs=y)
+
+
+def about_the_mean(y):
+    numpyro.sample("y", dist.Normal(numpyro.sample("a", dist.Normal(0, 1)) + y.mean(), 1).expand([len(y)]), obs=y)
+
+
+def one_table(table):
+    """Of outcomes and inputs: the latter are no outcomes."""
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(a * table[:, 1], 1), obs=table[:, 0])
+
+
+LEANING = [autoregression, scanned_autoregression, moved_autoregression, about_the_mean]
+
+
 @pytest.mark.parametrize(
-    ("program", "leans"), [(autoregression, True), (scanned_autoregression, True), (random_walk, False)]
+    ("program", "leans"), [(each, True) for each in LEANING] + [(random_walk, False), (one_table, False)]
 )
 def test_data_are_drawn_where_outcomes_do_not_lean_on_outcomes(program, leans):
     """Rows drawn at the lags of the data would be of no model."""
-    target = from_numpyro(program, Y).given()
+    target = from_numpyro(program, np.stack([Y, np.arange(5.0)], axis=1) if program is one_table else Y).given()
     drawn = [
         lambda: credo.diagnose.check_prior(target, np.mean, num_draws=10),
         lambda: target.model.sample_prior_predictive(jax.random.key(0), None, 2),
@@ -470,6 +509,14 @@ def test_one_of_several_outcomes_is_named():
     np.testing.assert_array_equal(both.y["w"], 3 * x)
     assert from_numpyro(two_outcomes).given(x, {"weight": 3 * x}).model.prior.outcomes == ("w",)
     assert from_numpyro(two_outcomes, height=x).given(x, 3 * x).model.prior.outcomes == ("h", "w")
+    columns = {"height": pd.Series(x), "weight": pd.Series(3 * x)}
+    again = from_numpyro(two_outcomes, x, x, x).given(x, columns)
+    np.testing.assert_array_equal(again.y["w"], 3 * x)
+
+    def optional(features=None, labels=None):
+        numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)) * features, 1), obs=labels)
+
+    np.testing.assert_array_equal(from_numpyro(optional).given(x, 2 * x).y, 2 * x)
 
 
 def test_new_rows_have_no_value_of_a_site_that_has_one_a_row():
@@ -479,6 +526,14 @@ def test_new_rows_have_no_value_of_a_site_that_has_one_a_row():
             numpyro.sample("y", dist.Normal(x + e, 1), obs=y)
 
     posterior = credo.fit(from_numpyro(model).given(np.zeros(5), Y[:5]), credo.MAP(), key=jax.random.key(0))
+
+    def counting(x, y=None):
+        b = numpyro.sample("b", dist.Normal(0, 1).expand([3]))
+        numpyro.sample("y", dist.Normal(x @ b + 0 * len(y), 1), obs=y)
+
+    other = credo.fit(from_numpyro(counting).given(np.eye(3), Y[:3]), credo.MAP(), key=jax.random.key(0))
+    with pytest.raises(CredoError, match="does not run at these inputs without y"):
+        _ = other.predict(np.zeros((2, 3))).mean
     with pytest.raises(CredoError, match="'e' has one value for each row of the fit"):
         _ = posterior.predict(np.zeros(3)).mean
 
@@ -494,6 +549,14 @@ def test_a_joint_likelihood_leaves_out_what_outcomes_say_of_new_rows():
     posterior = credo.fit(from_numpyro(process).given(np.arange(5.0), Y[:5]), credo.MAP(), key=jax.random.key(0))
     with pytest.warns(UserWarning, match="The likelihood is joint.*the 5 outcomes seen"):
         posterior.predict(np.arange(1.0) + 0.5)
+
+
+def test_rows_of_one_event_are_apart_where_they_do_not_covary():
+    def line(x, y=None):
+        numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)) * x, 1).to_event(1), obs=y)
+
+    posterior = credo.fit(from_numpyro(line).given(np.arange(5.0), Y[:5]), credo.MAP(), key=jax.random.key(0))
+    assert posterior.predict(np.arange(3.0)).mean.shape == (3,)  # and no warning
 
 
 def test_what_has_no_likelihood_says_why():

@@ -207,6 +207,13 @@ def test_bare_log_densities_are_known_by_their_data():
         model_probabilities({"one": bare(1.0, y), "two": bare(2.0, y + 1)})
 
 
+def test_data_that_a_log_density_reads_from_outside_are_not_known():
+    model = credo.Model.from_log_density(lambda params: -jnp.square(params["m"]), {"m": dist.constraints.real})
+    posterior = credo.fit(model.given(), credo.Laplace(), key=0)
+    with pytest.raises(CredoError, match="reads its data from outside"):
+        model_probabilities({"a": posterior, "b": posterior})
+
+
 def test_the_evidence_of_a_failed_posterior_is_warned_of():
     y = np.random.default_rng(7).normal(1.0, 1.0, 10)
     good = bare(1.0, y)

@@ -32,7 +32,7 @@ class NumPyroLikelihood(eqx.Module):
             if isinstance(error, CredoError):
                 raise
             own = [leaf.name for leaf in Structure.of(prior).leaves if leaf.shape[:1] in self._lengths()]
-            if own and not isinstance(error, AttributeError):
+            if own and self._runs_without_outcomes(params):
                 raise CredoError(
                     f"The NumPyro model does not run at these inputs ({first_line(error)}): {own[0]!r} has one value "
                     "for each row of the fit, and new rows have none. Predict at the rows of the fit, or sum it out of "
@@ -49,6 +49,14 @@ class NumPyroLikelihood(eqx.Module):
                 f"numpyro.sample({missing[0]!r}, ..., obs=y) outside of any `if y is not None`."
             )
         return prior.outcome(sites)
+
+    def _runs_without_outcomes(self, params) -> bool:
+        """At the rows of the fit."""
+        try:
+            self.prior.program.run(self._value(params), {}, self.prior.outcome_leaves)
+        except (TypeError, ValueError, AttributeError, IndexError):
+            return False
+        return True
 
     def _lengths(self) -> set[tuple[int, ...]]:
         """Of the outcomes."""

@@ -130,13 +130,12 @@ class NumPyroModel(Model):
         free = [name for name in parameters(program.fn) if name not in arguments]
         if y is not None:
             bound = outcome_parameters(prior) if isinstance(prior, NumPyroPrior) else []
-            if isinstance(y, Mapping) and y and set(y) <= set(free):  # several outcomes, each by its argument
+            if isinstance(y, Mapping) and y and set(y) <= {*free, *bound}:  # several outcomes, each by its argument
                 arguments |= dict(y)
-                free = [name for name in free if name not in y]
-                return self._with_inputs(arguments, free, x)
+                return self._with_inputs(arguments, [name for name in free if name not in y], x)
             named = [name for name in (*bound, "y", "obs") if name in (*free, *bound)]
             own = inspect.signature(program.fn).parameters
-            optional = [name for name in free if own[name].default is None]
+            optional = [name for name in free[x is not None :] if own[name].default is None]
             if not named and len(optional) > 1:
                 raise CredoError(
                     f"y may be {' or '.join(map(repr, optional))} of the NumPyro model: say which, as in "
@@ -261,7 +260,7 @@ def _plain(data):
 
 def _converted(data, root: str):
     """Plain data in double precision; NaN or infinite inputs are refused."""
-    data = _plain(data)
+    data = {name: _plain(each) for name, each in data.items()} if isinstance(data, dict) else _plain(data)
 
     def convert(path, leaf):
         if not is_array(leaf):

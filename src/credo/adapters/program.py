@@ -150,7 +150,7 @@ class _Whole(Messenger):
     """Subsampling plates take all rows, so that their scale is 1; keys that the model asks for are fixed.
 
     Of outcomes with an ``obs_mask`` NumPyro has a latent value for each row, and nothing for those seen: a flat density
-    over numbers that nobody reads. They have their own distribution here, which leaves everything else as it is.
+    over numbers that nobody reads. They have their own distribution here, whose integral is one, unless it is scaled.
     """
 
     def __init__(self):
@@ -161,8 +161,10 @@ class _Whole(Messenger):
     def process_message(self, msg) -> None:
         if msg["type"] == "sample" and msg["is_observed"]:
             self.observed.add(msg["name"])
-        elif msg["type"] == "sample" and msg["name"].removesuffix("_unobserved") + "_observed" in self.observed:
-            msg["fn"] = without_mask(msg["fn"])
+        elif msg["type"] == "sample" and _is_one(msg["scale"]):
+            name, end = msg["name"].removesuffix("_unobserved"), "_observed"
+            if name != msg["name"] and name + end in self.observed:
+                msg["fn"] = without_mask(msg["fn"])
         if msg["type"] == "plate" and msg["value"] is None:
             size = msg["args"][0]
             msg["args"] = (size, size)
@@ -177,10 +179,11 @@ def distribution_of(site) -> Distribution:
     distribution, sample_shape = site["fn"], site["kwargs"].get("sample_shape", ())
     if sample_shape:
         distribution = distribution.expand(tuple(sample_shape) + distribution.batch_shape)
-    scale = site["scale"]
-    if scale is None or (isinstance(scale, int | float) and scale == 1):
-        return distribution
-    return Scaled(distribution, scale)
+    return distribution if _is_one(site["scale"]) else Scaled(distribution, site["scale"])
+
+
+def _is_one(scale) -> bool:
+    return scale is None or (isinstance(scale, int | float) and scale == 1)
 
 
 def is_array(leaf) -> bool:

@@ -1,5 +1,6 @@
 """A NumPyro program as a prior: its latent sites are parameters, its observed ones the outcome met on the way."""
 
+import functools
 import math
 import warnings
 import zlib
@@ -10,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Unit
+from numpyro.distributions import MaskedDistribution, Unit
 
 from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
@@ -86,15 +87,21 @@ class NumPyroPrior(AbstractPrior):
 
     def reads_outcomes(self) -> bool:
         """Whether a distribution of the outcomes changes with the outcomes, as that of an autoregression does: then no
-        data can be drawn from it. Told by outcomes in reverse order.
+        data can be drawn from it. Told by outcomes in reverse order, and all like the first.
         """
-        leaves = dict(zip(self.program.places, self.program.arrays, strict=True))
-        turned = tuple(v[::-1] if i in self.outcome_leaves and np.ndim(v) else v for i, v in leaves.items())
-        before, after = (
-            _parameters(self, eqx.tree_at(lambda program: program.arrays, self.program, arrays))
-            for arrays in (self.program.arrays, turned)
-        )
-        return not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
+        arrays = list(self.program.arrays)
+        before = _parameters(self, arrays)
+        observed = [i for i, place in enumerate(self.program.places) if place in self.outcome_leaves]
+        entries = [_entries(self, arrays, i) for i in observed]
+        for change in (lambda v: v[::-1], lambda v: np.full_like(v, v[0])):
+            others = list(arrays)
+            for i, own in zip(observed, entries, strict=True):
+                others[i] = np.array(arrays[i])
+                others[i][own] = change(others[i][own])
+            after = _parameters(self, others)
+            if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True)):
+                return True
+        return False
 
     def data(self) -> dict[str, jax.Array]:
         """The observed values by site, with the shape of their log density's rows and events."""
@@ -122,11 +129,43 @@ class NumPyroPrior(AbstractPrior):
 
 
 @jax.jit
-def _parameters(prior: NumPyroPrior, program: Program) -> list[jax.Array]:
+def _parameters(prior: NumPyroPrior, arrays: list) -> list[jax.Array]:
     """Of the distributions of the outcomes, without masks, somewhere."""
+    return _unmasked([distribution_of(_somewhere(prior, arrays)[name]) for name in prior.outcomes])
+
+
+def _unmasked(tree) -> list[jax.Array]:
+    def is_masked(node):
+        return isinstance(node, MaskedDistribution)
+
+    leaves = jax.tree.leaves(tree, is_leaf=is_masked)
+    return [part for leaf in leaves for part in (_unmasked(leaf.base_dist) if is_masked(leaf) else [leaf])]
+
+
+def _somewhere(prior: NumPyroPrior, arrays: list) -> Sites:
     structure = Structure.of(prior)
-    sites, _ = program.run(prior.given(prior.constrain(structure.unravel(somewhere(structure.dim)))[0]))
-    return jax.tree.leaves([unwrapped(distribution_of(sites[name])) for name in prior.outcomes])
+    params = prior.constrain(structure.unravel(somewhere(structure.dim)))[0]
+    program = eqx.tree_at(lambda program: program.arrays, prior.program, tuple(arrays))
+    return program.run(prior.given(params))[0]
+
+
+def _entries(prior: NumPyroPrior, arrays: list, i: int) -> np.ndarray:
+    """Which entries of the i-th of ``arrays`` are observed: some of a table that holds inputs too. Of whole numbers
+    all."""
+    everything = np.full(np.shape(arrays[i]), True)
+    if not np.issubdtype(np.asarray(arrays[i]).dtype, np.floating):
+        return everything
+    found = np.asarray(_slope(prior, arrays, jnp.asarray(arrays[i]), i)) != 0
+    return found if found.any() else everything
+
+
+@functools.partial(jax.jit, static_argnames="i")
+def _slope(prior: NumPyroPrior, arrays: list, values, i: int):
+    def total(values):
+        sites = _somewhere(prior, [*arrays[:i], values, *arrays[i + 1 :]])
+        return sum(jnp.sum(jnp.nan_to_num(sites[name]["value"] * 1.0)) for name in prior.outcomes)
+
+    return jax.grad(total)(values)
 
 
 def first_value(name: str, distribution, index):

@@ -60,6 +60,11 @@ def model_probabilities(
     first = posteriors[names[0]].target
     for name, posterior in posteriors.items() if len(posteriors) > 1 else ():
         target = posterior.target
+        if target.model.log_factor is not None and target.x is None:
+            raise CredoError(
+                f"{name!r} is of a bare log density that reads its data from outside, and nobody can tell whether "
+                "others are of the same: give them by given(data), as log_density(params, data)."
+            )
         if target.y is None and target.source is None and target.model.log_factor is None:
             raise CredoError(
                 f"{name!r} holds no data, by which posteriors of the same data are known: a loaded one has them where "
@@ -75,7 +80,7 @@ def model_probabilities(
         if posterior.verdict.status == "failed":
             warnings.warn(
                 f"The posterior of {name!r} has failed, and its log evidence may be far off: "
-                f"{posterior.verdict.sentences[0]}",
+                f"{' '.join(posterior.verdict.sentences[:1])}",
                 stacklevel=2,
             )
     with np.errstate(divide="ignore"):

@@ -129,7 +129,7 @@ def warn_of_failure(estimator) -> None:
     verdict = estimator.posterior_.verdict
     if verdict.status == "failed":
         warnings.warn(
-            f"The posterior of this {type(estimator).__name__} has failed. {verdict.sentences[0]} The rest is in "
+            f"The posterior of this {type(estimator).__name__} has failed. {' '.join(verdict.sentences[:1])} See "
             "posterior_.verdict.",
             ConvergenceWarning,
             stacklevel=3,

@@ -45,7 +45,7 @@ def chosen(
             error = None if candidate.family != "constant" else (predictive.mean[: len(held)] - y[held]) ** 2
         except UndefinedPredictionError:
             surprise = error = np.full(len(held), np.inf)
-        return np.where(np.isnan(surprise), np.inf, surprise), error
+        return _known(surprise), None if error is None else _known(error)
 
     candidates = [replace(recipe, prior_scale=scale) for scale in SCALES]
     found = [losses(candidate) for candidate in candidates]
@@ -56,11 +56,15 @@ def chosen(
     surprise, error = found[place]
     assert error is not None
     noise = float(np.sqrt(np.average(error, weights=counts)))
-    if not np.isfinite(noise):
+    if not (np.isfinite(noise) and noise > 0):
         return candidates[place]
     known = replace(candidates[place], noise=noise)
     better = np.average(losses(known)[0], weights=counts) < np.average(surprise, weights=counts)
     return known if better else candidates[place]
+
+
+def _known(loss: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(loss), np.inf, loss)
 
 
 def _smallest(losses: list[np.ndarray], weights: np.ndarray) -> int:

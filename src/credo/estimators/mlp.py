@@ -87,8 +87,8 @@ class BayesianMLPRegressor(OnRows, RegressorMixin, _BayesianMLP):
     or ``SWAG()``; None is ``DeepEnsemble()``, five networks. ``noise``: the sd of y "constant" and unknown, or a
     function of the "input", an output of the network. ``activation``: "relu", "tanh" or "silu". ``prior_scale``: the
     prior sd of a weight (networks.py). None is 1, but for an ensemble the one of 1, 3 and 10 by which a fifth of the
-    rows, held out, is predicted best, and a constant noise is the larger one that they show, where that predicts them
-    better (choice.py): 30 rows or more, and four or five times the time. ``random_state``: of the initial weights, the
+    rows, held out, is predicted best, and a constant noise is that of these rows, where that predicts them better
+    (choice.py): 30 rows or more, and four or five times the time. ``random_state``: of the initial weights, the
     rows held out, the method and the predictions.
 
     After ``fit``: ``posterior_`` over the weights for scaled columns (those of ``inputs(X)``) and y, with its verdict;

@@ -85,7 +85,7 @@ def by_column(x):
 
 def outcomes(y):
     """Check and convert outcomes: an array, or a dict of arrays."""
-    return _columns(y, "y")
+    return _columns(dict(y) if isinstance(y, Mapping) else y, "y")
 
 
 def outcome_arrays(y):

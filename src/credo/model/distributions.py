@@ -177,7 +177,7 @@ def unwrapped(distribution: Distribution) -> Distribution:
 
 
 def without_mask(distribution: Distribution) -> Distribution:
-    """The same with no part masked, inside expansions too."""
+    """The same without the masks around it, or within expansions of it."""
     if isinstance(distribution, ExpandedDistribution | MaskedDistribution):
         return without_mask(distribution.base_dist).expand(distribution.batch_shape)
     return distribution

@@ -67,7 +67,8 @@ def _covary(target: Target) -> bool:
     """Whether rows of a joint outcome depend on each other given the parameters: unless its covariance says no."""
 
     def look(target, u):
-        return [getattr(unwrapped(d), "covariance_matrix", None) for d in _outcomes(target.flat(), u, target.x)]
+        joint = [d for d in map(unwrapped, _outcomes(target.flat(), u, target.x)) if d.event_dim]
+        return [getattr(d, "covariance_matrix", None) for d in joint]
 
     try:
         found = jax.jit(look)(target, somewhere(target.dim))

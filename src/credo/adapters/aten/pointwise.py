@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
+from credo.status import CredoError
+
 
 def same(x, *args, **kwargs):
     """Copies, aliases and changes of layout: JAX arrays have neither."""
@@ -61,7 +63,9 @@ def leaky_relu(x, negative_slope=0.01):
 
 
 def rrelu(x, noise, lower=1 / 8, upper=1 / 3, training=False):
-    """In evaluation, which is what modules are read in, the slope is in the middle."""
+    """In evaluation the slope is in the middle."""
+    if training:
+        raise CredoError("The module draws random numbers (rrelu): say training=self.training, which evaluation ends.")
     return leaky_relu(x, 0.5 * (lower + upper)), noise
 
 
