@@ -8,8 +8,9 @@ intervals; accuracy and log loss. scikit-learn's perceptron has no sd: that of i
 """
 
 import argparse
+import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -56,42 +57,43 @@ REGRESSIONS |= {"diabetes": bundled(load_diabetes)}
 CLASSES = {"digits": load_digits, "iris": load_iris, "wine": load_wine}
 
 
-def regressors(seed: int) -> Iterator[tuple[str, Callable]]:
-    """(name, (x, y, new x) -> (mean, sd) of the new rows)."""
+SCALES = {"Credo": None, "Credo, prior scale 1": 1.0}
+
+
+def regressors(seed: int) -> dict[str, Callable]:
+    """name -> ((x, y, new x) -> (mean, sd) of the new rows)."""
     from credo.estimators import BayesianMLPRegressor
 
-    for name, scale in (("Credo", None), ("Credo, prior scale 1", 1.0)):
-        yield (
-            name,
-            lambda x, y, new, s=scale: (
-                BayesianMLPRegressor(prior_scale=s, random_state=seed).fit(x, y).predict(new, True)
-            ),
-        )
+    def ours(x, y, new, scale):
+        return BayesianMLPRegressor(prior_scale=scale, random_state=seed).fit(x, y).predict(new, return_std=True)
 
     def theirs(x, y, new):
-        model = make_pipeline(StandardScaler(), MLPRegressor((50,), max_iter=2_000, random_state=seed))
+        perceptron = MLPRegressor(hidden_layer_sizes=(50,), max_iter=2_000, random_state=seed)
         unit = y.std()
-        fitted = model.fit(x, y / unit)
-        spread = unit * np.std(y / unit - fitted.predict(x))
-        return unit * fitted.predict(new), np.full(len(new), spread)
+        fitted = make_pipeline(StandardScaler(), perceptron).fit(x, y / unit)
+        spread = np.std(y / unit - fitted.predict(x))
+        return unit * fitted.predict(new), np.full(len(new), unit * spread)
 
-    yield "scikit-learn MLPRegressor", theirs
+    own = {name: functools.partial(ours, scale=scale) for name, scale in SCALES.items()}
+    return {**own, "scikit-learn MLPRegressor": theirs}
 
 
-def classifiers(seed: int) -> Iterator[tuple[str, Callable]]:
-    """(name, (x, y, new x) -> probabilities)."""
+def classifiers(seed: int) -> dict[str, Callable]:
+    """name -> ((x, y, new x) -> probabilities)."""
     from credo.estimators import BayesianMLPClassifier
 
-    for name, scale in (("Credo", None), ("Credo, prior scale 1", 1.0)):
-        yield (
-            name,
-            lambda x, y, new, s=scale: (
-                BayesianMLPClassifier(prior_scale=s, random_state=seed).fit(x, y).predict_proba(new)
-            ),
-        )
-    for own in (MLPClassifier((50,), max_iter=2_000, random_state=seed), LogisticRegression(max_iter=5_000)):
-        model = make_pipeline(StandardScaler(), own)
-        yield f"scikit-learn {type(own).__name__}", lambda x, y, new, m=model: m.fit(x, y).predict_proba(new)
+    def ours(x, y, new, scale):
+        return BayesianMLPClassifier(prior_scale=scale, random_state=seed).fit(x, y).predict_proba(new)
+
+    def theirs(x, y, new, model):
+        return make_pipeline(StandardScaler(), model).fit(x, y).predict_proba(new)
+
+    peers = (
+        MLPClassifier(hidden_layer_sizes=(50,), max_iter=2_000, random_state=seed),
+        LogisticRegression(max_iter=5_000),
+    )
+    own = {name: functools.partial(ours, scale=scale) for name, scale in SCALES.items()}
+    return {**own, **{f"scikit-learn {type(m).__name__}": functools.partial(theirs, model=m) for m in peers}}
 
 
 def of_numbers(found, y) -> tuple[float, ...]:
@@ -109,7 +111,7 @@ def measured(problem: Callable, methods: Callable, figures: Callable, seeds: int
     found: dict[str, list[tuple[float, ...]]] = {}
     for seed in range(seeds):
         x, new, y, outcomes = problem(seed)
-        for name, method in methods(seed):
+        for name, method in methods(seed).items():
             begun = perf_counter()
             predicted = method(x, y, new)
             seconds = perf_counter() - begun
