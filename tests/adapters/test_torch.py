@@ -10,6 +10,7 @@ import pytest
 
 import credo
 from credo.adapters import from_torch, to_torch
+from credo.adapters.aten.pointwise import rrelu
 from credo.model.layers import find_layers
 from credo.nn import BayesianNetwork, Categorical, Gaussian
 from credo.precision import double
@@ -546,6 +547,11 @@ def test_tensors_that_numpy_does_not_know():
     assert np.asarray(half.apply(half.params, x)).shape == (5, 2)
     with pytest.raises(credo.CredoError, match="device 'meta'"):
         model.given(x.to("meta"), np.zeros(5, int))
+
+
+def test_a_slope_that_is_drawn_is_no_network():
+    with pytest.raises(credo.CredoError, match="draws random numbers"):
+        rrelu(np.ones(2), None, training=True)
 
 
 def test_the_gradient_of_a_dilated_pooling_is_torchs():

@@ -239,6 +239,20 @@ def test_the_smallest_scale_within_a_standard_error(losses, place):
     assert _smallest([np.array(loss) for loss in losses], np.ones(len(losses[0]))) == place
 
 
+def test_figures_of_predictions_take_no_estimator(regressor):
+    for figure in (credo.diagnose.pit, credo.diagnose.interval_coverage):
+        with pytest.raises(CredoError, match="takes the predictive that .*; got BayesianMLPRegressor"):
+            figure(regressor, Y)
+    with pytest.raises(CredoError, match="got BayesianMLPRegressor"):
+        credo.diagnose.novelty_scores(regressor)
+
+
+def test_weights_that_decay_are_no_scale_to_mend(regressor):
+    """A constant column's weights have only the prior, and none of them is told to be standardised."""
+    constant = BayesianMLPRegressor((8,), SMALL, prior_scale=1.0).fit(np.column_stack([X, np.ones(len(X))]), Y)
+    assert not any("differ in scale" in said for said in constant.posterior_.verdict.sentences)
+
+
 def test_a_failed_posterior_is_warned_of():
     x = np.random.default_rng(0).normal(size=(40, 2))
     method = credo.NUTS(num_warmup=0, num_draws=4)

@@ -159,6 +159,8 @@ def test_mapping_that_is_no_dict():
     columns = MappingProxyType({"a": Y, "b": X[:, 0]})
     target = given(columns, Y, lambda p, x: dist.Normal(x["a"] * p["w"][0] + x["b"] * p["w"][1], 1.0))
     assert set(target.x) == {"a", "b"}
+    both = given(columns, MappingProxyType({"y": Y}), lambda p, x: {"y": dist.Normal(x["a"] * p["w"][0], 1.0)})
+    np.testing.assert_array_equal(both.y["y"], Y)
     posterior = credo.fit(target, credo.Laplace(), key=jax.random.key(0))
     np.testing.assert_array_equal(posterior.predict(columns).mean, posterior.predict(dict(columns)).mean)
 

@@ -252,10 +252,9 @@ def _sole_input(prior: NumPyroPrior) -> str | None:
 
 
 def _plain(data):
-    """Data frames as dicts of columns, series as arrays."""
-    if hasattr(data, "columns"):
-        return by_column(data)
-    return data.to_numpy() if hasattr(data, "to_numpy") else data
+    """Tables as dicts of columns, series as arrays."""
+    found: Any = by_column(data)
+    return found.to_numpy() if hasattr(found, "to_numpy") else found
 
 
 def _converted(data, root: str):

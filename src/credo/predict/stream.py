@@ -110,8 +110,8 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost + own_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
-    law = jax.tree.map(_moved_once, dataclasses.replace(law, **changed))  # type: ignore[type-var]
-    return outcomes, Stream(law, rows, size, chunk, light)
+    fields: Any = law  # a law is a dataclass, which its protocol does not say
+    return outcomes, Stream(jax.tree.map(_moved_once, dataclasses.replace(fields, **changed)), rows, size, chunk, light)
 
 
 def _moved_once(leaf):
