@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from credo.linalg.dense import Dense
 from credo.model.model import Model
@@ -123,13 +123,14 @@ def test_information_of_columns_with_unknown_noise_is_that_of_draws(likelihood):
     rng = np.random.default_rng(0)
     for i in range(len(X_NEW)):
         root = np.linalg.cholesky(z_cov[i] + 1e-12 * np.eye(len(z_cov[i])))
-        z = z_mean[i] + rng.normal(size=(20_000, len(root))) @ root.T
-        location, log_scale = z[:, ::2], z[:, 1::2]
-        y = location[:2_000] + np.exp(log_scale[:2_000]) * rng.normal(size=(2_000, 3))
-        terms = stats.norm.logpdf(y[:, None], location[None], np.exp(log_scale)[None]).sum(axis=-1)
-        marginal = np.logaddexp.reduce(terms, axis=1) - np.log(len(z))
-        own = stats.norm.logpdf(y, location[:2_000], np.exp(log_scale[:2_000])).sum(axis=-1)
-        gains = own - marginal
+        z = z_mean[i] + rng.normal(size=(8_000, len(root))) @ root.T
+        location, scale = z[:, ::2], np.exp(z[:, 1::2])
+        y = location[:2_000] + scale[:2_000] * rng.normal(size=(2_000, 3))
+        # log densities but for a constant, by one product: ½ ((y − m) / s)² is quadratic in y
+        parts = np.hstack([-0.5 * scale**-2, location * scale**-2])
+        constant = -np.sum(0.5 * (location / scale) ** 2 + np.log(scale), axis=1)
+        terms = np.hstack([y**2, y]) @ parts.T + constant
+        gains = terms[np.arange(2_000), np.arange(2_000)] - special.logsumexp(terms, axis=1) + np.log(len(z))
         assert abs(found[i] - gains.mean()) < 5 * gains.std() / np.sqrt(2_000) + 0.05 * gains.mean()
 
 

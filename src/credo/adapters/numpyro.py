@@ -197,7 +197,7 @@ def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
     y = None if not data else next(iter(data.values())) if len(data) == 1 else data
     lengths = [len(values) if np.ndim(values) else 1 for values in data.values()]
     size = 0 if not data else lengths[0] if len(set(lengths)) == 1 else sum(lengths)
-    num_terms, head = (size, None) if y is None else check_outcome(_joint_outcome, model.structure, prior, y)
+    num_terms, found = (size, {}) if y is None else check_outcome(_joint_outcome, model.structure, prior, y)
     weights = case_weights(weights)
     if weights is not None and (num_terms != size or len(weights) != size):
         raise CredoError(
@@ -206,7 +206,15 @@ def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
         )
     is_arrays = all(is_array(leaf) for leaf in jax.tree.leaves(x))
     return Target(
-        model.as_of_now(), x if is_arrays else None, y, weights, model.structure, size, num_terms, head, Levels()
+        model.as_of_now(),
+        x if is_arrays else None,
+        y,
+        weights,
+        model.structure,
+        size,
+        num_terms,
+        model.head_of(found, x),
+        Levels(),
     )
 
 

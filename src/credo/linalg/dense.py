@@ -12,6 +12,12 @@ from credo.linalg.operator import ScaleOperator, Stored, is_known
 from credo.status import CredoError
 
 
+def root(covariance: Float[Array, "M K K"]) -> Float[Array, "M K K"]:
+    """R with R Rᵀ = C, which may be singular: a class without parameters of its own, a scale that all rows share."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
+
+
 class Dense(ScaleOperator):
     """``Dense(lower)`` with a lower triangular S, shape (dim, dim), whose diagonal has no zero.
 

@@ -14,10 +14,10 @@ from numpyro.distributions.distribution import MaskedDistribution
 
 from credo.model.dependence import dependencies
 from credo.model.distributions import bounds_of, contains, masks, unwrapped
-from credo.model.heads import Head, head_of
 from credo.model.indices import check_indices, has_reads
 from credo.model.structure import Structure
 from credo.model.target import Target, log_prob_rows
+from credo.model.user_head import AnyHead
 from credo.precision import double
 from credo.status import CredoError
 from credo.traced import by_shapes
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 Outcome = Callable[[dict, Any], Any]  # (u, data) -> the distribution of y, or a dict of them
 
 
-def check_likelihood(model: "Model", x, y) -> tuple[int, Head | None]:
+def check_likelihood(model: "Model", x, y) -> tuple[int, AnyHead | None]:
     """(number of independent factors, head) of ``model``'s likelihood at data (x, y); CredoError if it cannot be."""
     prior, likelihood = model.prior, model.likelihood
     assert likelihood is not None
-    return check_outcome(lambda u, x: likelihood(prior.constrain(u)[0], x), model.structure, x, y)
+    size, seen = check_outcome(lambda u, x: likelihood(prior.constrain(u)[0], x), model.structure, x, y)
+    return size, model.head_of(seen, x)
 
 
-def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int, Head | None]:
-    """The same for any function of a position and data that gives the distribution of ``y``."""
+def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int, Any]:
+    """(number of independent factors, distribution of ``y`` or a dict of them) of any function of a position and data
+    that gives it."""
     seen: dict[str, Distribution] = {}
 
     def score(u, data, y):
@@ -52,7 +54,7 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
         _check_constants(jaxpr.consts)
         check_indices(jaxpr, structure, u, x=data, y=y)
         _check_supports(seen, outcome, u, data, y)
-    return jaxpr.out_avals[0].shape[0], head_of(seen["y"]) if "y" in seen and not isinstance(y, dict) else None
+    return jaxpr.out_avals[0].shape[0], seen if isinstance(y, dict) else seen["y"]
 
 
 def check_new_outcomes(target: Target, y) -> None:

@@ -99,7 +99,8 @@ class Curvature(Product):
         assert head is not None  # checked by who asks for this curvature
 
         def outputs(v):
-            return head.split(target.likelihood_distribution(target.constrain(self._moved(v)), rows.x))
+            params = target.constrain(self._moved(v))
+            return head.natural(target.likelihood_distribution(params, rows.x), params, rows.x)
 
         _, forward = jax.linearize(outputs, self._start)
         back = jax.linear_transpose(forward, self._start)

@@ -11,12 +11,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 
+from credo.linalg.dense import root
 from credo.model.data import Rows
 from credo.model.distributions import Scaled
-from credo.model.heads import Head, information
+from credo.model.heads import information
 from credo.model.target import Target
+from credo.model.user_head import AnyHead, Outcomes, UserHead
 
 
 @runtime_checkable
@@ -36,15 +38,17 @@ class Expected(eqx.Module):
     """The Fisher information of the outcome."""
 
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
-        head, distribution, weights = observed(target, u, rows)
-        z = head.split(distribution)
+        head, z, distribution, weights = observed(target, u, rows)
+        if isinstance(head, UserHead):
+            g, w = head.scores(z, _outcomes(target, head, z, rows))
+            return jnp.sqrt(weights)[:, None, None] * root(jnp.einsum("ms,msk,msl->mkl", w, g, g))
         if head.name == "categorical":
             return _softmax_roots(z, weights)
         return jnp.sqrt(weights[:, None, None] * head.fisher(z, distribution))  # diagonal, but for classes
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
-        head, distribution, weights = observed(target, u, rows)
-        product = fisher_product(head, head.split(distribution), distribution)
+        _, z, distribution, weights = observed(target, u, rows)
+        product = fisher_product(target, z, distribution, outcomes_of(target, z, rows))
         return lambda v: weights[:, None] * product(v)
 
 
@@ -52,9 +56,14 @@ class Seen(eqx.Module):
     """The outer product of the gradient at the outcome that was seen: one column."""
 
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K one"]:
-        head, distribution, weights = observed(target, u, rows)
-        z = head.split(distribution)
-        slope = jax.grad(lambda z: jnp.sum(head.join(z, distribution).log_prob(rows.y)))(z)
+        head, z, distribution, weights = observed(target, u, rows)
+
+        def log_prob(z):
+            if isinstance(head, UserHead):
+                return jnp.sum(head.log_prob(z, rows.y))
+            return jnp.sum(head.join(z, distribution).log_prob(rows.y))
+
+        slope = jax.grad(log_prob)(z)
         return (jnp.sqrt(weights)[:, None] * slope)[:, :, None]
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
@@ -68,14 +77,13 @@ class Sampled(eqx.Module):
     seed: int = eqx.field(static=True)
 
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
-        head, distribution, weights = observed(target, u, rows)
-        z = head.split(distribution)
+        head, z, distribution, weights = observed(target, u, rows)
+        if isinstance(head, UserHead):
+            g, w = head.scores(z, _outcomes(target, head, z, rows))
+            E = self._signs(rows, len(z), w.shape[1], z.dtype)
+            return jnp.einsum("msk,ms,msc->mkc", g, jnp.sqrt(w * weights[:, None]), E)
         # of the row itself, so that chunks of rows, whatever their size, have independent signs
-        key = jax.random.key(self.seed)
-        seeds = jax.lax.bitcast_convert_type(_numbers(rows, len(z)), jnp.uint32)
-        shape = (z.shape[1], self.num_columns)
-        E = jax.vmap(lambda s: jax.random.rademacher(jax.random.fold_in(key, s), shape, z.dtype))(seeds)
-        E = E / np.sqrt(self.num_columns).astype(z.dtype)
+        E = self._signs(rows, len(z), z.shape[1], z.dtype)
         if head.name != "categorical":
             return jnp.sqrt(weights[:, None] * information(head, z, distribution))[:, :, None] * E
         p = jax.nn.softmax(z)  # of many classes: no matrix of all pairs
@@ -86,26 +94,52 @@ class Sampled(eqx.Module):
     def times(self, target: Target, u, rows: Rows) -> Callable:
         return _squared(self.roots(target, u, rows))
 
+    def _signs(self, rows: Rows, size: int, number: int, dtype) -> Float[Array, "M number columns"]:
+        key, shape = jax.random.key(self.seed), (number, self.num_columns)
+        seeds = _seeds(rows, size)
+        E = jax.vmap(lambda s: jax.random.rademacher(jax.random.fold_in(key, s), shape, dtype))(seeds)
+        return E / np.sqrt(self.num_columns).astype(dtype)
 
-def observed(target: Target, u, rows: Rows) -> tuple[Head, Any, Float[Array, " M"]]:
-    """The head, the distribution of the outcomes, and the weights of the rows, a power of the likelihood included."""
-    head, likelihood = target.head, target.model.likelihood
+
+def observed(target: Target, u, rows: Rows) -> tuple[AnyHead, Float[Array, "M K"], Any, Float[Array, " M"]]:
+    """(head, z, distribution of the outcomes, weights of the rows with a power of the likelihood)."""
+    head, likelihood, params = target.head, target.model.likelihood, target.constrain(u)
     assert head is not None  # checked by who asks
     assert likelihood is not None
-    distribution: Any = likelihood(target.constrain(u), rows.x)
+    distribution: Any = likelihood(params, rows.x)
     weights: Any = rows.weights
     if isinstance(distribution, Scaled):
         weights, distribution = weights * distribution.scale, distribution.base_dist
-    return head, distribution, weights
+    return head, head.natural(distribution, params, rows.x), distribution, weights
 
 
-def fisher_product(head: Head, z: Float[Array, "M K"], distribution) -> Callable[[Any], Any]:
-    """v (M, K) ↦ F v of each row, of weight one, without the K² numbers of F."""
+def fisher_product(
+    target: Target, z: Float[Array, "M K"], distribution, outcomes: Outcomes | None
+) -> Callable[[Any], Any]:
+    """v (M, K) ↦ F v of each row, of weight one, without the K² numbers of F.
+
+    ``outcomes``: of a user's head (``outcomes_of``).
+    """
+    head = target.head
+    assert head is not None  # checked by who asks
+    if isinstance(head, UserHead):
+        assert outcomes is not None
+        g, w = head.scores(z, outcomes)
+        return lambda v: jnp.einsum("msk,ms->mk", g, w * jnp.einsum("msk,mk->ms", g, v))
     if head.name == "categorical":
         p = jax.nn.softmax(z)
         return lambda v: p * (v - jnp.sum(p * v, axis=1, keepdims=True))
     diagonal = information(head, z, distribution)
     return lambda v: diagonal * v
+
+
+def outcomes_of(target: Target, z: Float[Array, "M K"], rows: Rows) -> Outcomes | None:
+    """By which the information of a user's head is known at ``z`` and around it; None for other heads."""
+    return _outcomes(target, target.head, z, rows) if isinstance(target.head, UserHead) else None
+
+
+def _outcomes(target: Target, head: UserHead, z, rows: Rows) -> Outcomes:
+    return head.outcomes(z, _seeds(rows, len(z)), target.size)
 
 
 def _squared(L: Float[Array, "M K columns"]) -> Callable:
@@ -119,10 +153,10 @@ def _softmax_roots(z: Float[Array, "M K"], weights) -> Float[Array, "M K K"]:
     return jnp.sqrt(weights)[:, None, None] * (jax.vmap(jnp.diag)(r) - p[:, :, None] * r[:, None, :])
 
 
-def _numbers(rows: Rows, size: int) -> Float[Array, " M"]:
-    """A number of each row, by which its random signs are drawn: whatever the chunk, the same."""
+def _seeds(rows: Rows, size: int) -> UInt32[Array, " M"]:
+    """A number of each row, by which what is random of it is drawn: whatever the chunk, the same."""
     total = jnp.zeros(size, jnp.float32)
     for leaf in jax.tree.leaves((rows.x, rows.y)):
         flat = jnp.asarray(leaf, jnp.float32).reshape(size, -1)
         total = total + flat @ jnp.cos(jnp.arange(1, flat.shape[1] + 1, dtype=jnp.float32))
-    return total
+    return jax.lax.bitcast_convert_type(total, jnp.uint32)

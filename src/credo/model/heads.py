@@ -5,7 +5,7 @@ log scale of a normal. Gauss-Newton curvature and linearised prediction need z; 
 that the user's likelihood returns, so nothing else has to be declared.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,10 @@ class Head(NamedTuple):
     join: Callable[[jax.Array, Distribution], Distribution]
     fisher: Callable[[jax.Array, Distribution], jax.Array]
     column: str | None = None
+
+    def natural(self, distribution: Distribution, params: Any, x: Any) -> jax.Array:
+        """z (M, K) of the likelihood's distribution at ``params`` and ``x``."""
+        return self.split(distribution)
 
 
 def _column(value, d: Distribution) -> jax.Array:
@@ -189,11 +193,13 @@ def information(head: Head, z: jax.Array, distribution: Distribution) -> jax.Arr
     return jnp.reshape(jnp.diagonal(blocks, axis1=2, axis2=3), z.shape)
 
 
-def head_of(distribution: Distribution) -> Head | None:
+def head_of(distribution: Distribution | Mapping[str, Distribution]) -> Head | None:
     """The head of a likelihood's distribution, None where unknown.
 
     Known are scalar outcomes and classes, one a datum, and several columns of scalars that are independent given z.
     """
+    if isinstance(distribution, Mapping):
+        return None
     batch, event = distribution.batch_shape, distribution.event_shape
     inner: Any = distribution
     if isinstance(distribution, dist.Independent) and len(batch) == len(event) == 1:

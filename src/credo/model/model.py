@@ -17,12 +17,14 @@ from credo.model.check import check_derived, check_likelihood, check_log_density
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
 from credo.model.draws import check_drawable, draw
+from credo.model.heads import head_of
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
 from credo.model.source import FEW, Files, Loader, Source, is_mapped
 from credo.model.structure import Structure
 from credo.model.target import Target
+from credo.model.user_head import AnyHead
 from credo.model.visit import AbstractPrior
 from credo.precision import in_double
 from credo.status import CredoError
@@ -256,6 +258,10 @@ class Model(eqx.Module):
         data = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), data)
         check_log_density(self, data)
         return Target(self.as_of_now(), data, None, None, self.structure, 0, 0, None, Levels())
+
+    def head_of(self, outcome, x) -> AnyHead | None:
+        """The head of the likelihood's distribution at inputs ``x``, arrays or abstract ones; None where unknown."""
+        return head_of(outcome)
 
     def as_of_now(self) -> "Model":
         """The model, of which no program serves that read other values from outside (``model/captured.py``)."""

@@ -19,7 +19,6 @@ from numpyro.distributions import Distribution
 from credo.compiling import TINY, brief
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import contains, is_moved, unscaled
-from credo.model.heads import Head
 from credo.model.mended import log_prob
 from credo.model.source import Source
 from credo.model.structure import Structure, somewhere
@@ -30,6 +29,7 @@ from credo.status import CredoError
 if TYPE_CHECKING:
     from credo.model.missing import Missing
     from credo.model.model import Model
+    from credo.model.user_head import AnyHead
 
 FEW = 64  # rows that are looked at
 Position = Any  # dict name -> unconstrained array, or a vector of length dim for a flat target
@@ -52,7 +52,7 @@ class Target(eqx.Module):
     structure: Structure = eqx.field(static=True)
     size: int = eqx.field(static=True)
     num_terms: int = eqx.field(static=True)
-    head: Head | None = eqx.field(static=True)
+    head: "AnyHead | None" = eqx.field(static=True)
     levels: Levels = eqx.field(static=True)
     missing: "Missing | None" = None
     is_flat: bool = eqx.field(static=True, default=False)
@@ -250,7 +250,7 @@ class Target(eqx.Module):
         head = self.head
         if head is None:
             return None
-        return lambda params, x: head.split(self.likelihood_distribution(params, x))
+        return lambda params, x: head.natural(self.likelihood_distribution(params, x), params, x)
 
     def cast(self, dtype) -> "Target":
         """The same target with its floating-point data and hyperparameters in ``dtype``."""

@@ -18,6 +18,7 @@ from credo.nn.endings import endings
 from credo.nn.heads import Custom, Head
 from credo.nn.priors import WEIGHTS, Isotropic, WeightPrior
 from credo.nn.rows import check_alone
+from credo.nn.user_head import head_or_none
 from credo.precision import double
 from credo.status import CredoError
 
@@ -87,6 +88,13 @@ class BayesianNetwork(Model):
                     inputs(x, self.groups, rows=self.group_rows)[0], outcomes(y) if missing is None else np.asarray(y)
                 )
         return super().given(x, y, weights=weights, missing=missing)
+
+    def head_of(self, outcome, x):
+        found = super().head_of(outcome, x)
+        if found is not None:
+            return found
+        weights = jax.eval_shape(lambda: self.prior.at_origin())[WEIGHTS]
+        return head_or_none(self.network.apply, self.network.head, weights, x)
 
     def _check_outputs(self, x, y) -> None:
         if isinstance(y, Mapping) and not isinstance(self.network.head, Custom):

@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 from credo.linalg.matrix_free import MatrixFree
 from credo.linalg.operator import ScaleOperator
 from credo.memory import footprint
-from credo.model.heads import Head
 from credo.model.target import Target
+from credo.model.user_head import AnyHead
 from credo.posterior.kinds import Gaussian
-from credo.predict.monte_carlo import likelihood_at
+from credo.predict.monte_carlo import outputs_at
 from credo.predict.stream import MEMORY
 
 NUM_SOLVES, FEWEST_DRAWS = 128, 16  # of outputs of rows, or of draws in their place
@@ -51,13 +51,13 @@ def _moved(scale: ScaleOperator, z):
 
 @functools.partial(jax.jit, static_argnames=("head", "product"))
 def outputs(
-    target: Target, centre, steps, x, head: Head, product: Callable
+    target: Target, centre, steps, x, head: AnyHead, product: Callable
 ) -> tuple[Float[Array, "M K"], Float[Array, "M K *K"]]:
     """Mean and covariance of the outputs at rows ``x``, by the ``deviations`` of the parameters.
 
     ``product``: ``by_layers.joint`` for covariances (M, K, K), ``by_layers.alone`` for variances (M, K).
     """
-    mean, forward = jax.linearize(lambda u: head.split(likelihood_at(target, target.constrain(u), x)), centre)
+    mean, forward = jax.linearize(lambda u: outputs_at(target, head, u, x), centre)
 
     def add(total, step):
         moved = forward(step)
@@ -67,12 +67,12 @@ def outputs(
     return mean, jax.lax.scan(add, start, steps)[0] / len(steps)
 
 
-def rows_at_once(target: Target, head: Head, x) -> int:
+def rows_at_once(target: Target, head: AnyHead, x) -> int:
     """By what one more row computes."""
 
     def takes(number: int) -> int:
         rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), x)
         u = jax.ShapeDtypeStruct((target.dim,), np.dtype(np.float64))
-        return footprint(lambda u, x: head.split(likelihood_at(target, target.constrain(u), x)), u, rows)
+        return footprint(lambda u, x: outputs_at(target, head, u, x), u, rows)
 
     return max(1, MEMORY // (3 * max(takes(2) - takes(1), 1)))

@@ -24,9 +24,10 @@ import numpyro.distributions as dist
 from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
+from credo.linalg.dense import root
 from credo.normals import normal
 from credo.predict.linearised import NUM_NODES, ProjectedLaw
-from credo.predict.links import LINKS, REACH, root
+from credo.predict.links import LINKS, REACH
 from credo.predict.monte_carlo import MixtureLaw
 from credo.predict.outcome import Outcome, log_prob, moments, over
 from credo.predict.probit import ProbitLaw

@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Array
 
 from credo.algorithm import as_key
-from credo.model.heads import Head
+from credo.model.user_head import AnyHead, UserHead
 from credo.normals import normal
 from credo.posterior.kinds import Gaussian, Kind
 from credo.predict import layer_draws
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, by_column
-from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at
+from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at, outputs_at
 from credo.predict.outcome import cdf
 from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, centre_of, outlook, row_outputs
 from credo.predict.stream import Law
@@ -37,7 +37,8 @@ class Linearised:
     Regression has closed forms: mean z(μ), epistemic variance J Σ Jᵀ, aleatoric variance E[σ²] with log σ normal.
     Other heads are integrated as ``Quadrature()`` does; of more than 64 outputs a row 256 draws of them are averaged,
     so that no covariance of all pairs is formed (error of a probability: its epistemic sd / 16; logs of small ones are
-    too small where logits vary by several units: ``Quadrature(8_000)`` takes more draws). Columns of a row share the
+    too small where logits vary by several units: ``Quadrature(8_000)`` takes more draws), and likewise of a head that a
+    user wrote (``credo.nn.Custom``). Columns of a row share the
     parameters: ``log_prob`` is that of all together. A ``Point`` posterior gives its plug-in prediction. A covariance
     without a matrix (Laplace with ``MatrixFree()``) takes a linear solve for each output of each row up to 128 (a mean
     and a log scale count as two); more of them are predicted by the covariances of their outputs at 128 draws, each
@@ -79,7 +80,7 @@ class ProjectedLaw(eqx.Module):
     batch: int = eqx.field(static=True, default=1)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> AnyHead:
         return self.how.head
 
     @property
@@ -127,7 +128,7 @@ class ProjectedLaw(eqx.Module):
         centre = centre_of(kind)
 
         def outputs(u):
-            return self.head.split(likelihood_at(target, target.constrain(u), rows.x))
+            return outputs_at(target, self.head, u, rows.x)
 
         def one(pair):
             own, data = pair
@@ -150,7 +151,7 @@ class ProjectedLaw(eqx.Module):
 
 def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int) -> tuple[Law, Any]:
     how = outlook(posterior, table, rule, key)
-    if how.num_outputs > MANY_OUTPUTS:
+    if how.num_outputs > MANY_OUTPUTS or isinstance(how.head, UserHead):
         return _drawn(how, widened(posterior.kind), key, DRAWS_A_NODE * number), table.x
     rows = how.rows(table)
     # locations of a t in several columns are no closed form: its columns share no mixing variable
@@ -176,6 +177,7 @@ def _drawn(how: Outlook, kind: Kind, key, number: int) -> MixtureLaw:
     """The linearised outputs at draws of the parameters from ``kind``: their covariances are never formed."""
     positions, keys, log_weights = MonteCarlo(number)._draws(kind, how.target.dim, key, False)
     remade = None if positions is not None else kind
-    is_rotated = how.is_layered and isinstance(remade, Gaussian) and layer_draws.is_rotated(remade.scale)
+    is_known = not isinstance(how.head, UserHead)  # whose own parameters are those of all rows
+    is_rotated = is_known and how.is_layered and isinstance(remade, Gaussian) and layer_draws.is_rotated(remade.scale)
     law = LayeredLaw if is_rotated else MixtureLaw
     return law(how.target, remade, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))

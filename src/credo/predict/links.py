@@ -20,6 +20,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 
+from credo.linalg.dense import root
 from credo.model.heads import COLUMN_HEADS, Head, column_rows
 
 REACH = 8.5  # sds to either side that the nodes cover: 2e-17 of the mass is outside
@@ -91,12 +92,6 @@ def num_points(number: int, dim: int) -> int:
 
 def _side(number: int) -> int:
     return max(2, number // 3)
-
-
-def root(covariance: Float[Array, "M K K"]) -> Float[Array, "M K K"]:
-    """R with R Rᵀ = C, which may be singular: a class without parameters of its own, a scale that all rows share."""
-    values, vectors = jnp.linalg.eigh(covariance)
-    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
 
 
 def _average(log_weights, values) -> Array:

@@ -18,8 +18,8 @@ from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.model.distributions import rowwise
 from credo.model.draws import draw
-from credo.model.heads import Head
 from credo.model.target import Target
+from credo.model.user_head import AnyHead
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.marginals import draw_weights
 from credo.posterior.product import Product
@@ -130,7 +130,7 @@ class MixtureLaw(eqx.Module):
     new_rows: NewRows = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
     is_streamed: bool = eqx.field(static=True, default=False)
-    head: Head | None = eqx.field(static=True, default=None)
+    head: AnyHead | None = eqx.field(static=True, default=None)
     centre: Float[Stored, " dim"] | None = None
     views: int = eqx.field(static=True, default=0)
     average: Callable | None = eqx.field(static=True, default=None)
@@ -160,12 +160,12 @@ class MixtureLaw(eqx.Module):
             params = lengthen(self.target, params, self.new_rows, jax.random.fold_in(key, 1))
         return likelihood_at(self.target, params, rows)
 
-    def _linearised(self, head: Head, u, rows):
+    def _linearised(self, head: AnyHead, u, rows):
         """p(y | z(μ) + J (u − μ))."""
         centre = jnp.asarray(self.centre)
 
         def outputs(u):
-            return head.split(likelihood_at(self.target, self.target.constrain(u), rows))
+            return outputs_at(self.target, head, u, rows)
 
         z, moved = jax.jvp(outputs, (centre,), (u - centre,))
         return head.join(z + moved, likelihood_at(self.target, self.target.constrain(centre), rows))
@@ -279,3 +279,9 @@ def likelihood_at(target: Target, params, x) -> Any:
     leaves = jax.tree.leaves(x)
     size = leaves[0].shape[0] if leaves else 1
     return over(lambda d: rowwise(d, size), target.likelihood_distribution(params, x))
+
+
+def outputs_at(target: Target, head: AnyHead, u, x) -> Float[Array, "M K"]:
+    """The natural outputs at position ``u``."""
+    params = target.constrain(u)
+    return head.natural(likelihood_at(target, params, x), params, x)

@@ -31,6 +31,7 @@ class Probit:
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["ProbitLaw", "Projection"]:
         how = outlook(posterior, table, "Probit", key)
         head = how.head
+        assert isinstance(head, Head)  # of others there are no classes, as ``outlook`` says
         if head.name == "categorical" and how.num_outputs > MANY_OUTPUTS:
             raise CredoError(
                 f"Probit() of {how.num_outputs} classes would form their covariances row by row: use Linearised(), "

@@ -18,14 +18,14 @@ from credo.algorithm import stream
 from credo.compiling import brief
 from credo.cores import num_cores
 from credo.linalg.operator import Stored
-from credo.model.heads import Head, head_of
 from credo.model.layers import Layers, find_layers
 from credo.model.target import Target
+from credo.model.user_head import AnyHead, UserHead
 from credo.posterior.kinds import Gaussian, Kind, Point
 from credo.predict import by_draws, by_layers
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS
-from credo.predict.monte_carlo import likelihood_at, without_data
+from credo.predict.monte_carlo import likelihood_at, outputs_at, without_data
 from credo.predict.stream import MEMORY, Stream, even
 from credo.status import CredoError
 from credo.traced import by_shapes
@@ -57,7 +57,7 @@ class Outlook(eqx.Module):
 
     target: Target
     kind: Kind
-    head: Head = eqx.field(static=True)
+    head: AnyHead = eqx.field(static=True)
     num_outputs: int = eqx.field(static=True)
     is_cut: bool = eqx.field(static=True)
     is_layered: bool = eqx.field(static=True)
@@ -124,9 +124,10 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
             f"x has unseen levels of {names}, drawn from their prior given each draw: use MonteCarlo() for them."
         )
     head, num_outputs, is_cut = _head(target, table.x, size=table.size)
-    if head is None or head.name not in LINKS:
+    if head is None or (isinstance(head, UserHead) and rule != "Linearised"):
         known = ", ".join(name for name, link in LINKS.items() if link.column is None)
-        raise CredoError(f"{rule}() knows outcomes that are {known}; this one is not: use MonteCarlo().")
+        instead = "MonteCarlo()" if head is None else "Linearised()"
+        raise CredoError(f"{rule}() knows outcomes that are {known}; this one is not: use {instead}.")
     num_rows = table.size or 1
     chunk = even(num_rows, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
     plan = None
@@ -149,16 +150,17 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
 
 
 @by_shapes
-def _head(target: Target, x, *, size: int | None) -> tuple[Head | None, int, bool]:
+def _head(target: Target, x, *, size: int | None) -> tuple[AnyHead | None, int, bool]:
     """(head, number of outputs, whether a row can be evaluated alone), by an abstract evaluation."""
 
     def look(x):
         found: list = []
 
         def evaluate(target, x):
-            d = likelihood_at(target, target.constrain(jnp.zeros(target.dim)), x)
-            found.append(head_of(d) if not isinstance(d, dict) else None)
-            return jnp.zeros(()) if found[0] is None else found[0].split(d)
+            params = target.constrain(jnp.zeros(target.dim))
+            d = likelihood_at(target, params, x)
+            found.append(target.model.head_of(d, x))
+            return jnp.zeros(()) if found[0] is None else found[0].natural(d, params, x)
 
         return jax.eval_shape(evaluate, target, x).shape, found[0]
 
@@ -176,7 +178,7 @@ def _head(target: Target, x, *, size: int | None) -> tuple[Head | None, int, boo
 
 
 @by_shapes
-def _layers(target: Target, centre, row, *, head: Head) -> Layers | None:
+def _layers(target: Target, centre, row, *, head: AnyHead) -> Layers | None:
     """Those of one row's outputs, for their shapes alone; None where a row cannot be seen alone."""
     try:
         return find_layers(row_outputs(target, head), jnp.asarray(centre), row)
@@ -184,18 +186,18 @@ def _layers(target: Target, centre, row, *, head: Head) -> Layers | None:
         return None
 
 
-def row_outputs(target: Target, head: Head) -> Callable:
+def row_outputs(target: Target, head: AnyHead) -> Callable:
     """(u, row) -> the outputs (K,) of one row."""
 
     def outputs(u, row):
         one = jax.tree.map(lambda leaf: leaf[None], row)
-        return head.split(likelihood_at(target, target.constrain(u), one))[0]
+        return outputs_at(target, head, u, one)[0]
 
     return outputs
 
 
 @functools.partial(brief, static_argnames=("head", "is_cut", "is_layered", "product"))
-def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_layered: bool, product: Callable):
+def _outputs(given: tuple[Target, Kind, Any], x, head: AnyHead, is_cut: bool, is_layered: bool, product: Callable):
     """Mean (M, K) and covariance of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part.
 
     ``product``: ``by_layers.joint`` for covariances (M, K, K), ``by_layers.alone`` for variances (M, K).
@@ -206,7 +208,7 @@ def _outputs(given: tuple[Target, Kind, Any], x, head: Head, is_cut: bool, is_la
         return by_layers.covariances(row_outputs(target, head), kind.scale, prepared, centre, x, product)
 
     def outputs(u, x):
-        return head.split(likelihood_at(target, target.constrain(u), x))
+        return outputs_at(target, head, u, x)
 
     mean = outputs(centre, x)
     nothing = jnp.zeros_like(product(mean[..., None], mean[..., None]))

@@ -195,21 +195,3 @@ def test_outcomes_without_noise_leave_no_noise_to_tune(head, y):
     network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=head)
     with pytest.raises(CredoError, match="the noise rises without end.*Give the noise as a number"):
         credo.fit(network.given(X, y), credo.Laplace(), key=0, progress=False)
-
-
-def test_factors_of_outputs_that_are_not_known_say_what_to_take():
-    """It said curvature=GaussNewton(), which then said curvature=ExactHessian()."""
-    network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=lambda z: dist.Laplace(z, 0.3))
-    with pytest.raises(CredoError, match=r"not known for this one: use structure=Dense\(\) or Diagonal\(\)"):
-        credo.fit(network.given(X, Y), credo.Laplace(structure=Kronecker()), key=0, progress=False)
-
-
-def test_outcomes_without_fisher_information_are_said():
-    """Curvature and predictions are then of another kind than those of a network."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(30, 1))
-    head = credo.nn.Custom(lambda z: dist.NegativeBinomial2(jnp.exp(z[..., 0]), 10.0))
-    weights = {"w": np.full((1, 1), 0.1), "b": np.zeros(1)}
-    network = credo.nn.BayesianNetwork(lambda w, x: x @ w["w"] + w["b"], weights, head=head)
-    posterior = credo.fit(network.given(x, random.poisson(1.0, 30)), credo.Laplace(), key=jax.random.key(0))
-    assert any("Fisher information of these outcomes is not known" in said for said in posterior.verdict.sentences)

@@ -80,7 +80,8 @@ class OuterProducts:
     """Σᵢ Jᵢᵀ Lᵢ Lᵢᵀ Jᵢ plus the Hessian of the prior: what the curvatures below have in common.
 
     They need a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Poisson, Exponential,
-    one scalar or several columns a row, or Categorical, one class a row.
+    one scalar or several columns a row, or Categorical, one class a row; or any that is the head of a network and can
+    be drawn from.
     """
 
     @property
@@ -142,7 +143,8 @@ class GaussNewton(OuterProducts):
     It leaves out the curvature of the outputs as functions of the parameters. For canonical heads it is the outer
     product approximation of Bishop (2006, section 5.4.2) and the Fisher information.
     Needs a likelihood whose natural outputs are known: Normal, StudentT, Bernoulli, Binomial, Poisson, Exponential,
-    one scalar or several columns a row, or Categorical, one class a row.
+    one scalar or several columns a row, or Categorical, one class a row; or any that is the head of a network and can
+    be drawn from, whose Fisher information is then an average over draws (``credo.nn.Custom``).
     """
 
     @property
@@ -189,12 +191,11 @@ class SampledFisher(OuterProducts):
 
 def affordable(target: Target) -> OuterProducts:
     """Gauss-Newton, or where a backward pass for each output of each row is dear, by a few random columns a row."""
-    head = target.head
-    assert head is not None  # checked
+    outputs = target.outputs
+    assert outputs is not None  # checked
     u = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
     # of all rows: a graph's network knows no other number of them
-    z = jax.eval_shape(lambda u: head.split(target.likelihood_distribution(target.constrain(u), target.x)), u)
-    num_outputs = z.shape[-1]
+    num_outputs = jax.eval_shape(lambda u: outputs(target.constrain(u), target.x), u).shape[-1]
     if num_outputs <= 2 * COLUMNS or target.size * num_outputs * (target.dim + num_outputs**2) <= EXPENSIVE:
         return GaussNewton()
     enough = -(-ENOUGH * num_outputs // max(target.size, 1))

@@ -27,8 +27,10 @@ from credo.methods.laplace.pieces import pieces_of
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
 from credo.methods.optimise.spectrum import Spectrum
 from credo.methods.optimise.subproblem import Dense as DenseSolver
-from credo.model.fisher import fisher_product
+from credo.model.data import Rows
+from credo.model.fisher import fisher_product, outcomes_of
 from credo.model.target import Target
+from credo.model.user_head import Outcomes, UserHead
 from credo.status import CredoError
 
 PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is read from
@@ -58,7 +60,7 @@ class Linearised(NamedTuple):
     """What the evidence of hyperparameters is computed from: everything at ŵ and θ₀, where H was found.
 
     ``rows``: some inputs; ``probes`` (2, weight): directions along which θ's effect on the likelihood is read;
-    ``bend``: the curvature of the likelihood along them at θ₀, over these rows.
+    ``bend``: the curvature of the likelihood along them at θ₀, over these rows; ``outcomes``: of theirs there.
     """
 
     target: Target
@@ -67,6 +69,7 @@ class Linearised(NamedTuple):
     rows: Any
     probes: Any
     bend: Any
+    outcomes: Any
 
 
 class Found(NamedTuple):
@@ -88,7 +91,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
     number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:number], target.x)
     probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
-    found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
+    found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype), _outcomes(target, u, rows))
     bend, P = map(np.asarray, _read(found, theta))
     precisions = [P]
     for i in range(num_fixed):
@@ -97,7 +100,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
         bends, P = map(np.asarray, _read(found, further))
         ratio = bends / bend
         precisions.append(P)
-        if not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
+        if not isinstance(target.head, UserHead) and not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
             name = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)][i]
             raise CredoError(
                 f"{name} changes the curvature of the likelihood by more than one factor, and the evidence tunes one "
@@ -218,8 +221,7 @@ def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array
     """
     target = args.target
     z, d = _outputs(target, jnp.concatenate([theta, args.weights]), args.rows)
-    assert target.head is not None  # checked by the curvature
-    product = fisher_product(target.head, z, d)
+    product = fisher_product(target, z, d, args.outcomes)
 
     def outputs(w):
         return _outputs(target, jnp.concatenate([theta, w]), args.rows)[0]
@@ -238,13 +240,22 @@ def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array
 _read = brief(_curvatures, is_small=lambda args, _: _is_small(args))
 
 
+def _outcomes(target: Target, u, rows) -> Outcomes | None:
+    return _drawn(target, u, rows) if isinstance(target.head, UserHead) else None
+
+
+@brief
+def _drawn(target: Target, u, rows) -> Outcomes | None:
+    return outcomes_of(target, _outputs(target, u, rows)[0], Rows(rows, None, None))
+
+
 @functools.partial(brief, options=TINY)
 def _moved(target: Target, u, direction, rows):
     return jax.jvp(lambda u: _outputs(target, u, rows)[0], (u,), (direction,))[1]
 
 
 def _outputs(target: Target, u, rows):
-    head = target.head
+    head, params = target.head, target.constrain(u)
     assert head is not None  # checked by the curvature
-    d = target.likelihood_distribution(target.constrain(u), rows)
-    return head.split(d), d
+    d = target.likelihood_distribution(params, rows)
+    return head.natural(d, params, rows), d

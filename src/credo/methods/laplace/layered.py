@@ -88,7 +88,8 @@ def outputs_of_row(target: Target, u, row):
     head = target.head
     assert head is not None  # checked by the curvature
     one = jax.tree.map(lambda leaf: leaf[None], row)
-    return head.split(target.likelihood_distribution(target.constrain(u), one))[0]
+    params = target.constrain(u)
+    return head.natural(target.likelihood_distribution(params, one), params, one)[0]
 
 
 def places(curvature: Rooted, layers: Layers) -> tuple[int, list[list[int]]]:

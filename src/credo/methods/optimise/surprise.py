@@ -5,6 +5,7 @@
 A noise that is too small, or features that fit nothing, show here at once, whatever is known of the weights.
 """
 
+import jax
 import numpy as np
 
 from credo.algorithm import stream
@@ -75,11 +76,12 @@ def _scores(posterior: Posterior, x, y, key, is_linearised: bool) -> tuple[np.nd
         return logs[np.arange(len(logs)), np.asarray(y).astype(int)], np.sum(probs * logs, axis=1)
     predictive = posterior.predict(x, Linearised() if is_linearised else MonteCarlo(NUM_WEIGHTS))
     seen = predictive.log_prob(y)
-    if is_linearised and predictive._outcomes.family == "Normal":
+    if is_linearised and getattr(predictive._outcomes, "family", "") == "Normal":  # several outcomes are a dict
         return seen, -0.5 * np.log(2 * np.pi * np.e * np.asarray(predictive.variance)).reshape(len(seen), -1).sum(
             axis=1
         )
-    replicates = predictive.sample(int(key[0]), NUM_REPLICATES)
+    drawn = predictive.sample(int(key[0]), NUM_REPLICATES)
+    replicates = [jax.tree.map(lambda leaf, i=i: leaf[i], drawn) for i in range(NUM_REPLICATES)]
     return seen, np.mean([predictive.log_prob(each) for each in replicates], axis=0)
 
 

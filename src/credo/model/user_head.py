@@ -1,0 +1,105 @@
+"""A head that a user writes: its natural outputs z are what the network gives, beside the head's own parameters.
+
+No distribution tells them, and no formula their Fisher information F = E[g gᵀ], g = ∂ log p(y | z). It is a sum over
+all outcomes where these can be listed, else an average over draws of y, g by autodiff: unbiased, never negative.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt32
+
+from credo.model.distributions import is_distribution
+from credo.model.draws import draw
+from credo.model.heads import Head
+from credo.model.target import log_prob_rows
+
+DRAWS = 2**16  # of all rows: an information that they share is known to half a percent
+FEWEST, MOST = 8, 1024  # a row
+NUMBERS = 2**24  # of the gradients of all rows
+
+
+class Outcomes(NamedTuple):
+    """Outcomes of each row, which stand for all of them: Σ f(y) p(y | z) / exp(log_count) is E f at any z."""
+
+    y: Any
+    log_count: Float[Array, "M S"]
+
+
+@dataclass(frozen=True)
+class UserHead(ABC):
+    """What ``Head`` is for distributions that are known. Outcomes may be a dict. Hashable, as programs are keyed on it.
+
+    ``join`` takes the outputs of one row, or of rows that share the head's own parameters.
+    """
+
+    name: ClassVar[str] = "the user's"
+    column: ClassVar[str | None] = None
+
+    @property
+    @abstractmethod
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the head's own."""
+
+    @abstractmethod
+    def natural(self, distribution, params, x) -> Float[Array, "M K"]:
+        """z at ``params`` and ``x``."""
+
+    @abstractmethod
+    def join(self, z: Float[Array, "M K"], distribution) -> Any:
+        """p(y | z), one factor a row; ``distribution`` has nothing that z has not."""
+
+    def log_prob(self, z: Float[Array, "M K"], y) -> Float[Array, " M"]:
+        """log p(yᵢ | zᵢ), each row by itself: its z is its own, that of the head's parameters too."""
+        return jax.vmap(self._of_row)(z, y)
+
+    def outcomes(self, z: Float[Array, "M K"], seeds: UInt32[Array, " M"], size: int) -> Outcomes:
+        """All of them, or draws from p(y | z), each row's by its own seed. ``size``: rows in all."""
+        number = int(np.clip(min(DRAWS, NUMBERS // z.shape[1]) // max(size, 1), FEWEST, MOST))
+        key = jax.random.key(0)
+
+        def of_row(z, seed):
+            listed = _listed(self.join(z[None], None))
+            if listed is not None:
+                return Outcomes(listed, jnp.zeros(listed.shape, z.dtype))
+            y = self._draws(z, jax.random.fold_in(key, seed), number)
+            return Outcomes(y, jax.vmap(lambda y: self._of_row(z, y))(y) + math.log(number))
+
+        return jax.lax.stop_gradient(jax.vmap(of_row)(z, seeds))
+
+    def scores(self, z: Float[Array, "M K"], outcomes: Outcomes) -> tuple[Float[Array, "M S K"], Float[Array, "M S"]]:
+        """(g, w) with F = Σ w g gᵀ in each row, both differentiable in z: smooth, as outcomes stay where they are."""
+
+        def of_row(z, outcomes):
+            logs, g = jax.vmap(jax.value_and_grad(self._of_row), (None, 0))(z, outcomes.y)
+            return g, jnp.exp(logs - outcomes.log_count)
+
+        return jax.vmap(of_row)(z, outcomes)
+
+    def _of_row(self, z, y) -> Float[Array, ""]:
+        return log_prob_rows(self.join(z[None], None), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], y))[0]
+
+    def _draws(self, z, key, number: int):
+        parts, structure = jax.tree.flatten(self.join(z[None], None), is_leaf=is_distribution)
+        keys = jax.random.split(key, len(parts))
+        drawn = [draw(d, k, (number,))[:, 0] for d, k in zip(parts, keys, strict=True)]
+        return jax.tree.unflatten(structure, drawn)
+
+
+AnyHead = Head | UserHead
+
+
+def _listed(distribution) -> Array | None:
+    """All outcomes (V,) of one row, None where they are many or cannot be listed."""
+    if not getattr(distribution, "has_enumerate_support", False) or distribution.event_shape:
+        return None
+    try:
+        values = distribution.enumerate_support(expand=False)
+    except (NotImplementedError, jax.errors.JAXTypeError):  # as many as a traced number says
+        return None
+    return values.reshape(-1) if values.size <= MOST else None
