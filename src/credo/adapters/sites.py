@@ -144,7 +144,7 @@ def _unmasked(tree) -> list[jax.Array]:
 
 def _somewhere(prior: NumPyroPrior, arrays: list) -> Sites:
     structure = Structure.of(prior)
-    params = prior.constrain(structure.unravel(somewhere(structure.dim)))[0]
+    params = prior.constrain(structure.unravel(somewhere(structure.dim)))
     program = eqx.tree_at(lambda program: program.arrays, prior.program, tuple(arrays))
     return program.run(prior.given(params))[0]
 

@@ -65,8 +65,7 @@ class Kronecker(ScaleOperator):
         return _diagonal(self)
 
     def dense(self) -> Float[Array, "dim dim"]:
-        root = jax.vmap(self.matvec)(jnp.eye(self.dim))  # row i: S e_i
-        return root.T @ root
+        return _dense(self)
 
     def _each(self, vector, function) -> Float[Array, " dim"]:
         vector = jnp.asarray(vector)
@@ -82,6 +81,12 @@ class Kronecker(ScaleOperator):
 @functools.partial(brief, options=TINY)  # its logarithms take LLVM's optimiser a second, and run for microseconds
 def _sum_of_logs(arrays):
     return sum(jnp.sum(jnp.log(array)) for array in arrays)
+
+
+@functools.partial(brief, options=TINY)
+def _dense(scale: Kronecker):
+    root = jax.vmap(scale.matvec)(jnp.eye(scale.dim))  # row i: S e_i
+    return root.T @ root
 
 
 @brief

@@ -32,7 +32,7 @@ def check_likelihood(model: "Model", x, y) -> tuple[int, AnyHead | None]:
     """(number of independent factors, head) of ``model``'s likelihood at data (x, y); CredoError if it cannot be."""
     prior, likelihood = model.prior, model.likelihood
     assert likelihood is not None
-    size, seen = check_outcome(lambda u, x: likelihood(prior.constrain(u)[0], x), model.structure, x, y)
+    size, seen = check_outcome(lambda u, x: likelihood(prior.constrain(u), x), model.structure, x, y)
     return size, model.head_of(seen, x)
 
 
@@ -62,7 +62,7 @@ def check_new_outcomes(target: Target, y) -> None:
     prior, seen = target.model.prior, {}
 
     def outcome(u, x):
-        return target.likelihood_distribution(prior.constrain(u)[0], x)
+        return target.likelihood_distribution(prior.constrain(u), x)
 
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in target.structure.leaves}
@@ -90,7 +90,7 @@ def _likelihood_at(model: "Model", x) -> tuple[Any, dict[str, np.ndarray]]:
     assert likelihood is not None
     u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
     with explained("The likelihood", model.structure, x):
-        return jax.make_jaxpr(lambda u, x: likelihood(prior.constrain(u)[0], x))(u, x), u
+        return jax.make_jaxpr(lambda u, x: likelihood(prior.constrain(u), x))(u, x), u
 
 
 def check_log_density(model: "Model", data) -> None:
@@ -99,7 +99,7 @@ def check_log_density(model: "Model", data) -> None:
     assert log_density is not None
 
     def value(u):
-        return log_density(prior.constrain(u)[0], data)
+        return log_density(prior.constrain(u), data)
 
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
@@ -119,7 +119,7 @@ def check_derived(model: "Model", name: str, function: Callable) -> None:
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
         try:
-            jax.eval_shape(lambda u: model.derive(function, model.prior.constrain(u)[0]), u)
+            jax.eval_shape(lambda u: model.derive(function, model.prior.constrain(u)), u)
         except Exception as error:  # the user's own code
             reason = str(error).strip().split("\n")[0].rstrip(".")
             raise CredoError(

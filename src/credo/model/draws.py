@@ -92,7 +92,7 @@ def check_replicable(model: Any, x) -> None:
     found: list[Distribution] = []
 
     def look(u):
-        outcome = model.likelihood(model.prior.constrain(model.structure.unravel(u))[0], x)
+        outcome = model.likelihood(model.prior.constrain(model.structure.unravel(u)), x)
         found.extend(map(unwrapped, jax.tree.leaves(outcome, is_leaf=is_distribution)))
 
     with double():

@@ -141,7 +141,7 @@ def _check_value(what: str, then: float, now: float) -> None:
 
 @jax.jit
 def _log_prior(prior, u):
-    return prior.constrain(u)[1]
+    return prior.joint(u)[1]
 
 
 @jax.jit

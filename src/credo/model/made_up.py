@@ -99,7 +99,7 @@ def _evaluated(model: Model, position, x) -> tuple[list[str], list[np.ndarray]]:
 
     def evaluate(model, position, x):
         assert model.likelihood is not None
-        found = model.likelihood(model.prior.constrain(model.structure.unravel(position))[0], x)
+        found = model.likelihood(model.prior.constrain(model.structure.unravel(position)), x)
         laws = jax.tree.leaves(found, is_leaf=is_distribution)
         kinds.extend(type(law).__name__ for law in laws)
         return [jnp.asarray(leaf, float) for leaf in Ordered.of(laws).leaves]  # the same in every process

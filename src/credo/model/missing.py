@@ -144,13 +144,13 @@ def check_factors(target: "Target", x: Inputs, observed: np.ndarray) -> None:
 @jax.jit
 def _terms(target: "Target", u, x, y):
     likelihood: Any = target.model.likelihood
-    return log_prob_rows(likelihood(target.model.prior.constrain(target.structure.unravel(u))[0], x), y)
+    return log_prob_rows(likelihood(target.model.prior.constrain(target.structure.unravel(u)), x), y)
 
 
 def impute(target: "Target", u, key):
     """The missing outcomes (K, …) drawn from p(y | x, θ) at a flat position."""
     assert target.missing is not None
     shape = (len(target.missing.rows), *jnp.shape(target.y)[1:])
-    params = target.model.prior.constrain(target.structure.unravel(u))[0]
+    params = target.model.prior.constrain(target.structure.unravel(u))
     like = jax.ShapeDtypeStruct(shape, target.y.dtype)
     return target.model.draw_outcome(key, params, target.missing.x, like)

@@ -199,7 +199,7 @@ class Target(eqx.Module):
 
     def constrain(self, u: Position):
         """The parameters at ``u``, in the structure of the prior."""
-        return self.model.prior.constrain(self._tree(u))[0]
+        return self.model.prior.constrain(self._tree(u))
 
     def unconstrain(self, params) -> Position:
         """The position at which the parameters are ``params``."""

@@ -98,7 +98,7 @@ def draw_data(model: Model, x, positions, keys, like):
 @jax.jit
 def _data(model: Model, x, positions, keys, like):
     def one(u, data):
-        params = model.prior.constrain(model.structure.unravel(u))[0]
+        params = model.prior.constrain(model.structure.unravel(u))
         return model.draw_outcome(as_key(data), params, x, like)
 
     return jax.vmap(one)(positions, keys)
@@ -115,7 +115,7 @@ def _outline(model: Model, x, size: int | None):
 
     def look():
         likelihood: Any = model.likelihood
-        params = model.prior.constrain({leaf.name: jnp.zeros(leaf.free_shape) for leaf in model.structure.leaves})[0]
+        params = model.prior.constrain({leaf.name: jnp.zeros(leaf.free_shape) for leaf in model.structure.leaves})
         found = likelihood(params, x)
         own = [d.batch_shape for d in jax.tree.leaves(found, is_leaf=is_distribution) if d.batch_shape[:1] not in ONE]
         if size is not None and own:
