@@ -5,6 +5,7 @@ agree on all that a network says and on none of its weights. R-hat and effective
 predicted mean (of classes: the probabilities) at some rows of the data, and of the parameters beside the weights.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -61,7 +62,8 @@ def _predicted(target: Target, positions, rows, places):
 
     def one(u):
         distribution: Any = target.flat().likelihood_distribution(target.flat().constrain(u), rows)
-        found = distribution.probs if hasattr(distribution, "probs") else distribution.mean
-        return jnp.ravel(found if places is None else found[places])
+        parts = list(distribution.values()) if isinstance(distribution, Mapping) else [distribution]
+        found = [part.probs if hasattr(part, "probs") else part.mean for part in parts]
+        return jnp.concatenate([jnp.ravel(each if places is None else each[places]) for each in found])
 
     return in_batches(one, positions, 64)

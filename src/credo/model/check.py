@@ -33,7 +33,8 @@ def check_likelihood(model: "Model", x, y) -> tuple[int, AnyHead | None]:
     prior, likelihood = model.prior, model.likelihood
     assert likelihood is not None
     size, seen = check_outcome(lambda u, x: likelihood(prior.constrain(u), x), model.structure, x, y)
-    return size, model.head_of(seen, x)
+    with double():
+        return size, model.head_of(seen, x)
 
 
 def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int, Any]:

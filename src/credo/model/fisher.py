@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, UInt32
 from credo.linalg.dense import root
 from credo.model.data import Rows
 from credo.model.distributions import Scaled
-from credo.model.heads import information
+from credo.model.heads import Head, information
 from credo.model.target import Target
-from credo.model.user_head import AnyHead, Outcomes, UserHead
+from credo.model.user_head import AnyHead, UserHead
 
 
 @runtime_checkable
@@ -40,15 +40,19 @@ class Expected(eqx.Module):
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
         head, z, distribution, weights = observed(target, u, rows)
         if isinstance(head, UserHead):
-            g, w = head.scores(z, _outcomes(target, head, z, rows))
+            g, w = _scores(head, z, rows, target.size)
             return jnp.sqrt(weights)[:, None, None] * root(jnp.einsum("ms,msk,msl->mkl", w, g, g))
         if head.name == "categorical":
             return _softmax_roots(z, weights)
         return jnp.sqrt(weights[:, None, None] * head.fisher(z, distribution))  # diagonal, but for classes
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
-        _, z, distribution, weights = observed(target, u, rows)
-        product = fisher_product(target, z, distribution, outcomes_of(target, z, rows))
+        head, z, distribution, weights = observed(target, u, rows)
+        if isinstance(head, UserHead):
+            g, w = _scores(head, z, rows, target.size)
+            w = w * weights[:, None]
+            return lambda v: jnp.einsum("msk,ms->mk", g, w * jnp.einsum("msk,mk->ms", g, v))
+        product = fisher_product(head, z, distribution)
         return lambda v: weights[:, None] * product(v)
 
 
@@ -79,7 +83,7 @@ class Sampled(eqx.Module):
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
         head, z, distribution, weights = observed(target, u, rows)
         if isinstance(head, UserHead):
-            g, w = head.scores(z, _outcomes(target, head, z, rows))
+            g, w = _scores(head, z, rows, target.size)
             E = self._signs(rows, len(z), w.shape[1], z.dtype)
             return jnp.einsum("msk,ms,msc->mkc", g, jnp.sqrt(w * weights[:, None]), E)
         # of the row itself, so that chunks of rows, whatever their size, have independent signs
@@ -113,19 +117,8 @@ def observed(target: Target, u, rows: Rows) -> tuple[AnyHead, Float[Array, "M K"
     return head, head.natural(distribution, params, rows.x), distribution, weights
 
 
-def fisher_product(
-    target: Target, z: Float[Array, "M K"], distribution, outcomes: Outcomes | None
-) -> Callable[[Any], Any]:
-    """v (M, K) ↦ F v of each row, of weight one, without the K² numbers of F.
-
-    ``outcomes``: of a user's head (``outcomes_of``).
-    """
-    head = target.head
-    assert head is not None  # checked by who asks
-    if isinstance(head, UserHead):
-        assert outcomes is not None
-        g, w = head.scores(z, outcomes)
-        return lambda v: jnp.einsum("msk,ms->mk", g, w * jnp.einsum("msk,mk->ms", g, v))
+def fisher_product(head: Head, z: Float[Array, "M K"], distribution) -> Callable[[Any], Any]:
+    """v (M, K) ↦ F v of each row, of weight one, without the K² numbers of F."""
     if head.name == "categorical":
         p = jax.nn.softmax(z)
         return lambda v: p * (v - jnp.sum(p * v, axis=1, keepdims=True))
@@ -133,13 +126,8 @@ def fisher_product(
     return lambda v: diagonal * v
 
 
-def outcomes_of(target: Target, z: Float[Array, "M K"], rows: Rows) -> Outcomes | None:
-    """By which the information of a user's head is known at ``z`` and around it; None for other heads."""
-    return _outcomes(target, target.head, z, rows) if isinstance(target.head, UserHead) else None
-
-
-def _outcomes(target: Target, head: UserHead, z, rows: Rows) -> Outcomes:
-    return head.outcomes(z, _seeds(rows, len(z)), target.size)
+def _scores(head: UserHead, z, rows: Rows, size: int) -> tuple[Array, Array]:
+    return head.scores(z, _apart(_seeds(rows, len(z))), size)
 
 
 def _squared(L: Float[Array, "M K columns"]) -> Callable:
@@ -155,8 +143,18 @@ def _softmax_roots(z: Float[Array, "M K"], weights) -> Float[Array, "M K K"]:
 
 def _seeds(rows: Rows, size: int) -> UInt32[Array, " M"]:
     """A number of each row, by which what is random of it is drawn: whatever the chunk, the same."""
-    total = jnp.zeros(size, jnp.float32)
+    total, first = jnp.zeros(size, jnp.float32), 1
     for leaf in jax.tree.leaves((rows.x, rows.y)):
         flat = jnp.asarray(leaf, jnp.float32).reshape(size, -1)
-        total = total + flat @ jnp.cos(jnp.arange(1, flat.shape[1] + 1, dtype=jnp.float32))
+        total = total + flat @ jnp.cos(jnp.arange(first, first + flat.shape[1], dtype=jnp.float32))
+        first = first + flat.shape[1]
     return jax.lax.bitcast_convert_type(total, jnp.uint32)
+
+
+def _apart(seeds: UInt32[Array, " M"]) -> UInt32[Array, " M"]:
+    """Those of rows that are alike, as of a design with few levels, told apart by how many came before them."""
+    order = jnp.argsort(seeds, stable=True)
+    place = jnp.arange(len(seeds), dtype=seeds.dtype)
+    is_new = jnp.append(True, jnp.diff(seeds[order]) != 0)
+    first = jax.lax.cummax(jnp.where(is_new, place, 0))
+    return seeds + jnp.zeros_like(seeds).at[order].set(place - first)

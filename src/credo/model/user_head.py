@@ -4,10 +4,9 @@ No distribution tells them, and no formula their Fisher information F = E[g gᵀ
 all outcomes where these can be listed, else an average over draws of y, g by autodiff: unbiased, never negative.
 """
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +18,9 @@ from credo.model.draws import draw
 from credo.model.heads import Head
 from credo.model.target import log_prob_rows
 
-DRAWS = 2**16  # of all rows: an information that they share is known to half a percent
-FEWEST, MOST = 8, 1024  # a row
+DRAWS = 2**16  # of all rows: an information that they share is known to about a percent
+FEWEST, MOST = 32, 1024  # a row
 NUMBERS = 2**24  # of the gradients of all rows
-
-
-class Outcomes(NamedTuple):
-    """Outcomes of each row, which stand for all of them: Σ f(y) p(y | z) / exp(log_count) is E f at any z."""
-
-    y: Any
-    log_count: Float[Array, "M S"]
 
 
 @dataclass(frozen=True)
@@ -58,28 +50,23 @@ class UserHead(ABC):
         """log p(yᵢ | zᵢ), each row by itself: its z is its own, that of the head's parameters too."""
         return jax.vmap(self._of_row)(z, y)
 
-    def outcomes(self, z: Float[Array, "M K"], seeds: UInt32[Array, " M"], size: int) -> Outcomes:
-        """All of them, or draws from p(y | z), each row's by its own seed. ``size``: rows in all."""
+    def scores(
+        self, z: Float[Array, "M K"], seeds: UInt32[Array, " M"], size: int
+    ) -> tuple[Float[Array, "M S K"], Float[Array, "M S"]]:
+        """(g, w) with F = Σ w g gᵀ in each row, which draws by its own seed. ``size``: rows in all."""
         number = int(np.clip(min(DRAWS, NUMBERS // z.shape[1]) // max(size, 1), FEWEST, MOST))
         key = jax.random.key(0)
 
         def of_row(z, seed):
             listed = _listed(self.join(z[None], None))
-            if listed is not None:
-                return Outcomes(listed, jnp.zeros(listed.shape, z.dtype))
-            y = self._draws(z, jax.random.fold_in(key, seed), number)
-            return Outcomes(y, jax.vmap(lambda y: self._of_row(z, y))(y) + math.log(number))
+            y = self._draws(z, jax.random.fold_in(key, seed), number) if listed is None else listed
+            logs, g = jax.vmap(jax.value_and_grad(self._of_row), (None, 0))(z, y)
+            # a draw that underflows to the edge of the support says nothing
+            is_known = jnp.isfinite(logs) & jnp.all(jnp.isfinite(g), axis=-1)
+            w = jnp.full_like(logs, 1.0 / number) if listed is None else jnp.exp(logs)
+            return jnp.where(is_known[:, None], g, 0.0), jnp.where(is_known, w, 0.0)
 
-        return jax.lax.stop_gradient(jax.vmap(of_row)(z, seeds))
-
-    def scores(self, z: Float[Array, "M K"], outcomes: Outcomes) -> tuple[Float[Array, "M S K"], Float[Array, "M S"]]:
-        """(g, w) with F = Σ w g gᵀ in each row, both differentiable in z: smooth, as outcomes stay where they are."""
-
-        def of_row(z, outcomes):
-            logs, g = jax.vmap(jax.value_and_grad(self._of_row), (None, 0))(z, outcomes.y)
-            return g, jnp.exp(logs - outcomes.log_count)
-
-        return jax.vmap(of_row)(z, outcomes)
+        return jax.vmap(of_row)(z, seeds)
 
     def _of_row(self, z, y) -> Float[Array, ""]:
         return log_prob_rows(self.join(z[None], None), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], y))[0]

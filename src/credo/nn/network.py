@@ -71,14 +71,18 @@ class BayesianNetwork(Model):
             raise CredoError(
                 f"The prior of a network is a rule for its weights, such as credo.nn.Isotropic(1.0); got {prior!r}."
             )
-        own, of_weights = head.priors(), rule.of(params)
+        own, of_weights = head.priors(), dict(rule.of(params))
         if twice := [name for name in own if name in of_weights]:
             raise CredoError(
                 f"The head has a parameter of its own called {twice[0]!r}, and so has the prior of the weights: give "
                 "the head's another name."
             )
         self.network = Outcome(apply, head, tuple(own))
-        super().__init__({**own, **of_weights}, self.network)
+        if isinstance(head, Custom):  # its parameters stand beside the weights, behind what the evidence tunes
+            weights = of_weights.pop(WEIGHTS)
+            super().__init__({**of_weights, **own, WEIGHTS: weights}, self.network)
+        else:
+            super().__init__({**own, **of_weights}, self.network)
         self.start = self._start(params, own)
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:

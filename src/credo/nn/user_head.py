@@ -52,15 +52,22 @@ class NetworkHead(UserHead):
         for part, (name, shape) in zip(parts[len(outputs) :], self.own, strict=True):
             own[name] = transform_to(priors[name])(part[0].reshape(shape))
         found = self.head.outcome(jax.tree.unflatten(self.structure, outputs), own)
-        return over(lambda d: rowwise(d, len(z)), found)
+        return over(lambda d: _of_rows(d, len(z)), found)
+
+
+def _of_rows(distribution, number: int):
+    """One factor a row; ValueError where there are others, as of a head that sees an array of all rows."""
+    if distribution.batch_shape[:1] not in ((), (1,), (number,)):
+        raise ValueError(f"{distribution.batch_shape} factors for {number} rows")
+    return rowwise(distribution, number)
 
 
 def head_or_none(apply: Callable, head: Head, weights, x) -> NetworkHead | None:
-    """None where outcomes cannot be drawn, or their densities have no derivative."""
+    """None where outcomes cannot be drawn, have no derivative, or lean on more than the outputs of their row."""
     try:
         found = NetworkHead.of(apply, head, weights, x)
         z = jax.ShapeDtypeStruct((1, sum(int(np.prod(s)) for s in (*found.shapes, *(s for _, s in found.own)))), float)
-        jax.eval_shape(lambda z: found.scores(z, found.outcomes(z, jnp.zeros(1, jnp.uint32), 1)), z)
+        jax.eval_shape(lambda z: found.scores(z, jnp.zeros(1, jnp.uint32), 1), z)
     except Exception:  # of the user's function, or of numpyro's distributions that cannot be drawn
         return None
     return found

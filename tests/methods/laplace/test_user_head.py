@@ -1,6 +1,5 @@
 """Heads that a user writes: curvature by autodiff, every structure, the evidence, and linearised predictions."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -146,23 +145,27 @@ def test_the_outer_product_of_the_outcome_seen():
     np.testing.assert_allclose(informations(target, Seen())[:, 0, 0], (COUNTS - 1.0) ** 2, atol=1e-6)
 
 
-def test_outcomes_drawn_elsewhere_give_a_smooth_information():
-    """The evidence asks at other parameters of the head: with draws of their own its slope would be another's."""
-    target = given(DRAWN["with a parameter"][0], COUNTS, linear, ONE)
-    head = target.head
-    assert isinstance(head, UserHead)
-    with double():
-        base = jnp.zeros((60, 2))
-        outcomes = head.outcomes(base, jnp.arange(60, dtype=jnp.uint32), 60)
+def test_rows_that_are_alike_draw_apart():
+    """Of a design with three levels 8 draws stood for each of thousands of rows, and sds were up to 1.7 times off."""
+    random = np.random.default_rng(0)
+    group = random.integers(0, 3, 3_000)
+    y = random.negative_binomial(1.0, 1 / (1 + np.array([0.3, 0.8, 2.0])[group]))
+    head = Custom(lambda z: dist.NegativeBinomial2(jnp.exp(z[..., 0]), 1.0))
+    network = BayesianNetwork(linear, ONE, head=head, prior=Isotropic(0.01))
+    posterior = fit(network.given(np.eye(3)[group], y))
+    rate = np.exp(posterior.mean()["weights"]["w"][:, 0])
+    information = np.bincount(group) * rate / (1 + rate) + 0.01
+    np.testing.assert_allclose(posterior.sd()["weights"]["w"][:, 0], information**-0.5, rtol=0.03)  # 1 % each
 
-        def entry(log_scale):
-            g, w = head.scores(base.at[:, 1].set(log_scale), outcomes)
-            return jnp.mean(jnp.sum(w * g[..., 0] ** 2, axis=1))
 
-        value, slope = jax.value_and_grad(entry)(0.1)
-        step = (entry(0.1 + 1e-5) - entry(0.1 - 1e-5)) / 2e-5
-    np.testing.assert_allclose(slope, step, rtol=1e-6)
-    np.testing.assert_allclose([value, slope], [np.exp(-0.2), -2 * np.exp(-0.2)], rtol=0.05)
+def test_draws_at_the_edge_of_the_support_do_not_end_the_fit():
+    """In single precision gamma draws of a small shape underflow to zero, whose log density is infinite."""
+    y = np.random.default_rng(0).gamma(0.05, 1.0, 60).clip(1e-30)
+    weights = {"w": np.array([[0.1, 0.0], [0.1, 0.0], [0.1, 0.0]])}
+    head = Custom(lambda z: dist.Gamma(jnp.exp(z[:, 0] - 3.0), jnp.exp(z[:, 1])))
+    network = BayesianNetwork(linear, weights, head=head)
+    posterior = credo.fit(network.given(X, y), credo.Laplace(), key=0, precision="float32", progress=False)
+    assert np.all(np.isfinite(posterior.sd()["weights"]["w"]))
 
 
 # posteriors ----------------------------------------------------------------------------------------------------------
@@ -207,22 +210,40 @@ def test_the_last_layer_alone():
     assert np.all(found.sd()["weights"]["in"] == 0)
 
 
-def test_the_head_s_own_parameter_is_found_by_the_evidence():
-    """Of a linear network and many rows: at the maximum of the likelihood, and so is a known head's."""
+@pytest.mark.parametrize("precision", [1.0, dist.LogNormal(0.0, 2.0)], ids=["known", "unknown"])
+def test_parameters_of_the_head_are_part_of_the_gaussian(precision):
+    """Cutpoints are confounded with a bias: by the evidence their sds were a tenth, and predictions wrong."""
+    random = np.random.default_rng(1)
+    x = np.column_stack([random.normal(size=(300, 2)), np.ones(300)])
+    at = x @ [1.0, -0.5, 0.3] + random.logistic(size=300)
+    y = np.digitize(at, [-1.0, 0.5, 2.0])
+    ordered = dist.TransformedDistribution(
+        dist.Normal(0.0, 2.0).expand([3]).to_event(1), dist.transforms.OrderedTransform()
+    )
+    head = Custom(lambda z, cuts: dist.OrderedLogistic(z[:, 0], cuts), {"cuts": ordered})
+    network = BayesianNetwork(linear, {"w": np.zeros((3, 1))}, head=head, prior=Isotropic(precision))
+    posterior = fit(network.given(x, y))
+    assert posterior.info.get("tuned") == (None if precision == 1.0 else ["precision"])
+    exact = credo.fit(network.given(x, y), credo.NUTS(num_draws=500), key=1, progress=False)
+    sd = exact.sd()["cuts"]
+    assert np.all(np.abs(posterior.mean()["cuts"] - exact.mean()["cuts"]) < 0.3 * sd)
+    np.testing.assert_allclose(posterior.sd()["cuts"], sd, rtol=0.15 if precision == 1.0 else 0.3)
+    np.testing.assert_allclose(posterior.sd()["weights"]["w"][:2], exact.sd()["weights"]["w"][:2], rtol=0.15)
+    np.testing.assert_allclose(posterior.predict(x).probs, exact.predict(x).probs, atol=0.02)
+
+
+def test_a_dispersion_is_as_uncertain_as_it_is():
     random = np.random.default_rng(0)
-    x = random.normal(size=(800, 3))
-    mean = np.exp(x @ [0.5, -0.3, 0.2] + 1.0)
+    x = np.column_stack([random.normal(size=(400, 3)), np.ones(400)])
+    mean = np.exp(x @ [0.5, -0.3, 0.2, 1.0])
     y = random.negative_binomial(2.0, 2.0 / (2.0 + mean))
-    x = np.column_stack([x, np.ones(800)])
     wide = dist.LogNormal(0.0, 10.0)
     head = Custom(lambda z, shape: dist.NegativeBinomial2(jnp.exp(z[..., 0]), shape), {"shape": wide})
-    network = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=head, prior=Isotropic(wide))
+    network = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=head)
     posterior = fit(network.given(x, y))
-    assert posterior.info["tuned"] == ["shape", "precision"]
     exact = credo.fit(network.given(x, y), credo.NUTS(num_draws=500), key=1, progress=False)
     assert abs(posterior.mean()["shape"] - exact.mean()["shape"]) < 0.3 * exact.sd()["shape"]
     np.testing.assert_allclose(posterior.sd()["shape"], exact.sd()["shape"], rtol=0.15)
-    assert np.all(np.abs(posterior.mean()["weights"]["w"] - exact.mean()["weights"]["w"]) < 0.3 * 0.06)
 
 
 def test_several_outcomes_and_several_outputs_a_row(tmp_path):
@@ -241,6 +262,8 @@ def test_several_outcomes_and_several_outputs_a_row(tmp_path):
     assert np.corrcoef(predictive.mean["s"], y["s"])[0, 1] > 0.98
     np.testing.assert_allclose(posterior.mean()["scale"], 0.1, rtol=0.3)
     posterior.save(tmp_path / "p.credo")
+    chains = credo.fit(network.given(X, y), credo.NUTS(num_draws=100), key=0, progress=False)
+    np.testing.assert_allclose(posterior.mean()["scale"], chains.mean()["scale"], rtol=0.1)
     again = credo.load(tmp_path / "p.credo", network)
     np.testing.assert_allclose(again.predict(X).mean["n"], predictive.mean["n"])
 
@@ -265,6 +288,14 @@ def test_a_law_without_draws_is_another_approximation():
     assert any("Fisher information of these outcomes is not known" in said for said in posterior.verdict.sentences)
     with pytest.raises(CredoError, match=r"not known for this one: use structure=Dense\(\) or Diagonal\(\)"):
         fit(target, structure=Kronecker())
+
+
+def test_a_head_that_sees_all_rows_is_told_apart():
+    """An offset in its closure was that of the first row in the curvature of them all."""
+    offset = np.linspace(0.0, 4.0, 60)
+    target = given(Custom(lambda z: PoissonOfUser(jnp.exp(z[:, 0] + offset))))
+    assert target.head is None
+    assert any("an offset or exposure is one of them" in said for said in fit(target).verdict.sentences)
 
 
 def test_rules_of_known_heads_say_which_serves():

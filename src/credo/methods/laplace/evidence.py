@@ -24,13 +24,13 @@ from jaxtyping import Array, Float
 from credo.compiling import TINY, brief
 from credo.linalg.operator import ScaleOperator
 from credo.methods.laplace.pieces import pieces_of
+from credo.methods.optimise.hyperparameters import num_own
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
 from credo.methods.optimise.spectrum import Spectrum
 from credo.methods.optimise.subproblem import Dense as DenseSolver
-from credo.model.data import Rows
-from credo.model.fisher import fisher_product, outcomes_of
+from credo.model.fisher import fisher_product
 from credo.model.target import Target
-from credo.model.user_head import Outcomes, UserHead
+from credo.model.user_head import UserHead
 from credo.status import CredoError
 
 PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is read from
@@ -38,6 +38,7 @@ EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
+LEAST = 1e-6  # curvature of the prior of a parameter of a user's head
 STEP = 1e-5  # of θ, between gradients whose difference is a second derivative
 NOISY = "normal", "student_t"  # heads of a location and a log scale
 
@@ -60,7 +61,7 @@ class Linearised(NamedTuple):
     """What the evidence of hyperparameters is computed from: everything at ŵ and θ₀, where H was found.
 
     ``rows``: some inputs; ``probes`` (2, weight): directions along which θ's effect on the likelihood is read;
-    ``bend``: the curvature of the likelihood along them at θ₀, over these rows; ``outcomes``: of theirs there.
+    ``bend``: the curvature of the likelihood along them at θ₀, over these rows.
     """
 
     target: Target
@@ -69,7 +70,6 @@ class Linearised(NamedTuple):
     rows: Any
     probes: Any
     bend: Any
-    outcomes: Any
 
 
 class Found(NamedTuple):
@@ -91,7 +91,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
     number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:number], target.x)
     probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
-    found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype), _outcomes(target, u, rows))
+    found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
     bend, P = map(np.asarray, _read(found, theta))
     precisions = [P]
     for i in range(num_fixed):
@@ -100,7 +100,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
         bends, P = map(np.asarray, _read(found, further))
         ratio = bends / bend
         precisions.append(P)
-        if not isinstance(target.head, UserHead) and not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
+        if not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
             name = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)][i]
             raise CredoError(
                 f"{name} changes the curvature of the likelihood by more than one factor, and the evidence tunes one "
@@ -217,36 +217,34 @@ def _slope(objective, args: Linearised, theta):
 def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array, " weight"]]:
     """Σ (J v)ᵀ F(θ) (J v) over the rows, for each probe v; and the prior's diagonal −∇² log p(w | θ).
 
-    Weights are independent given θ, so that one product of the latter with ones gives it.
+    Weights are independent given θ, so that one product of the latter with ones gives it. A head that a user wrote has
+    its parameters among the weights, and its likelihood does not change with θ.
     """
-    target = args.target
-    z, d = _outputs(target, jnp.concatenate([theta, args.weights]), args.rows)
-    product = fisher_product(target, z, d, args.outcomes)
-
-    def outputs(w):
-        return _outputs(target, jnp.concatenate([theta, w]), args.rows)[0]
-
-    def along(v):
-        moved = jax.jvp(outputs, (args.weights,), (v,))[1]
-        return jnp.sum(moved * product(moved))
+    target, head = args.target, args.target.head
 
     def log_prior(w):
         return target.log_prior(jnp.concatenate([theta, w]))
 
     P = -jax.jvp(jax.grad(log_prior), (args.weights,), (jnp.ones_like(args.weights),))[1]
+    if isinstance(head, UserHead):
+        own = jnp.arange(P.size) < num_own(target)  # whose prior may not be concave: what bends there is the likelihood
+        return jnp.ones(2, P.dtype), jnp.where(own, jnp.maximum(P, LEAST), P)
+
+    def outputs(w):
+        return _outputs(target, jnp.concatenate([theta, w]), args.rows)
+
+    z, d = outputs(args.weights)
+    assert head is not None  # checked by the curvature
+    product = fisher_product(head, z, d)
+
+    def along(v):
+        moved = jax.jvp(lambda w: outputs(w)[0], (args.weights,), (v,))[1]
+        return jnp.sum(moved * product(moved))
+
     return jax.vmap(along)(args.probes), P
 
 
 _read = brief(_curvatures, is_small=lambda args, _: _is_small(args))
-
-
-def _outcomes(target: Target, u, rows) -> Outcomes | None:
-    return _drawn(target, u, rows) if isinstance(target.head, UserHead) else None
-
-
-@brief
-def _drawn(target: Target, u, rows) -> Outcomes | None:
-    return outcomes_of(target, _outputs(target, u, rows)[0], Rows(rows, None, None))
 
 
 @functools.partial(brief, options=TINY)

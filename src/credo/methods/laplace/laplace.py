@@ -52,8 +52,8 @@ FARTHEST = 200.0  # of a log or logit where there is no mode: squares of its exp
 OTHER_OUTCOMES = (
     "The Fisher information of these outcomes is not known, so that Gauss-Newton curvature and linearised prediction "
     "are not to be had: this is the Hessian, and predictions average over sampled weights, by which networks underfit. "
-    "Give the distribution a sample(), by which the information is found, use a head of credo.nn, or DeepEnsemble(), "
-    "which takes any."
+    "Give the distribution a sample(), by which the information is found, and nothing of the rows but the network's "
+    "outputs (an offset or exposure is one of them), use a head of credo.nn, or DeepEnsemble(), which takes any."
 )
 
 

@@ -30,12 +30,11 @@ from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise import training
 from credo.methods.optimise.diagnosis import kinks
-from credo.methods.optimise.hyperparameters import among, holding, look_at, num_hyperparameters
+from credo.methods.optimise.hyperparameters import among, holding, look_at, num_before, num_hyperparameters
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
 from credo.model.target import Target
-from credo.model.user_head import UserHead
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
@@ -137,7 +136,7 @@ def fit_network(
         if not look.is_tunable:
             name = Dense.__name__ if isinstance(tuned_by, Gram) else type(tuned_by).__name__
             sentences = (*sentences, f"Noise and prior precisions are tuned by the evidence of {name}().")
-        sentences = (*sentences, *_said_of_factors(tuned_by, target, u, num_fixed), *_said_of_own(target))
+        sentences = (*sentences, *_said_of_factors(tuned_by, target, u, num_fixed))
         if not look.is_tunable and isinstance(look.subset, All):
             shape = _beside(found.covariance, look, objective, u)
             evidence = evidence if isinstance(tuned_by, Gram) and isinstance(look.structure, Kronecker) else None
@@ -153,7 +152,7 @@ def fit_network(
     kinked = kinks(target) if distance > RULES["mode_distance"].passes else ()
     is_mode = distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0
     if laplace.prior is None and is_mode and time.monotonic() <= deadline:
-        known = of_known_precision(shape.scale, u, num_hyperparameters(target), target)
+        known = of_known_precision(shape.scale, u, num_before(target), target)
         told = {**told[0], **known[0]}, (*told[1], *known[1])
     return Fitted(
         Gaussian(u, shape.scale),
@@ -299,17 +298,6 @@ def _said_of_factors(tuned_by: Structure, target: Target, u: np.ndarray, num_fix
         f"The evidence by which noise and prior precisions are tuned is that of Kronecker factors: of {num_weights:,} "
         f"weights they count more directions than the {outputs:,} outputs of the data can tell, and may take for noise "
         "what the weights explain. Hold predictions against data left out, or those of a noise that is a number.",
-    )
-
-
-def _said_of_own(target: Target) -> tuple[str, ...]:
-    """Where the evidence tunes parameters of a head that a user wrote."""
-    own = target.head.parameters if isinstance(target.head, UserHead) else ()
-    if not own:
-        return ()
-    return (
-        f"The evidence that tunes {own[0]!r} takes it to change the curvature of the likelihood by one factor, which "
-        "a parameter of a head of your own does on average alone.",
     )
 
 

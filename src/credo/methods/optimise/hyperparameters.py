@@ -14,13 +14,31 @@ import optax
 
 from credo.compiling import brief
 from credo.model.target import Target
+from credo.model.user_head import UserHead
 
 
 def num_hyperparameters(target: Target) -> int:
-    """How many coordinates come before the weights: those of the prior and of the noise."""
-    leaves, name = target.structure.leaves, target.model.weights_name
-    sizes = [leaf.size for leaf in leaves if leaf.name != name and not leaf.name.startswith(f"{name}.")]
-    return sum(sizes)
+    """How many coordinates come before the weights: those of the prior and of the noise.
+
+    Parameters of a head that a user wrote follow them, and count as weights: cutpoints or dispersions are no noise.
+    """
+    return num_before(target) - num_own(target)
+
+
+def num_before(target: Target) -> int:
+    """How many coordinates are no weights: all that come before them."""
+    name = target.model.weights_name
+    return sum(leaf.size for leaf in target.structure.leaves if not _is_of(name, leaf.name))
+
+
+def num_own(target: Target) -> int:
+    """How many coordinates are a user's head's own: the last before the weights."""
+    own = target.head.parameters if isinstance(target.head, UserHead) else ()
+    return sum(leaf.size for leaf in target.structure.leaves if any(_is_of(name, leaf.name) for name in own))
+
+
+def _is_of(name: str | None, leaf: str) -> bool:
+    return name is not None and (leaf == name or leaf.startswith(f"{name}."))
 
 
 @brief
