@@ -5,7 +5,7 @@ which is ``"weights"``, a pytree in the structure of ``params``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -41,9 +41,7 @@ class Isotropic(WeightPrior):
     precision: float | Distribution = 1.0
 
     def of(self, params):
-        def weights(precision):
-            return _each(params, lambda path: dist.Normal(0.0, precision**-0.5))
-
+        weights = NormalWeights.like(params, None)
         if is_distribution(self.precision):
             return {PRECISION: self.precision, WEIGHTS: weights}
         _check_positive("precision", self.precision)
@@ -66,11 +64,8 @@ class PerLayer(WeightPrior):
             raise CredoError(f"PerLayer(by={self.by!r}): say 'layer' or 'leaf'.")
 
     def of(self, params):
-        names = list(dict.fromkeys(self._layer(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)))
-
-        def weights(precision):
-            return _each(params, lambda path: dist.Normal(0.0, precision[self._layer(path)] ** -0.5))
-
+        weights = NormalWeights.like(params, self._layer)
+        names = list(dict.fromkeys(weights.layers))
         if is_distribution(self.precision):
             return {PRECISION: dict.fromkeys(names, self.precision), WEIGHTS: weights}
         return {WEIGHTS: weights(self._known(names))}
@@ -137,6 +132,30 @@ class HorseshoeLike(WeightPrior):
 
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: CauchySlash(self.scale))}
+
+
+@dataclass(frozen=True)
+class NormalWeights:
+    """precision -> N(0, 1/α) of each weight; α is ``precision`` itself, or that of its layer where ``layers`` has one a
+    leaf.
+
+    Equal for networks of one shape, whatever their weights: compiled programs are keyed on it.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    layers: tuple[str, ...]
+
+    @classmethod
+    def like(cls, params: Any, layer: Callable | None) -> "NormalWeights":
+        leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+        shapes = tuple(jnp.shape(leaf) for _, leaf in leaves)
+        return cls(structure, shapes, tuple(layer(path) for path, _ in leaves) if layer else ())
+
+    def __call__(self, precision) -> Any:
+        each = [precision[name] for name in self.layers] if self.layers else [precision] * len(self.shapes)
+        laws = [dist.Normal(0.0, alpha**-0.5).expand(shape) for alpha, shape in zip(each, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.structure, laws)
 
 
 def _each(params, distribution) -> Any:
