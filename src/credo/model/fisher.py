@@ -100,7 +100,7 @@ class Sampled(eqx.Module):
 
     def _signs(self, rows: Rows, size: int, number: int, dtype) -> Float[Array, "M number columns"]:
         key, shape = jax.random.key(self.seed), (number, self.num_columns)
-        seeds = _seeds(rows, size)
+        seeds = _apart(_seeds(rows, size))
         E = jax.vmap(lambda s: jax.random.rademacher(jax.random.fold_in(key, s), shape, dtype))(seeds)
         return E / np.sqrt(self.num_columns).astype(dtype)
 

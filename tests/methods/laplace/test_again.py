@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions import LogNormal
 
 import credo
-from credo.nn import BayesianNetwork, Categorical
+from credo.nn import BayesianNetwork, Categorical, Isotropic, PerLayer
 from credo.predict import by_layers, projection
 
 RANDOM = np.random.default_rng(5)
@@ -50,6 +51,24 @@ def test_a_second_fit_and_its_prediction_do_not_trace_the_network(structure, sub
     probs = fitted(structure, subset, other).predict(x + 1.0, credo.Probit()).probs
     assert len(TRACES) == before > 0
     np.testing.assert_allclose(probs.sum(axis=1), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [Isotropic, PerLayer])
+def test_networks_of_one_shape_with_unknown_precisions_are_traced_once(rule):
+    """As in a loop over splits: each network has its own prior and weights, and took seconds to compile."""
+
+    def one(seed: int):
+        random = np.random.default_rng(seed)
+        weights = jax.tree.map(lambda leaf: random.normal(size=leaf.shape), PARAMS)
+        network = BayesianNetwork(apply, weights, head=Categorical(), prior=rule(LogNormal(0.0, 2.0)))
+        target = network.given(random.normal(size=(60, 12)), random.integers(3, size=60))
+        before = len(TRACES)
+        posterior = credo.fit(target, credo.Laplace(num_steps=0), key=0, progress=False)
+        return len(TRACES) - before, posterior
+
+    (first, one_posterior), (second, other) = one(0), one(1)
+    assert second <= 3 < 9 <= first  # what is left are looks at shapes
+    assert one_posterior.mean()["precision"] != other.mean()["precision"]
 
 
 def test_covariances_are_formed_once_a_posterior_and_go_with_it(monkeypatch):
