@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import threading
 import types
 
 import jax
@@ -75,7 +76,44 @@ def use_class(monkeypatch, value):
     monkeypatch.setattr(Settings, "slope", value)
 
 
+def once(b):
+    return 1.0 * b * jnp.ones(6)
+
+
+def thrice(b):
+    return 3.0 * b * jnp.ones(6)
+
+
+HELPER, JITTED, OPAQUE = once, jax.jit(once), threading.local()
+OPAQUE.slope = 1.0
+NAMESPACE = types.SimpleNamespace(slope=1.0)
+
+
+def use_function(monkeypatch, value):
+    assert value == 3.0
+    monkeypatch.setitem(globals(), "HELPER", thrice)
+
+
+def use_compiled_function(monkeypatch, value):
+    assert value == 3.0
+    monkeypatch.setitem(globals(), "JITTED", jax.jit(thrice))
+
+
+def use_another_object(monkeypatch, value):
+    another = threading.local()
+    another.slope = value
+    monkeypatch.setitem(globals(), "OPAQUE", another)
+
+
+def use_namespace(monkeypatch, value):
+    NAMESPACE.slope = value
+
+
 WAYS = {
+    "a function": (use_function, lambda p, x: dist.Normal(HELPER(p["b"]), 1.0)),
+    "a compiled function": (use_compiled_function, lambda p, x: dist.Normal(JITTED(p["b"]), 1.0)),
+    "a closed object": (use_another_object, lambda p, x: dist.Normal(p["b"] * OPAQUE.slope * jnp.ones(6), 1.0)),
+    "a namespace": (use_namespace, lambda p, x: dist.Normal(p["b"] * NAMESPACE.slope * jnp.ones(6), 1.0)),
     "a global": (use_global, lambda p, x: dist.Normal(p["b"] * SLOPE * jnp.ones(6), 1.0)),
     "an array changed in place": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * SLOPES, 1.0)),
     "by a function": (use_array_in_place, lambda p, x: dist.Normal(p["b"] * slope_of(1.0), 1.0)),

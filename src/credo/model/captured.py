@@ -2,18 +2,22 @@
 
 JAX keeps compiled programs by the identity of a function, with the values that it read while it was traced. A digest
 of these values, which the model carries, makes another program of the same function where they have changed since: an
-array that a notebook's cell defines anew, a setting of an object.
+array or a function that a notebook's cell defines anew, a setting of an object. Functions are told apart by their code,
+and what cannot be looked into by which object it is.
 """
 
+import argparse
 import dataclasses
 import dis
 import functools
 import hashlib
+import itertools
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import equinox as eqx
@@ -29,6 +33,7 @@ MOST = 10_000  # values: whoever reads more of them has a world behind an attrib
 LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"
 ATTRIBUTES = "LOAD_ATTR", "LOAD_METHOD"
 WRITES = "append", "extend"  # of lists
+HOLDERS = SimpleNamespace, argparse.Namespace  # of settings, though the standard library's
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, a user's own among them
 PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
 
@@ -106,15 +111,18 @@ class _Reader:
         elif hasattr(value, "to_numpy"):
             self.value(np.asarray(value))
         elif isinstance(value, type):
+            self.digest.update(f"{value.__module__}.{value.__qualname__};".encode())
             if _is_written_by_user(value.__module__):
                 self._each(each for name, each in vars(value).items() if not name.startswith("__"))
-        elif isinstance(value, ModuleType | BuiltinFunctionType):
-            return
-        elif isinstance(value, eqx.Module) or _is_written_by_user(type(value).__module__):
+        elif isinstance(value, ModuleType | BuiltinFunctionType | np.ufunc):
+            self.digest.update(f"{getattr(value, '__qualname__', value.__name__)};".encode())
+        elif isinstance(value, (eqx.Module, *HOLDERS)) or _is_written_by_user(type(value).__module__):
             self._each((type(value), getattr(value, "__dict__", None)))
         else:
-            leaves = jax.tree.leaves(value)
-            self._each(leaf for leaf in leaves if leaf is not value)
+            leaves, structure = jax.tree.flatten(value)
+            is_closed = len(leaves) == 1 and leaves[0] is value
+            self.digest.update(f"{_number(value) if is_closed else structure};".encode())
+            self._each(() if is_closed else leaves)
 
     def _each(self, values) -> None:
         for each in values:
@@ -122,6 +130,7 @@ class _Reader:
         self.digest.update(b"end;")
 
     def _function(self, function: FunctionType) -> None:
+        self.digest.update(_digest_of(function.__code__))
         self._each((function.__defaults__, function.__kwdefaults__))
         reads = _reads(function.__code__)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -142,6 +151,30 @@ class _Reader:
             self.value(value)
         elif _is_written_by_user(value.__name__):
             self._each(getattr(value, each) for each in sorted(attributes) if hasattr(value, each))
+
+
+@functools.lru_cache(maxsize=1_000)
+def _digest_of(code: CodeType) -> bytes:
+    """Of what it does, wherever it is written."""
+    digest = hashlib.sha256(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
+    for each in code.co_consts:
+        digest.update(_digest_of(each) if isinstance(each, CodeType) else repr(each).encode())
+    return digest.digest()
+
+
+_NUMBERS: dict[int, tuple[weakref.ref, int]] = {}  # by id, while the object lives
+_COUNT = itertools.count(1)
+
+
+def _number(value) -> int:
+    """Another one for every object; 0 for those that cannot be told from one that came before at the same place."""
+    place = id(value)
+    try:
+        reference = weakref.ref(value, lambda _: _NUMBERS.pop(place, None))
+    except TypeError:
+        return 0
+    return _NUMBERS.setdefault(place, (reference, next(_COUNT)))[1]
 
 
 @functools.lru_cache(maxsize=1_000)
