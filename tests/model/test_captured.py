@@ -232,3 +232,77 @@ def test_an_object_whose_method_has_the_name_of_a_list_s_is_read(monkeypatch):
     assert mean(model.given(y=Y)) == pytest.approx(expected(1.0))
     use_global(monkeypatch, 3.0)
     assert mean(model.given(y=Y)) == pytest.approx(expected(3.0))
+
+
+# functions that are written again -------------------------------------------------------------------------------------
+
+
+def written_again(slope, transform=jnp.positive, others=()):
+    def likelihood(p, x):
+        scale = 1.0 + 0.0 * sum(other(0.0) for other in others)
+        return dist.Normal(transform(p["b"]) * slope * jnp.ones(6), scale)
+
+    return Model({"b": lambda: dist.Normal(0.0, 1.0)}, likelihood).given(y=Y)
+
+
+def test_a_function_that_is_written_again_is_the_one_before():
+    """As in a loop, or in a notebook's cell that runs again: each model took seconds to compile."""
+    one, other = written_again(np.ones(6)), written_again(np.ones(6))
+    assert one.model.likelihood is not other.model.likelihood
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert hash(jax.tree.structure(one)) == hash(jax.tree.structure(other))
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        lambda: written_again(3.0 * np.ones(6)),
+        lambda: written_again(np.ones(6), jnp.negative),
+        lambda: written_again(np.ones(6), jax.jit(thrice)),
+        lambda: written_again(np.ones(6), others=(jnp.sin, jnp.cos, jnp.sin)),
+        lambda: written_again(np.ones(6), others=(jnp.sin, jnp.cos, jnp.cos)),
+    ],
+)
+def test_one_that_reads_something_else_is_not(another):
+    plain = written_again(np.ones(6))
+    assert jax.tree.structure(another()) != jax.tree.structure(plain)
+
+
+def test_the_same_objects_in_another_order_are_told_apart():
+    one, other = (written_again(1.0, others=(jnp.sin, jnp.cos, last)) for last in (jnp.sin, jnp.cos))
+    assert jax.tree.structure(one) != jax.tree.structure(other)
+
+
+def test_each_sees_its_own_values_where_one_changes_later():
+    slopes = [np.ones(6), np.ones(6)]
+    one, other = (written_again(each) for each in slopes)
+    assert mean(one) == mean(other) == pytest.approx(expected(1.0))
+    slopes[0][:] = 3.0
+    assert mean(one) == pytest.approx(expected(3.0))
+    assert mean(other) == pytest.approx(expected(1.0))
+
+
+def test_a_variable_that_a_loop_moves_on_is_read_where_it_is():
+    found = []
+    for slope in (1.0, 3.0, 1.0):
+        model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["b"] * slope * jnp.ones(6), 1.0))  # noqa: B023
+        found.append(mean(model.given(y=Y)))
+    np.testing.assert_allclose(found, [expected(1.0), expected(3.0), expected(1.0)], rtol=1e-6)
+
+
+def test_what_cannot_be_told_apart_is_not_shared():
+    """A generator has no weak references: another one at its place would be taken for it."""
+    steps = [iter((1.0,)), iter((1.0,))]
+    one, other = (Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x, s=s: dist.Normal(p["b"], 1.0)) for s in steps)
+    assert jax.tree.structure(one) != jax.tree.structure(other)
+
+
+def test_heads_with_equal_priors_are_one():
+    networks = [
+        credo.nn.BayesianNetwork(slope_of, np.ones(6), head=credo.nn.Gaussian(dist.HalfNormal(scale)))
+        for scale in (1.0, 1.0, 2.0)
+    ]
+    one, again, another = (network.network.head for network in networks)
+    assert one is again is not another
+    assert isinstance(another, credo.nn.Gaussian)
+    assert float(another.priors()["noise"].scale) == 2.0  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -48,10 +48,55 @@ def captured(model: eqx.Module | Callable) -> str:
     return reader.digest.hexdigest()
 
 
+class Shared:
+    """A function that equals every other of the same code that read the same values when it was given.
+
+    Programs are keyed on it: a model that is written in a loop, or in a cell that runs again, finds its own compiled.
+    """
+
+    def __init__(self, function: FunctionType, digest: bytes):
+        functools.update_wrapper(self, function)
+        self.function, self.digest = function, digest
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other):
+        is_alike = isinstance(other, Shared) and self.digest == other.digest
+        return is_alike and self.function.__globals__ is other.function.__globals__
+
+    def __hash__(self):
+        return hash(self.digest)
+
+
+_FIRST: dict[bytes, Any] = {}  # of settings, by digest
+
+
+def first_of(settings: Any) -> Any:
+    """The first object that was like ``settings``, which do not change: their priors have no equality of their own."""
+    reader = _Reader()
+    reader.value(settings)
+    is_read = all(each.compare for each in dataclasses.fields(settings))
+    if not (is_read and reader.is_whole) or len(_FIRST) >= MOST:
+        return settings
+    return _FIRST.setdefault(reader.digest.digest(), settings)
+
+
+def shared(function: Any) -> Any:
+    """``Shared``, if it is a function of which all can be told that it reads."""
+    if not isinstance(function, FunctionType):
+        return function
+    reader = _Reader()
+    reader.value(function)
+    return Shared(function, reader.digest.digest()) if reader.is_whole else function
+
+
 class _Reader:
+    """``is_whole``: whether another digest tells every other value apart."""
+
     def __init__(self):
-        self.digest = hashlib.sha256()
-        self.seen: dict[int, Any] = {}  # by id, and held, so that no other value takes the place
+        self.digest, self.is_whole = hashlib.sha256(), True
+        self.seen: dict[int, tuple[int, Any]] = {}  # by id, and held, so that no other value takes the place
 
     def part(self, node) -> None:
         """Of a pytree that is an argument: its static fields and its functions."""
@@ -77,17 +122,23 @@ class _Reader:
             self.digest.update(f"{value!r};".encode())
         elif isinstance(value, np.ndarray | jax.Array):
             self._array(value)
-        elif id(value) not in self.seen and len(self.seen) < MOST:
-            self.seen[id(value)] = value
+        elif id(value) in self.seen:
+            self.digest.update(f"{self.seen[id(value)][0]} again;".encode())
+        elif len(self.seen) >= MOST:
+            self.is_whole = False
+        else:
+            self.seen[id(value)] = len(self.seen), value
             self.digest.update(f"{type(value).__name__};".encode())
             self._inside(value)
 
     def _array(self, array) -> None:
         if isinstance(array, Tracer):
+            self.is_whole = False
             return
         if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             array = jax.random.key_data(array)
         array = np.asarray(array)
+        self.is_whole &= array.dtype != object
         self.digest.update(f"{array.dtype}{array.shape};".encode())
         self.digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
 
@@ -114,15 +165,28 @@ class _Reader:
             self.digest.update(f"{value.__module__}.{value.__qualname__};".encode())
             if _is_written_by_user(value.__module__):
                 self._each(each for name, each in vars(value).items() if not name.startswith("__"))
+        elif isinstance(value, jax.tree_util.PyTreeDef):
+            self.digest.update(f"{value};".encode())
         elif isinstance(value, ModuleType | BuiltinFunctionType | np.ufunc):
             self.digest.update(f"{getattr(value, '__qualname__', value.__name__)};".encode())
         elif isinstance(value, (eqx.Module, *HOLDERS)) or _is_written_by_user(type(value).__module__):
             self._each((type(value), getattr(value, "__dict__", None)))
+        elif dataclasses.is_dataclass(value):
+            fields = [each.name for each in dataclasses.fields(value) if each.compare]
+            self._each((type(value), *(getattr(value, name, None) for name in fields)))
         else:
-            leaves, structure = jax.tree.flatten(value)
-            is_closed = len(leaves) == 1 and leaves[0] is value
-            self.digest.update(f"{_number(value) if is_closed else structure};".encode())
-            self._each(() if is_closed else leaves)
+            self._tree(value)
+
+    def _tree(self, value) -> None:
+        """The leaves of what JAX takes for a tree; else which object it is."""
+        leaves, structure = ([value], None) if isinstance(value, Iterator) else jax.tree.flatten(value)
+        if len(leaves) != 1 or leaves[0] is not value:
+            self.digest.update(f"{structure};".encode())
+            self._each(leaves)
+            return
+        number = _number(value)
+        self.is_whole &= number > 0
+        self.digest.update(f"{number};".encode())
 
     def _each(self, values) -> None:
         for each in values:
@@ -132,6 +196,8 @@ class _Reader:
     def _function(self, function: FunctionType) -> None:
         self.digest.update(_digest_of(function.__code__))
         self._each((function.__defaults__, function.__kwdefaults__))
+        if _is_written_by_user(function.__module__):
+            self._each(function.__dict__.items())
         reads = _reads(function.__code__)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         for name, attributes in reads.items():

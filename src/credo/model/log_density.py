@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, constraints
 
+from credo.model.captured import shared
 from credo.model.prior import Conditional, argument_names
 from credo.status import CredoError
 
@@ -24,7 +25,7 @@ class Function(eqx.Module):
 
     def __init__(self, function: Callable):
         function = getattr(function, "__wrapped__", function) if isinstance(function, jax.stages.Wrapped) else function
-        self.arrays, self.rest = eqx.partition(function, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+        self.arrays, self.rest = eqx.partition(shared(function), lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
 
     def __call__(self, *arguments):
         return eqx.combine(self.arrays, self.rest)(*arguments)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
-from credo.model.captured import captured
+from credo.model.captured import captured, shared
 from credo.model.check import check_derived, check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
@@ -70,7 +70,7 @@ class Model(eqx.Module):
         self.prior = prior if isinstance(prior, AbstractPrior) else Prior(prior)
         self.likelihood = None if likelihood is None else Function(likelihood)
         self.log_factor = None
-        self.derived_functions = tuple((derived or {}).items())
+        self.derived_functions = tuple((name, shared(function)) for name, function in (derived or {}).items())
         self.group_items = tuple((groups or {}).items())
         self.structure = Structure.of(self.prior)
         self.start = None

@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, ImproperUniform, MultivariateNormal, Uniform
 
+from credo.model.captured import shared
 from credo.model.distributions import is_distribution, unwrapped
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, leaf_name
 from credo.model.visit import at_index as at_index  # re-exported: predict reads a step of a series too
@@ -125,7 +126,7 @@ def _prepare(tree, name: str, earlier: tuple[str, ...]):
                     f"The prior of {full!r} depends on {unknown[0]!r}, which is not an earlier parameter "
                     f"(earlier: {known}): rename the argument, or define {unknown[0]!r} before {full!r}."
                 )
-            return Conditional(function, arguments)
+            return Conditional(shared(function), arguments)
         raise CredoError(
             f"The prior of {full!r} is {type(node).__name__}: give a numpyro distribution, or a callable that "
             "returns one from earlier parameters."

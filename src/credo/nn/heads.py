@@ -15,6 +15,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
+from credo.model.captured import shared
 from credo.model.distributions import is_distribution
 from credo.status import CredoError, is_number
 
@@ -223,7 +224,7 @@ class Custom(Head):
     own: tuple[tuple[str, Distribution], ...] = ()
 
     def __init__(self, function: Callable, own: Mapping[str, Distribution] | None = None):
-        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "function", shared(function))
         object.__setattr__(self, "own", tuple((own or {}).items()))
 
     def priors(self):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
+from credo.model.captured import first_of, shared
 from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
 from credo.model.source import Loader
@@ -65,7 +66,7 @@ class BayesianNetwork(Model):
         prior: WeightPrior | None = None,
     ):
         check_weights(params)
-        head = head if isinstance(head, Head) else _custom(head)
+        head = first_of(head if isinstance(head, Head) else _custom(head))
         rule = Isotropic() if prior is None else prior
         if not isinstance(rule, WeightPrior):
             raise CredoError(
@@ -77,7 +78,7 @@ class BayesianNetwork(Model):
                 f"The head has a parameter of its own called {twice[0]!r}, and so has the prior of the weights: give "
                 "the head's another name."
             )
-        self.network = Outcome(apply, head, tuple(own))
+        self.network = Outcome(shared(apply), head, tuple(own))
         if isinstance(head, Custom):  # its parameters stand beside the weights, behind what the evidence tunes
             weights = of_weights.pop(WEIGHTS)
             super().__init__({**of_weights, **own, WEIGHTS: weights}, self.network)
