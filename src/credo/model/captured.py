@@ -181,7 +181,9 @@ class _Reader:
         """The leaves of what JAX takes for a tree; else which object it is."""
         leaves, structure = ([value], None) if isinstance(value, Iterator) else jax.tree.flatten(value)
         if len(leaves) != 1 or leaves[0] is not value:
-            self.digest.update(f"{structure};".encode())
+            text = str(structure)
+            self.is_whole &= " at 0x" not in text  # an address, where something else may lie later
+            self.digest.update(f"{text};".encode())
             self._each(leaves)
             return
         number = _number(value)
@@ -223,7 +225,9 @@ class _Reader:
 def _digest_of(code: CodeType) -> bytes:
     """Of what it does, wherever it is written."""
     digest = hashlib.sha256(code.co_code)
-    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    digest.update(repr((names, arguments, code.co_exceptiontable)).encode())
     for each in code.co_consts:
         digest.update(_digest_of(each) if isinstance(each, CodeType) else repr(each).encode())
     return digest.digest()

@@ -216,6 +216,14 @@ class Custom(Head):
     Of a distribution that cannot be drawn, or a function that reads an array of all rows (an offset belongs to the
     network's outputs), it takes the Hessian, and says so. ``own`` is not tuned by the evidence, as a noise would be,
     but part of the Gaussian.
+
+    >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, credo
+    >>> head = credo.nn.Custom(  # counts with more spread than a Poisson's
+    ...     lambda z, shape: dist.NegativeBinomial2(jnp.exp(z[:, 0]), shape), {"shape": dist.LogNormal(1.0, 1.0)}
+    ... )
+    >>> network = credo.nn.BayesianNetwork(lambda params, x: x @ params["w"], {"w": np.zeros((2, 1))}, head=head)
+    >>> network.given(np.ones((4, 2)), np.array([0, 3, 1, 7])).dim
+    3
     """
 
     takes_pairs: ClassVar[bool] = True
