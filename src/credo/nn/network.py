@@ -66,20 +66,20 @@ class BayesianNetwork(Model):
         prior: WeightPrior | None = None,
     ):
         check_weights(params)
-        head = first_of(head if isinstance(head, Head) else _custom(head))
+        chosen: Head = first_of(head if isinstance(head, Head) else _custom(head))
         rule = Isotropic() if prior is None else prior
         if not isinstance(rule, WeightPrior):
             raise CredoError(
                 f"The prior of a network is a rule for its weights, such as credo.nn.Isotropic(1.0); got {prior!r}."
             )
-        own, of_weights = head.priors(), dict(rule.of(params))
+        own, of_weights = chosen.priors(), dict(rule.of(params))
         if twice := [name for name in own if name in of_weights]:
             raise CredoError(
                 f"The head has a parameter of its own called {twice[0]!r}, and so has the prior of the weights: give "
                 "the head's another name."
             )
-        self.network = Outcome(shared(apply), head, tuple(own))
-        if isinstance(head, Custom):  # its parameters stand beside the weights, behind what the evidence tunes
+        self.network = Outcome(shared(apply), chosen, tuple(own))
+        if isinstance(chosen, Custom):  # its parameters stand beside the weights, behind what the evidence tunes
             weights = of_weights.pop(WEIGHTS)
             super().__init__({**of_weights, **own, WEIGHTS: weights}, self.network)
         else:
