@@ -33,6 +33,9 @@ MOST = 10_000  # values: whoever reads more of them has a world behind an attrib
 LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"
 ATTRIBUTES = "LOAD_ATTR", "LOAD_METHOD"
 WRITES = "append", "extend"  # of lists
+PACKAGES = {"jax", "numpy", "numpyro", "math"}  # whose functions depend on their arguments alone
+SAFE = {"abs", "dict", "enumerate", "float", "int", "len", "list", "max", "min", "range", "sum", "tuple", "zip"}
+OPEN = {"fromfile", "genfromtxt", "load", "loads", "loadtxt", "memmap", "random"}  # jax.random too: it takes a key
 HOLDERS = SimpleNamespace, argparse.Namespace  # of settings, though the standard library's
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, a user's own among them
 PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
@@ -49,7 +52,7 @@ def captured(model: eqx.Module | Callable) -> str:
 
 
 class Shared:
-    """A function that equals every other of the same code that read the same values when it was given.
+    """A function that equals every other of the same code, where that and its arguments are all it depends on.
 
     Programs are keyed on it: a model that is written in a loop, or in a cell that runs again, finds its own compiled.
     """
@@ -69,33 +72,54 @@ class Shared:
         return hash(self.digest)
 
 
+def shared(function: Any) -> Any:
+    """``Shared``, if it is a function without closures that reads nothing but packages that compute.
+
+    No variable: one may be bound anew while a program of the earlier value still serves a prediction.
+    """
+    if not isinstance(function, FunctionType) or function.__dict__ or function.__closure__:
+        return function
+    defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
+    if not all(isinstance(each, PLAIN) for each in (*defaults, *by_name.values())):
+        return function
+    packages = [(name, _package(function, name)) for name in sorted(_reads(function.__code__))]
+    if not all(package for _, package in packages) or not _is_closed(function.__code__):
+        return function
+    text = repr((defaults, by_name, packages)).encode()
+    return Shared(function, hashlib.sha256(_digest_of(function.__code__) + text).digest())
+
+
+def _package(function: FunctionType, name: str) -> str:
+    """The name of the package, or of the builtin, that a global is; nothing for a variable."""
+    if name not in function.__globals__:
+        return name if name in SAFE else ""
+    found = function.__globals__[name]
+    is_one = isinstance(found, ModuleType) and found.__name__.partition(".")[0] in PACKAGES
+    return found.__name__ if is_one else ""
+
+
 _FIRST: dict[bytes, Any] = {}  # of settings, by digest
 
 
 def first_of(settings: Any) -> Any:
-    """The first object that was like ``settings``, which do not change: their priors have no equality of their own."""
-    reader = _Reader()
-    reader.value(settings)
-    is_read = all(each.compare for each in dataclasses.fields(settings))
-    if not (is_read and reader.is_whole) or len(_FIRST) >= MOST:
+    """The first dataclass of Credo's that was like ``settings``: their priors have no equality of their own."""
+    fields = dataclasses.fields(settings)
+    values = [getattr(settings, each.name, None) for each in fields]
+    if _is_written_by_user(type(settings).__module__) or not all(each.compare for each in fields):
         return settings
-    return _FIRST.setdefault(reader.digest.digest(), settings)
-
-
-def shared(function: Any) -> Any:
-    """``Shared``, if it is a function of which all can be told that it reads."""
-    if not isinstance(function, FunctionType):
-        return function
-    reader = _Reader()
-    reader.value(function)
-    return Shared(function, reader.digest.digest()) if reader.is_whole else function
+    leaves, structure = jax.tree.flatten(values, is_leaf=lambda node: isinstance(node, Shared))
+    arrays = [each for each in leaves if isinstance(each, np.ndarray | jax.Array) and not isinstance(each, Tracer)]
+    rest = [each for each in leaves if not isinstance(each, np.ndarray | jax.Array)]
+    text = repr((type(settings), structure, [each.digest if isinstance(each, Shared) else each for each in rest]))
+    if not all(isinstance(each, (*PLAIN, Shared)) for each in rest) or " at 0x" in text or len(_FIRST) >= MOST:
+        return settings
+    bytes_of = b"".join(f"{a.dtype}{a.shape}".encode() + a.tobytes() for a in map(np.asarray, arrays))
+    return _FIRST.setdefault(hashlib.sha256(text.encode() + bytes_of).digest(), settings)
 
 
 class _Reader:
-    """``is_whole``: whether another digest tells every other value apart."""
-
     def __init__(self):
-        self.digest, self.is_whole = hashlib.sha256(), True
+        self.digest = hashlib.sha256()
         self.seen: dict[int, tuple[int, Any]] = {}  # by id, and held, so that no other value takes the place
 
     def part(self, node) -> None:
@@ -124,21 +148,17 @@ class _Reader:
             self._array(value)
         elif id(value) in self.seen:
             self.digest.update(f"{self.seen[id(value)][0]} again;".encode())
-        elif len(self.seen) >= MOST:
-            self.is_whole = False
-        else:
+        elif len(self.seen) < MOST:
             self.seen[id(value)] = len(self.seen), value
             self.digest.update(f"{type(value).__name__};".encode())
             self._inside(value)
 
     def _array(self, array) -> None:
         if isinstance(array, Tracer):
-            self.is_whole = False
             return
         if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             array = jax.random.key_data(array)
         array = np.asarray(array)
-        self.is_whole &= array.dtype != object
         self.digest.update(f"{array.dtype}{array.shape};".encode())
         self.digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
 
@@ -146,7 +166,7 @@ class _Reader:
         if isinstance(value, Mapping):
             self._each(each for pair in value.items() for each in pair)
         elif isinstance(value, list | tuple):
-            self._each(value)
+            self._each((*value, *getattr(value, "_fields", ())))
         elif isinstance(value, set | frozenset):
             self._each(sorted(value, key=repr))
         elif isinstance(value, FunctionType):
@@ -158,19 +178,21 @@ class _Reader:
         elif isinstance(getattr(value, "__wrapped__", None), FunctionType):  # jax.jit, functools.cache
             self.value(value.__wrapped__)
         elif hasattr(value, "columns") and hasattr(value, "to_numpy"):  # a data frame, whatever its library
-            self._each(np.asarray(value[name]) for name in value.columns)
+            self._each((list(value.columns), *(np.asarray(value[name]) for name in value.columns)))
         elif hasattr(value, "to_numpy"):
             self.value(np.asarray(value))
         elif isinstance(value, type):
             self.digest.update(f"{value.__module__}.{value.__qualname__};".encode())
-            if _is_written_by_user(value.__module__):
-                self._each(each for name, each in vars(value).items() if not name.startswith("__"))
+            self._each(_of_class(base) for base in value.__mro__ if _is_written_by_user(base.__module__))
         elif isinstance(value, jax.tree_util.PyTreeDef):
             self.digest.update(f"{value};".encode())
         elif isinstance(value, ModuleType | BuiltinFunctionType | np.ufunc):
             self.digest.update(f"{getattr(value, '__qualname__', value.__name__)};".encode())
+            owner = getattr(value, "__self__", None)
+            self._each(() if isinstance(owner, ModuleType) else (owner,))
         elif isinstance(value, (eqx.Module, *HOLDERS)) or _is_written_by_user(type(value).__module__):
-            self._each((type(value), getattr(value, "__dict__", None)))
+            slots = [name for base in type(value).__mro__ for name in np.ravel(vars(base).get("__slots__", ()))]
+            self._each((type(value), getattr(value, "__dict__", None), [getattr(value, s, None) for s in slots]))
         elif dataclasses.is_dataclass(value):
             fields = [each.name for each in dataclasses.fields(value) if each.compare]
             self._each((type(value), *(getattr(value, name, None) for name in fields)))
@@ -181,14 +203,10 @@ class _Reader:
         """The leaves of what JAX takes for a tree; else which object it is."""
         leaves, structure = ([value], None) if isinstance(value, Iterator) else jax.tree.flatten(value)
         if len(leaves) != 1 or leaves[0] is not value:
-            text = str(structure)
-            self.is_whole &= " at 0x" not in text  # an address, where something else may lie later
-            self.digest.update(f"{text};".encode())
+            self.digest.update(f"{structure};".encode())
             self._each(leaves)
-            return
-        number = _number(value)
-        self.is_whole &= number > 0
-        self.digest.update(f"{number};".encode())
+        else:
+            self.digest.update(f"{_number(value) or repr(value)};".encode())
 
     def _each(self, values) -> None:
         for each in values:
@@ -221,6 +239,11 @@ class _Reader:
             self._each(getattr(value, each) for each in sorted(attributes) if hasattr(value, each))
 
 
+def _of_class(base: type) -> dict[str, Any]:
+    """What a user wrote into a class: attributes, methods and operators."""
+    return {n: each for n, each in vars(base).items() if not n.startswith("__") or isinstance(each, FunctionType)}
+
+
 @functools.lru_cache(maxsize=1_000)
 def _digest_of(code: CodeType) -> bytes:
     """Of what it does, wherever it is written."""
@@ -228,9 +251,17 @@ def _digest_of(code: CodeType) -> bytes:
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     digest.update(repr((names, arguments, code.co_exceptiontable)).encode())
-    for each in code.co_consts:
-        digest.update(_digest_of(each) if isinstance(each, CodeType) else repr(each).encode())
+    consts = [_digest_of(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    digest.update(repr(consts).encode())
     return digest.digest()
+
+
+@functools.lru_cache(maxsize=1_000)
+def _is_closed(code: CodeType) -> bool:
+    """Whether it imports, writes and reads nothing: no files, no globals of its own, no random numbers of NumPy's."""
+    names = {each.opname for each in dis.get_instructions(code)}
+    is_open = names & {"IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"} or OPEN & set(code.co_names)
+    return not is_open and all(_is_closed(each) for each in code.co_consts if isinstance(each, CodeType))
 
 
 _NUMBERS: dict[int, tuple[weakref.ref, int]] = {}  # by id, while the object lives
