@@ -33,9 +33,6 @@ MOST = 10_000  # values: whoever reads more of them has a world behind an attrib
 LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"
 ATTRIBUTES = "LOAD_ATTR", "LOAD_METHOD"
 WRITES = "append", "extend"  # of lists
-PACKAGES = {"jax", "numpy", "numpyro", "math"}  # whose functions depend on their arguments alone
-SAFE = {"abs", "dict", "enumerate", "float", "int", "len", "list", "max", "min", "range", "sum", "tuple", "zip"}
-OPEN = {"fromfile", "genfromtxt", "load", "loads", "loadtxt", "memmap", "random"}  # jax.random too: it takes a key
 HOLDERS = SimpleNamespace, argparse.Namespace  # of settings, though the standard library's
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, a user's own among them
 PLAIN = bool, int, float, complex, str, bytes, type(None), np.generic, type(...)
@@ -49,72 +46,6 @@ def captured(model: eqx.Module | Callable) -> str:
     reader = _Reader()
     reader.part(model)
     return reader.digest.hexdigest()
-
-
-class Shared:
-    """A function that equals every other of the same code, where that and its arguments are all it depends on.
-
-    Programs are keyed on it: a model that is written in a loop, or in a cell that runs again, finds its own compiled.
-    """
-
-    def __init__(self, function: FunctionType, digest: bytes):
-        functools.update_wrapper(self, function)
-        self.function, self.digest = function, digest
-
-    def __call__(self, *args, **kwargs):
-        return self.function(*args, **kwargs)
-
-    def __eq__(self, other):
-        is_alike = isinstance(other, Shared) and self.digest == other.digest
-        return is_alike and self.function.__globals__ is other.function.__globals__
-
-    def __hash__(self):
-        return hash(self.digest)
-
-
-def shared(function: Any) -> Any:
-    """``Shared``, if it is a function without closures that reads nothing but packages that compute.
-
-    No variable: one may be bound anew while a program of the earlier value still serves a prediction.
-    """
-    if not isinstance(function, FunctionType) or function.__dict__ or function.__closure__:
-        return function
-    defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
-    if not all(isinstance(each, PLAIN) for each in (*defaults, *by_name.values())):
-        return function
-    packages = [(name, _package(function, name)) for name in sorted(_reads(function.__code__))]
-    if not all(package for _, package in packages) or not _is_closed(function.__code__):
-        return function
-    text = repr((defaults, by_name, packages)).encode()
-    return Shared(function, hashlib.sha256(_digest_of(function.__code__) + text).digest())
-
-
-def _package(function: FunctionType, name: str) -> str:
-    """The name of the package, or of the builtin, that a global is; nothing for a variable."""
-    if name not in function.__globals__:
-        return name if name in SAFE else ""
-    found = function.__globals__[name]
-    is_one = isinstance(found, ModuleType) and found.__name__.partition(".")[0] in PACKAGES
-    return found.__name__ if is_one else ""
-
-
-_FIRST: dict[bytes, Any] = {}  # of settings, by digest
-
-
-def first_of(settings: Any) -> Any:
-    """The first dataclass of Credo's that was like ``settings``: their priors have no equality of their own."""
-    fields = dataclasses.fields(settings)
-    values = [getattr(settings, each.name, None) for each in fields]
-    if _is_written_by_user(type(settings).__module__) or not all(each.compare for each in fields):
-        return settings
-    leaves, structure = jax.tree.flatten(values, is_leaf=lambda node: isinstance(node, Shared))
-    arrays = [each for each in leaves if isinstance(each, np.ndarray | jax.Array) and not isinstance(each, Tracer)]
-    rest = [each for each in leaves if not isinstance(each, np.ndarray | jax.Array)]
-    text = repr((type(settings), structure, [each.digest if isinstance(each, Shared) else each for each in rest]))
-    if not all(isinstance(each, (*PLAIN, Shared)) for each in rest) or " at 0x" in text or len(_FIRST) >= MOST:
-        return settings
-    bytes_of = b"".join(f"{a.dtype}{a.shape}".encode() + a.tobytes() for a in map(np.asarray, arrays))
-    return _FIRST.setdefault(hashlib.sha256(text.encode() + bytes_of).digest(), settings)
 
 
 class _Reader:
@@ -183,14 +114,14 @@ class _Reader:
             self.value(np.asarray(value))
         elif isinstance(value, type):
             self.digest.update(f"{value.__module__}.{value.__qualname__};".encode())
-            self._each(_of_class(base) for base in value.__mro__ if _is_written_by_user(base.__module__))
+            self._each(_of_class(base) for base in value.__mro__ if is_written_by_user(base.__module__))
         elif isinstance(value, jax.tree_util.PyTreeDef):
             self.digest.update(f"{value};".encode())
         elif isinstance(value, ModuleType | BuiltinFunctionType | np.ufunc):
             self.digest.update(f"{getattr(value, '__qualname__', value.__name__)};".encode())
             owner = getattr(value, "__self__", None)
             self._each(() if isinstance(owner, ModuleType) else (owner,))
-        elif isinstance(value, (eqx.Module, *HOLDERS)) or _is_written_by_user(type(value).__module__):
+        elif isinstance(value, (eqx.Module, *HOLDERS)) or is_written_by_user(type(value).__module__):
             slots = [name for base in type(value).__mro__ for name in np.ravel(vars(base).get("__slots__", ()))]
             self._each((type(value), getattr(value, "__dict__", None), [getattr(value, s, None) for s in slots]))
         elif dataclasses.is_dataclass(value):
@@ -214,16 +145,16 @@ class _Reader:
         self.digest.update(b"end;")
 
     def _function(self, function: FunctionType) -> None:
-        self.digest.update(_digest_of(function.__code__))
+        self.digest.update(digest_of(function.__code__))
         self._each((function.__defaults__, function.__kwdefaults__))
-        if _is_written_by_user(function.__module__):
+        if is_written_by_user(function.__module__):
             self._each(function.__dict__.items())
-        reads = _reads(function.__code__)
+        read = reads(function.__code__)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        for name, attributes in reads.items():
+        for name, attributes in read.items():
             if name in cells:
                 self._cell(cells[name])
-            elif name in function.__globals__ and _is_written_by_user(function.__module__):
+            elif name in function.__globals__ and is_written_by_user(function.__module__):
                 self._global(function.__globals__[name], attributes)
 
     def _cell(self, cell: CellType) -> None:
@@ -235,7 +166,7 @@ class _Reader:
     def _global(self, value, attributes: set[str]) -> None:
         if not isinstance(value, ModuleType):
             self.value(value)
-        elif _is_written_by_user(value.__name__):
+        elif is_written_by_user(value.__name__):
             self._each(getattr(value, each) for each in sorted(attributes) if hasattr(value, each))
 
 
@@ -245,23 +176,15 @@ def _of_class(base: type) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1_000)
-def _digest_of(code: CodeType) -> bytes:
+def digest_of(code: CodeType) -> bytes:
     """Of what it does, wherever it is written."""
     digest = hashlib.sha256(code.co_code)
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     digest.update(repr((names, arguments, code.co_exceptiontable)).encode())
-    consts = [_digest_of(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    consts = [digest_of(each) if isinstance(each, CodeType) else each for each in code.co_consts]
     digest.update(repr(consts).encode())
     return digest.digest()
-
-
-@functools.lru_cache(maxsize=1_000)
-def _is_closed(code: CodeType) -> bool:
-    """Whether it imports, writes and reads nothing: no files, no globals of its own, no random numbers of NumPy's."""
-    names = {each.opname for each in dis.get_instructions(code)}
-    is_open = names & {"IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"} or OPEN & set(code.co_names)
-    return not is_open and all(_is_closed(each) for each in code.co_consts if isinstance(each, CodeType))
 
 
 _NUMBERS: dict[int, tuple[weakref.ref, int]] = {}  # by id, while the object lives
@@ -279,27 +202,27 @@ def _number(value) -> int:
 
 
 @functools.lru_cache(maxsize=1_000)
-def _reads(code: CodeType) -> dict[str, set[str]]:
+def reads(code: CodeType) -> dict[str, set[str]]:
     """Globals and closures that a function and those within it read, each with the names of all attributes there.
 
     What is only written to, such as a list that counts calls, is not read.
     """
     instructions = list(dis.get_instructions(code))
     attributes = {str(each.argval) for each in instructions if each.opname in ATTRIBUTES}
-    reads: dict[str, set[str]] = {}
+    read: dict[str, set[str]] = {}
     for each, after in pairwise([*instructions, instructions[-1]]):
         is_written = after.opname in ATTRIBUTES and after.argval in WRITES
         if each.opname in LOADS and not is_written:
-            reads[str(each.argval)] = attributes
+            read[str(each.argval)] = attributes
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            for name, more in _reads(inner).items():
-                reads[name] = reads.get(name, set()) | more
-    return reads
+            for name, more in reads(inner).items():
+                read[name] = read.get(name, set()) | more
+    return read
 
 
 @functools.cache
-def _is_written_by_user(module: str | None) -> bool:
+def is_written_by_user(module: str | None) -> bool:
     """Not the standard library's, Credo's or an installed package's."""
     root = (module or "").partition(".")[0]
     if root == "credo" or root in sys.stdlib_module_names:

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, constraints
 
-from credo.model.captured import shared
 from credo.model.prior import Conditional, argument_names
+from credo.model.shared import shared
 from credo.status import CredoError
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
-from credo.model.captured import captured, shared
+from credo.model.captured import captured
 from credo.model.check import check_derived, check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
 from credo.model.distributions import broadcast, is_distribution, unscaled
@@ -21,6 +21,7 @@ from credo.model.heads import head_of
 from credo.model.log_density import Function, LogFactor, flat_prior
 from credo.model.missing import Missing, check_factors, check_request, num_partly, observed_rows, select, whole
 from credo.model.prior import Prior, argument_names
+from credo.model.shared import shared
 from credo.model.source import FEW, Files, Loader, Source, is_mapped
 from credo.model.structure import Structure
 from credo.model.target import Target

@@ -18,8 +18,8 @@ import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, ImproperUniform, MultivariateNormal, Uniform
 
-from credo.model.captured import shared
 from credo.model.distributions import is_distribution, unwrapped
+from credo.model.shared import shared
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, leaf_name
 from credo.model.visit import at_index as at_index  # re-exported: predict reads a step of a series too
 from credo.ordered import Ordered

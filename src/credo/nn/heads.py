@@ -15,8 +15,8 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from credo.model.captured import shared
 from credo.model.distributions import is_distribution
+from credo.model.shared import shared
 from credo.status import CredoError, is_number
 
 LEAST_SCALE = 1e-6  # of an input-dependent noise: below it a single row would outweigh all others

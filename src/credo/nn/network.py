@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
-from credo.model.captured import first_of, shared
 from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
+from credo.model.shared import first_of, shared
 from credo.model.source import Loader
 from credo.model.target import Target
 from credo.model.visit import leaf_name
