@@ -266,3 +266,12 @@ def test_an_object_whose_method_has_the_name_of_a_list_s_is_read(monkeypatch):
     assert mean(model.given(y=Y)) == pytest.approx(expected(1.0))
     use_global(monkeypatch, 3.0)
     assert mean(model.given(y=Y)) == pytest.approx(expected(3.0))
+
+
+def test_which_of_two_objects_comes_again_is_told():
+    one, other = types.SimpleNamespace(slope=1.0), types.SimpleNamespace(slope=2.0)
+    steps = [one, other, one]
+    model = Model({"b": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["b"] * steps[-1].slope * jnp.ones(6), 1.0))
+    before = captured(model)
+    steps[-1] = other
+    assert before != captured(model)

@@ -83,6 +83,7 @@ attributed.scale = 1.0
 def written_with(slope, mutable):
     return {
         "a closure": lambda p, x: dist.Normal(p["b"] * slope, 1.0),
+        "a closure with a builtin's name": (lambda max: lambda p, x: dist.Normal(p["b"] * max, 1.0))(slope),
         "a global": lambda p, x: dist.Normal(p["b"] * SLOPE * x, 1.0),
         "a function": lambda p, x: dist.Normal(helper(p["b"]), 1.0),
         "a mutable default": lambda p, x, s=mutable: dist.Normal(p["b"] * s[0] * x, 1.0),

@@ -177,7 +177,6 @@ def _drawn(how: Outlook, kind: Kind, key, number: int) -> MixtureLaw:
     """The linearised outputs at draws of the parameters from ``kind``: their covariances are never formed."""
     positions, keys, log_weights = MonteCarlo(number)._draws(kind, how.target.dim, key, False)
     remade = None if positions is not None else kind
-    is_known = not isinstance(how.head, UserHead)  # whose own parameters are those of all rows
-    is_rotated = is_known and how.is_layered and isinstance(remade, Gaussian) and layer_draws.is_rotated(remade.scale)
+    is_rotated = how.is_layered and isinstance(remade, Gaussian) and layer_draws.is_rotated(remade.scale)
     law = LayeredLaw if is_rotated else MixtureLaw
     return law(how.target, remade, positions, keys, log_weights, (), head=how.head, centre=centre_of(how.kind))

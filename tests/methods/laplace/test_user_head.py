@@ -246,6 +246,15 @@ def test_a_dispersion_is_as_uncertain_as_it_is():
     np.testing.assert_allclose(posterior.sd()["shape"], exact.sd()["shape"], rtol=0.15)
 
 
+def test_a_prior_of_the_head_s_parameter_counts_beside_precisions_that_are_tuned():
+    head = Custom(
+        lambda z, shape: dist.NegativeBinomial2(jnp.exp(z[..., 0]), shape), {"shape": dist.LogNormal(1.0, 0.02)}
+    )
+    posterior = fit(given(head, apply=linear, weights=ONE, prior=Isotropic(dist.LogNormal(0.0, 2.0))))
+    assert posterior.info["tuned"] == ["precision"]
+    np.testing.assert_allclose(posterior.sd()["shape"] / posterior.mean()["shape"], 0.02, rtol=0.02)
+
+
 def test_several_outcomes_and_several_outputs_a_row(tmp_path):
     """A count and a number of each row, from a network of two outputs; kept in a file and read again."""
 
