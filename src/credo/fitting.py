@@ -284,7 +284,7 @@ def _position_of(target: Target, params: Mapping[str, Any]):
         except (TypeError, ValueError) as error:
             raise CredoError(f"start gives {leaf.name!r} the value {values[leaf.name]!r}: give numbers.") from error
     values = {leaf.name: values[leaf.name] for leaf in leaves}
-    u = prior.unconstrain(target.structure.assemble(values))
+    u = prior.unconstrain(target.structure.assemble(jax.device_put(values)))
     for leaf in leaves:
         if not np.all(np.isfinite(u[leaf.name])):
             raise CredoError(

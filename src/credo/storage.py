@@ -136,9 +136,8 @@ def available_memory() -> int:
     """Bytes that the system could give to this process now, as far as it says."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            known = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in file)}
-        free = known["MemAvailable"]
-    except (OSError, KeyError, ValueError, IndexError):
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
         try:
             free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         except (AttributeError, OSError, ValueError):

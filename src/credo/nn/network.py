@@ -11,6 +11,7 @@ from numpyro.distributions import Distribution
 
 from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
+from credo.model.prior import Prior
 from credo.model.shared import first_of, shared
 from credo.model.source import Loader
 from credo.model.target import Target
@@ -39,9 +40,10 @@ class BayesianNetwork(Model):
     """A network whose weights are believed and not known.
 
     ``apply(params, x)``: the outputs (M, K) or (M,) at inputs x (M, …), in jax.numpy. ``params``: a pytree of
-    floating-point arrays, the trained weights or an initialisation: every fit starts there. ``head``: what the outputs
-    say of an outcome (``credo.nn.Categorical()``, …), or a function from outputs to a numpyro distribution.
-    ``prior``: of the weights, ``credo.nn.Isotropic(1.0)`` where left out.
+    floating-point arrays, the trained weights or an initialisation: every fit starts there, and the other parameters
+    where their unconstrained coordinate is zero. ``head``: what the outputs say of an outcome
+    (``credo.nn.Categorical()``, …), or a function from outputs to a numpyro distribution. ``prior``: of the weights,
+    ``credo.nn.Isotropic(1.0)`` where left out.
     The parameters of the model are ``weights`` and, where unknown, the head's own (``noise``) and ``precision``.
     Raises CredoError for leaves that are no floating-point arrays or differ in precision.
 
@@ -79,12 +81,12 @@ class BayesianNetwork(Model):
                 "the head's another name."
             )
         self.network = Outcome(shared(apply), chosen, tuple(own))
-        if isinstance(chosen, Custom):  # its parameters stand beside the weights, behind what the evidence tunes
-            weights = of_weights.pop(WEIGHTS)
-            super().__init__({**of_weights, **own, WEIGHTS: weights}, self.network)
-        else:
-            super().__init__({**own, **of_weights}, self.network)
-        self.start = self._start(params, own)
+        weights = of_weights.pop(WEIGHTS)
+        # a user's head has parameters that stand beside the weights, behind what the evidence tunes
+        others = {**of_weights, **own} if isinstance(chosen, Custom) else {**own, **of_weights}
+        super().__init__({**others, WEIGHTS: weights}, self.network)
+        start = Prior(others).at_origin() if others else {}
+        self.start = jax.tree.map(np.asarray, {**start, WEIGHTS: params})
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
         if y is not None and not isinstance(x, Loader):
@@ -160,11 +162,6 @@ class BayesianNetwork(Model):
             self.network.head.check(z, y)
         self.network.head.check_ending(endings(program)[-1])
         check_alone(self.network.apply, self.start[WEIGHTS], x, program, size)
-
-    def _start(self, params, own: dict[str, Distribution]) -> dict[str, Any]:
-        """The given weights, and the others where their unconstrained coordinate is zero."""
-        others = jax.tree.map(np.asarray, self.prior.at_origin())
-        return {**others, WEIGHTS: jax.tree.map(np.asarray, params)}
 
 
 def check_weights(params) -> None:

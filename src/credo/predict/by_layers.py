@@ -135,7 +135,7 @@ def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pa
     """
     places = [_among(index, group) for group in groups(layers)]
     blocks = _parted(_square(np.asarray(scale.lower)), places, shapes, pairs)
-    return jax.tree.map(jnp.asarray, blocks)  # once for all chunks of rows, and after Σ is gone
+    return jax.device_put(blocks)  # once for all chunks of rows, and after Σ is gone
 
 
 def _parted(Σ: np.ndarray, places: list[np.ndarray], shapes, pairs) -> dict[tuple[int, int], Any]:

@@ -111,10 +111,16 @@ def summed(function, target: Target, u, numbers: int, *static, size: int = 0):
         counts = np.where(place < target.size, 1.0, 0.0)
         place = np.minimum(place, target.size - 1)
         x, y = jax.tree.map(lambda leaf, place=place: np.asarray(leaf)[place], (target.x, target.y))
-        found = function(target, u, Rows(x, y, jnp.asarray(counts * weights[place], u.dtype)), *static)
-        total = found if total is None else jax.tree.map(jnp.add, total, found)
+        found = function(target, u, Rows(x, y, (counts * weights[place]).astype(u.dtype)), *static)
+        total = found if total is None else _added(total, found)
     assert total is not None
     return total
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _added(total, found):
+    """In the memory of ``total``."""
+    return jax.tree.map(jnp.add, total, found)
 
 
 # the matrix ----------------------------------------------------------------------------------------------------------
@@ -300,14 +306,14 @@ def _prior_of_weights(objective: Objective, u, layers: Layers) -> tuple[np.ndarr
     is_weight = np.zeros(u.size, bool)
     for group in (*(layer.index for layer in layers.layers), *(() if is_few else (layers.rest,))):
         is_weight[group] = True
-    z = np.where(is_weight, _random(u), 0).astype(u.dtype)
+    z = np.where(is_weight, _random(u.size, u.dtype), 0).astype(u.dtype)
     ones = is_weight.astype(u.dtype)
     found, moved = map(np.asarray, _prior_diagonal(objective.log_prior, objective.args, u, apart, ones, z))
     return found, not is_few or _maps_so(found[is_weight], moved[is_weight], z[is_weight])
 
 
-def _random(u) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=u.size).astype(u.dtype)
+def _random(size: int, dtype) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=size).astype(dtype)
 
 
 def _maps_so(diagonal, moved, z) -> bool:
@@ -318,7 +324,7 @@ def _maps_so(diagonal, moved, z) -> bool:
 
 def prior_product(objective: Objective, u, free: np.ndarray | None) -> tuple[np.ndarray, bool]:
     """The product of −∇² log p(u) over the free coordinates with ones, and whether it is that matrix's diagonal."""
-    z = _random(u if free is None else u[free])
+    z = _random(u.size if free is None else free.size, u.dtype)
     found, moved = map(np.asarray, _prior_products(objective.log_prior, objective.args, u, free, z))
     return found, _maps_so(found, moved, z)
 
