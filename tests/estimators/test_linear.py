@@ -195,6 +195,8 @@ def test_what_cannot_be_fitted_is_a_value_error(x, y, sentence):
         ({"prior_scale": "wide"}, "prior_scale='wide' is no"),
         ({"inference": credo.NUTS}, "with its brackets"),
         ({"inference": "nuts"}, "takes a method such as"),
+        ({"inference": credo.Laplace(), "random_state": -1}, "random_state=-1 is no seed"),
+        ({"inference": credo.Laplace(), "random_state": "day"}, "random_state='day' is no seed"),
     ],
 )
 def test_settings_that_are_none(settings, sentence):

@@ -265,10 +265,15 @@ def checked_method(inference) -> Method:
 
 def seed_of(random_state) -> int:
     """An int as it is; otherwise one drawn from scikit-learn's random state."""
-
-    if isinstance(random_state, int | np.integer):
+    if isinstance(random_state, int | np.integer) and 0 <= random_state < 2**32:
         return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise CredoError(
+            f"random_state={random_state!r} is no seed: give a whole number from 0 to 2**32 - 1, None, or a "
+            "numpy.random.RandomState."
+        ) from error
 
 
 def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
