@@ -75,6 +75,7 @@ def test_an_acquisition_of_ones_own():
         (lambda: choose(predictive(noisy), bald, 5), "from 1 to 4; got 5"),
         (lambda: choose(predictive(noisy), bald, True), "got True"),
         (lambda: choose(predictive(noisy), lambda p: jnp.ones((4, 2))), "one number a row"),
+        (lambda: choose(predictive(noisy), lambda p: jnp.ones(7)), "this one gives 7 for 4 rows of x"),
         (lambda: choose(predictive(noisy), lambda p: np.full(4, np.nan)), "row 0 is NaN"),
         (lambda: predictive_variance(predictive(named)), "has a, b"),
     ],

@@ -116,6 +116,11 @@ class Predictive:
             return self._compute(_moments)
 
     @property
+    def num_rows(self) -> int | None:
+        """M, the rows of x; None where the model takes none."""
+        return self._table.size
+
+    @property
     def mean(self):
         """E[y]: (M, …); the probability of 1 for a binary outcome, the probabilities (M, K) for a categorical one."""
         if "_moments" in vars(self) or not hasattr(self._stream.law, "mean"):

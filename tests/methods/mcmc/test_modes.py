@@ -39,3 +39,18 @@ def test_a_mode_of_which_the_draws_have_their_share_is_no_other():
     posterior = credo.fit(target, credo.NUTS(), key=jax.random.key(1), progress=False)
     assert posterior.verdict.status == "pass"
     assert posterior.verdict.figures["mode_share"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "method",
+    [credo.Slice(), credo.RandomWalkMetropolis(), credo.Gibbs({"x": credo.NUTS()})],
+    ids=["Slice", "RandomWalkMetropolis", "Gibbs"],
+)
+def test_samplers_that_take_no_gradient_look_for_modes_too(method):
+    def log_density(params):
+        modes = dist.Normal(jnp.array([-5.0, 7.0]), jnp.array([1.0, 0.5]))
+        return jax.nn.logsumexp(jnp.log(jnp.array([0.3, 0.7])) + modes.log_prob(params["x"]))
+
+    target = credo.Model.from_log_density(log_density, {"x": dist.constraints.real}).given()
+    statuses = [credo.fit(target, method, key=key, progress=False).verdict.status for key in range(3)]
+    assert "pass" not in statuses

@@ -171,8 +171,8 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
         if stays is not None and hasattr(sampling, "energy"):
             found["num_lost_chains"] = int(np.sum(lost(stays, positions, sampling.energy)))
         sentences = [*sentences, said] if said else sentences
-        if done.is_complete and hasattr(sampling, "is_divergent"):  # else there may be no derivative
-            found |= missed(target, positions, found)
+        if done.is_complete:
+            found |= missed(target, positions, found, has_gradient=hasattr(sampling, "is_divergent"))
     is_divergent = getattr(sampling, "is_divergent", None)
     if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks
         is_divergent = is_divergent.any(axis=tuple(range(2, is_divergent.ndim)))

@@ -15,6 +15,7 @@ from credo.methods.mcmc.conditional import Block
 from credo.methods.mcmc.conjugate import Conjugate, conjugating
 from credo.methods.mcmc.enumerated import Enumerated, enumerating
 from credo.methods.mcmc.gibbs import State, gibbs
+from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.sweeps import check_moves, facts_of_blocks, figures_of_sweeps, warmup
 from credo.posterior.posterior import Posterior
@@ -103,7 +104,10 @@ class Gibbs:
             identity={"dtype": str(dtype)},
         )
         check_moves(program, done.info["sampling"])
-        posterior = as_posterior(done, target, self, figures_of_sweeps(done, target, program, self))
+        found = figures_of_sweeps(done, target, program, self)
+        if done.is_complete:
+            found |= missed(target, done.records["position"], found)
+        posterior = as_posterior(done, target, self, found)
         posterior.info["blocks"] = facts_of_blocks(program, done)
         return posterior
 

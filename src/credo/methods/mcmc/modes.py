@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from credo.diagnose.verdict import judge
 from credo.linalg.dense import Dense
+from credo.methods.optimise.objective import is_differentiable
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
 from credo.model.target import Target
@@ -23,10 +24,19 @@ NUM_DRAWS = 2_000
 
 
 def missed(
-    target: Target, positions: Float[np.ndarray, "chain draw dim"], figures: dict[str, float]
+    target: Target,
+    positions: Float[np.ndarray, "chain draw dim"],
+    figures: dict[str, float],
+    *,
+    has_gradient: bool = False,
 ) -> dict[str, float]:
-    """Figures of what the draws leave out; none where that is not looked for."""
+    """Figures of what the draws leave out; none where that is not looked for.
+
+    ``has_gradient``: the sampler took gradients, so that there are some; else that is looked up.
+    """
     if target.dim > MOST_DIMENSIONS or target.structure.discrete_names or judge(figures).status != "pass":
+        return {}
+    if not (has_gradient or is_differentiable(target)):
         return {}
     u = np.asarray(positions).reshape(-1, target.dim)
     u = u[:: max(1, len(u) // NUM_DRAWS)]
