@@ -122,3 +122,22 @@ def test_a_search_before_a_run_goes_on_too(part, tmp_path, monkeypatch):
             credo.fit(target(), method, key=3, checkpoint=tmp_path / "run", progress=False)
     resumed = credo.resume(tmp_path / "run", target(), progress=False)
     jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
+
+
+@pytest.mark.parametrize("method", [credo.NaturalGradient, credo.ADVI])
+def test_a_search_while_a_run_compiles_goes_on_too(method, tmp_path, monkeypatch):
+    """The run has written its layout and the like into the folder by then, of which the search knows nothing."""
+    method = method(batch_size=16, max_steps=60)
+    whole = credo.fit(target(), method, key=3, progress=False)
+    save = course.Course.save
+
+    def save_and_stop(self):
+        save(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(course.Course, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            credo.fit(target(), method, key=3, checkpoint=tmp_path / "run", progress=False)
+    resumed = credo.resume(tmp_path / "run", target(), progress=False)
+    jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))

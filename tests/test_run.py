@@ -535,6 +535,15 @@ def test_a_request_alone_may_be_written_over(reference, tmp_path):
     same(reference, walk(Options(checkpoint=tmp_path)))
 
 
+def test_a_run_that_has_not_begun_is_resumed_by_what_was_asked_for(tmp_path):
+    """What only one of a run and the search before it knows is no difference."""
+    Journal(tmp_path, {"what": "a walk", "layout": "threads"}, resume=False).announce()
+    Journal(tmp_path, {"what": "a walk"}, resume=True)
+    Journal(tmp_path, {"what": "a walk", "dtype": "float64"}, resume=True)
+    with pytest.raises(CredoError, match="its what differs: a walk there, another walk here"):
+        Journal(tmp_path, {"what": "another walk"}, resume=True)
+
+
 @pytest.mark.usefixtures("usual_handlers")
 def test_what_cannot_be_repeated_is_not_promised(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "start", sending(start))

@@ -199,8 +199,9 @@ def versions() -> dict[str, str]:
 
 def _check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     begun = read_identity(folder)
-    # a search before the run announces what was asked for, and the run adds its layout and the like
-    names = set(begun) | set(identity) if _is_begun(folder) else set(begun)
+    # before the run has begun a search may be under way in its folder, which knows what was asked for, but not what the
+    # run adds, its layout and the like: either may have written the file, and either may read it
+    names = set(begun) | set(identity) if _is_begun(folder) else set(begun) & set(identity)
     for name in sorted(names):
         if begun.get(name) != identity.get(name):
             raise CredoError(
