@@ -1,5 +1,6 @@
 """Draws on disk: the answers are those of draws in memory, in less memory; a full disk is a sentence."""
 
+import io
 import os
 import tracemalloc
 from pathlib import Path
@@ -173,3 +174,9 @@ def test_missing_outcomes_are_imputed_from_disk(monkeypatch):
     outside = credo.fit(target, method, key=1, progress=False)
     assert is_stored(outside.kind.positions)
     np.testing.assert_array_equal(outside.draws["y_missing"], inside.draws["y_missing"])
+
+
+def test_the_free_memory_is_what_the_system_says_is_available(monkeypatch):
+    said = "MemTotal: 900 kB\nMemFree: 10 kB\nMemAvailable: 500 kB\nBuffers: 1 kB\n"
+    monkeypatch.setattr(storage, "open", lambda *_, **__: io.StringIO(said), raising=False)
+    assert storage.available_memory() == 500 * 1024

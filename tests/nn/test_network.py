@@ -79,6 +79,15 @@ def test_unknown_noise_and_precision_are_parameters():
     assert log_density(target, given) == pytest.approx(expected, rel=1e-12)
 
 
+def test_fits_start_at_the_weights_and_where_other_coordinates_are_zero():
+    positive = dist.Gamma(2.0, 1.0)
+    for head in (Gaussian(), Custom(lambda z, noise: dist.Normal(z[:, 0], noise), {"noise": positive})):
+        start = network(head, prior=PerLayer(positive)).start
+        jax.tree.map(np.testing.assert_array_equal, start["weights"], weights())
+        assert start["noise"] == 1.0
+        assert start["precision"] == {"in": 1.0, "out": 1.0}
+
+
 def test_one_precision_a_layer():
     params = {"weights": weights(dtype=np.float64)}
     target = network(prior=PerLayer({"in": 1.0, "out": 16.0})).given(X, Y)
