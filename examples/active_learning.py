@@ -34,11 +34,12 @@ def loop(rule, seed):
     found = []
     for _ in range(ROUNDS + 1):
         target = model.given(x[:POOL], y[:POOL], weights=is_labelled.astype(float))
-        predictive = credo.fit(target, credo.Laplace(), progress=False).predict(x, credo.Linearised())
-        p = predictive.probs[POOL:]
+        posterior = credo.fit(target, credo.Laplace(), progress=False)
+        pool = posterior.predict(x[:POOL], credo.Linearised())
+        p = posterior.predict(x[POOL:], credo.Linearised()).probs
         found.append([-np.mean(np.log(np.where(y[POOL:] == 1, p, 1 - p))), np.mean((p > 0.5) == y[POOL:])])
-        values = generator.uniform(size=POOL) if rule is None else rule(predictive)[:POOL]
-        is_labelled[choose(predictive, lambda _, v=values, done=is_labelled: np.where(done, -np.inf, v), STEP)] = True
+        values = generator.uniform(size=POOL) if rule is None else rule(pool)
+        is_labelled[choose(pool, lambda _, v=values, done=is_labelled: np.where(done, -np.inf, v), STEP)] = True
     return found
 
 
