@@ -58,8 +58,8 @@ def choose(
         raise CredoError(f"An acquisition is one number a row, (M,); this one has shape {values.shape}.")
     if predictive.num_rows not in (None, len(values)):
         raise CredoError(
-            f"An acquisition is one number a row, and this one gives {len(values)} for {predictive.num_rows} rows of x. "
-            "Give choose the predictive of the rows to choose from, and no others."
+            f"An acquisition is one number a row, and this one gives {len(values)} for {predictive.num_rows} rows of "
+            "x. Give choose the predictive of the rows to choose from, and no others."
         )
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(values):
         raise CredoError(f"n is a number of rows from 1 to {len(values)}; got {n!r}.")

@@ -284,3 +284,45 @@ def test_bad_settings(make, sentence):
 def test_no_proposals_are_no_draws(method):
     with pytest.raises(credo.CredoError, match="num_steps is 1 or more"):
         credo.fit(TARGETS["gaussian"]().target, method, progress=False)
+
+
+# regions of which nothing is known ------------------------------------------------------------------------------------
+
+
+def cut(above):
+    """A standard normal prior under a likelihood that is ``above`` where w > 1.5, and flat elsewhere."""
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Delta(0.0, jnp.where(p["w"] > 1.5, above, 0.0)))
+    return model.given(y=np.zeros(1))
+
+
+PROPOSAL = credo.fit(cut(0.0), credo.Laplace())
+PROPOSING = {
+    "random walk": credo.RandomWalkMetropolis(),
+    "MALA": credo.MALA(),
+    "slice": credo.Slice(),
+    "elliptical slice": credo.EllipticalSlice(),
+    "independence": credo.IndependenceMH(proposal=PROPOSAL),
+    "slice within Gibbs": credo.Gibbs({"w": credo.Slice()}),
+}
+
+
+@pytest.mark.parametrize("name", list(PROPOSING))
+@pytest.mark.parametrize("above", [np.nan, np.inf, -np.inf])
+def test_a_region_without_a_density_is_told(name, above):
+    """What a chain refuses for want of a number is no part of its draws, which then are of another posterior."""
+    posterior = credo.fit(cut(above), PROPOSING[name], key=1, start={"w": 0.0}, progress=False)
+    assert posterior.draws["w"].max() <= 1.5
+    share = posterior.verdict.figures["undefined_proposals"]
+    if above == -np.inf:  # an edge like any other
+        assert share == 0
+    else:
+        assert 0.05 < share <= 1
+        assert posterior.verdict.status == "doubtful"
+        assert any("log density was NaN or +inf" in sentence for sentence in posterior.verdict.sentences)
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.ChEES()], ids=lambda method: type(method).__name__)
+def test_chains_caught_by_an_infinite_density_are_told_why(method):
+    posterior = credo.fit(cut(np.inf), method, key=1, start={"w": 0.0}, progress=False)
+    assert posterior.verdict.status == "failed"
+    assert any("log density was NaN or +inf" in sentence for sentence in posterior.verdict.sentences)

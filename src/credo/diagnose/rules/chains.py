@@ -54,6 +54,16 @@ CHAINS: dict[str, Rule] = {
         "{value:.0%} of the transitions diverged (above 10 % nothing here can be trusted). Reparameterise the model, "
         "or check that its log density is smooth.",
     ),
+    "undefined_proposals": Rule(
+        "share of the draws at which, or on the way to which, a density was met that is no number or +inf",
+        "at most",
+        1e-3,
+        ANY,
+        "this library",
+        "The log density was NaN or +inf at, or on the way to, {value:.1%} of the draws. Nothing can be drawn from "
+        "such a region, whatever the posterior is there. Write the log density such that it is finite, or -inf where "
+        "the parameters are impossible.",
+    ),
     "e_bfmi": Rule(
         "smallest energy Bayesian fraction of missing information of the chains",
         "at least",

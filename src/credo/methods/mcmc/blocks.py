@@ -167,6 +167,7 @@ class Inner:
                 acceptance=getattr(info, "acceptance", 1),
                 num_steps=info.num_steps + 1 if hasattr(info, "num_steps") else 0,
                 num_densities=info.num_densities + 1 if hasattr(info, "num_densities") else 0,
+                num_undefined=getattr(info, "num_undefined", 0),
                 is_divergent=getattr(info, "is_divergent", False),
             )
 

@@ -223,6 +223,10 @@ def figures(positions, info, method, seen=None, structure: Structure | None = No
     if hasattr(info, "is_divergent"):
         figures["num_divergences"] = int(info.is_divergent.sum())
         figures["divergence_share"] = float(np.mean(info.is_divergent))
+    if hasattr(info, "num_undefined"):
+        figures["undefined_proposals"] = float(np.mean(info.num_undefined > 0))
+    elif hasattr(info, "energy") and np.any(info.energy == -np.inf):  # a divergence elsewhere
+        figures["undefined_proposals"] = float(np.mean(info.energy == -np.inf))
     if hasattr(info, "energy"):
         figures["e_bfmi"] = float(np.min(e_bfmi(info.energy)))
     if hasattr(info, "depth"):

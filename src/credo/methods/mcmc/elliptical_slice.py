@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from credo.algorithm import Algorithm
 from credo.equations import needed
 from credo.methods.mcmc.noise import start_of_transition
+from credo.methods.mcmc.random_walk import is_undefined
 from credo.methods.mcmc.slice import MAX_SHRINKS, Info
 from credo.posterior.kinds import Gaussian
 from credo.tree import where
@@ -43,6 +44,7 @@ class Search(NamedTuple):
     highest: Float[Array, ""]
     state: State
     num_densities: Int[Array, ""]
+    num_undefined: Int[Array, ""]
     is_found: Bool[Array, ""]
 
 
@@ -65,7 +67,7 @@ def elliptical_slice(target, *, prior: Gaussian, num_steps: int = 1) -> Algorith
         full = np.asarray(2 * np.pi, dtype)
 
         def transition(i, carry):
-            state, count = carry
+            state, count, num_undefined = carry
             key_i = jax.random.fold_in(key, i)
             z, (u_level, u_angle) = start_of_transition(jax.random.fold_in(key_i, 0), dim, (2,), dtype)
             drop = jnp.log1p(-u_level)
@@ -79,18 +81,21 @@ def elliptical_slice(target, *, prior: Gaussian, num_steps: int = 1) -> Algorith
                 position = prior.mean + deviation * jnp.cos(angle) + nu * jnp.sin(angle)
                 new = State(position, log_likelihood(position))
                 rise = new.log_likelihood - state.log_likelihood
-                is_found = (rise > drop) & (new.log_likelihood < jnp.inf)  # NaN is not
+                is_unknown = is_undefined(new.log_likelihood)
+                is_found = (rise > drop) & ~is_unknown
                 lowest = jnp.where(angle < 0, angle, search.lowest)
                 highest = jnp.where(angle < 0, search.highest, angle)
                 uniform = jax.random.uniform(jax.random.fold_in(key_i, count), (), dtype)
-                return Search(lowest + uniform * (highest - lowest), lowest, highest, new, count, is_found)
+                angle = lowest + uniform * (highest - lowest)
+                num_undefined = search.num_undefined + is_unknown.astype(jnp.int32)
+                return Search(angle, lowest, highest, new, count, num_undefined, is_found)
 
             angle = full * u_angle
-            start = Search(angle, angle - full, angle, state, jnp.int32(0), jnp.bool_(False))
+            start = Search(angle, angle - full, angle, state, jnp.int32(0), num_undefined, jnp.bool_(False))
             end = lax.while_loop(is_under_way, look, start)
-            return where(end.is_found, end.state, state), count + end.num_densities
+            return where(end.is_found, end.state, state), count + end.num_densities, end.num_undefined
 
-        new, count = lax.fori_loop(0, num_steps, transition, (state, jnp.int32(0)))
-        return new, Info(count)
+        new, count, num_undefined = lax.fori_loop(0, num_steps, transition, (state, jnp.int32(0), jnp.int32(0)))
+        return new, Info(count, num_undefined)
 
     return Algorithm(init, step)

@@ -30,6 +30,7 @@ class Moved(NamedTuple):
     acceptance: Any = 1
     num_steps: Any = 0
     num_densities: Any = 0
+    num_undefined: Any = 0
     is_divergent: Any = False
     is_valid: Any = True
 
@@ -51,12 +52,16 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Of a sweep. ``num_steps``: gradients; ``num_densities``: beside those; ``is_divergent``: whether any block is."""
+    """Of a sweep. ``num_steps``: gradients; ``num_densities``: beside those; ``num_undefined``: that are NaN or +inf.
+
+    ``is_divergent``: whether any block is.
+    """
 
     log_density: Float[Array, ""]
     acceptance: Float[Array, " block"]
     num_steps: Int[Array, ""]
     num_densities: Int[Array, ""]
+    num_undefined: Int[Array, ""]
     is_divergent: Bool[Array, ""]
     is_valid: Bool[Array, " block"]
 
@@ -81,6 +86,7 @@ def gibbs(target, *, updates: Sequence[Update]) -> Algorithm:
             acceptance=jnp.stack([jnp.asarray(moved.acceptance, dtype) for moved in moves]),
             num_steps=_total(moved.num_steps for moved in moves),
             num_densities=_total(moved.num_densities for moved in moves) + (known is None),
+            num_undefined=_total(moved.num_undefined for moved in moves),
             is_divergent=jnp.any(jnp.stack([jnp.asarray(moved.is_divergent) for moved in moves])),
             is_valid=jnp.stack([jnp.asarray(moved.is_valid) for moved in moves]),
         )

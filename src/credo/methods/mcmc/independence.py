@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
-from credo.methods.mcmc.random_walk import metropolis
+from credo.methods.mcmc.random_walk import is_undefined, metropolis
 from credo.posterior.kinds import Kind
 from credo.tree import where
 
@@ -33,10 +33,14 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """``acceptance``: mean α. ``num_densities``: evaluated. ``log_weight``: that of the last proposal, taken or not."""
+    """``acceptance``: mean α. ``num_densities``: evaluated; ``num_undefined``: of these, NaN or +inf.
+
+    ``log_weight``: that of the last proposal, taken or not.
+    """
 
     acceptance: Float[Array, ""]
     num_densities: Int[Array, ""]
+    num_undefined: Int[Array, ""]
     log_weight: Float[Array, ""]
 
 
@@ -56,15 +60,16 @@ def independence(target, *, proposal: Kind, num_steps: int = 1) -> Algorithm:
         dtype = state.position.dtype
 
         def propose(i, carry):
-            state, _, sum_acceptance = carry
+            state, _, sum_acceptance, num_undefined = carry
             k_proposal, k_choice = jax.random.split(jax.random.fold_in(key, i))
             new = at(proposal.sample_u(k_proposal).astype(dtype))
             acceptance = metropolis(new.log_weight - state.log_weight)
             is_taken = jax.random.uniform(k_choice, (), dtype) < acceptance
-            return where(is_taken, new, state), new.log_weight, sum_acceptance + acceptance
+            num_undefined = num_undefined + is_undefined(new.log_density).astype(jnp.int32)
+            return where(is_taken, new, state), new.log_weight, sum_acceptance + acceptance, num_undefined
 
-        start = state, state.log_weight, jnp.zeros((), dtype)
-        new, log_weight, sum_acceptance = lax.fori_loop(0, num_steps, propose, start)
-        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), log_weight)
+        start = state, state.log_weight, jnp.zeros((), dtype), jnp.int32(0)
+        new, log_weight, sum_acceptance, num_undefined = lax.fori_loop(0, num_steps, propose, start)
+        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), num_undefined, log_weight)
 
     return Algorithm(init, step)

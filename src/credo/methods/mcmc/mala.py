@@ -21,16 +21,17 @@ from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import State
-from credo.methods.mcmc.random_walk import metropolis
+from credo.methods.mcmc.random_walk import is_undefined, metropolis
 from credo.native import value_and_gradient
 from credo.tree import where
 
 
 class Info(NamedTuple):
-    """``acceptance``: mean α. ``num_steps``: gradients evaluated."""
+    """``acceptance``: mean α. ``num_steps``: gradients evaluated; ``num_undefined``: densities of NaN or +inf."""
 
     acceptance: Float[Array, ""]
     num_steps: Int[Array, ""]
+    num_undefined: Int[Array, ""]
     step_size: Float[Array, ""]
 
 
@@ -57,7 +58,7 @@ def mala(
         epsilon = jnp.asarray(step_size, dtype)
 
         def propose(i, carry):
-            state, force, sum_acceptance = carry  # force: Sᵀ∇log p(u)
+            state, force, sum_acceptance, num_undefined = carry  # force: Sᵀ∇log p(u)
             z, u = start_of_transition(jax.random.fold_in(key, i), dim, (), dtype)
             position = state.position + epsilon * scale.matvec(0.5 * epsilon * force + z)
             proposal = State(position, *evaluate(position))
@@ -66,10 +67,11 @@ def mala(
             kinetic = 0.5 * jnp.sum(z * z) - 0.5 * jnp.sum(back * back)
             acceptance = metropolis(proposal.log_density - state.log_density + kinetic)
             state, force = where(u < acceptance, (proposal, new_force), (state, force))
-            return state, force, sum_acceptance + acceptance
+            num_undefined = num_undefined + is_undefined(proposal.log_density).astype(jnp.int32)
+            return state, force, sum_acceptance + acceptance, num_undefined
 
-        start = state, scale.transpose_matvec(state.gradient), jnp.zeros((), dtype)
-        new, _, sum_acceptance = lax.fori_loop(0, num_steps, propose, start)
-        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), epsilon)
+        start = state, scale.transpose_matvec(state.gradient), jnp.zeros((), dtype), jnp.int32(0)
+        new, _, sum_acceptance, num_undefined = lax.fori_loop(0, num_steps, propose, start)
+        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), num_undefined, epsilon)
 
     return Algorithm(init, step)

@@ -23,6 +23,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import MAX_ENERGY_ERROR
+from credo.methods.mcmc.random_walk import is_undefined
 from credo.native import value_and_gradient
 from credo.posterior.kinds import Kind
 from credo.tree import where
@@ -85,7 +86,7 @@ def parallel_tempering(
             log_base, base_gradient = value_and_gradient(reference.log_prob_u)(u)
             log_density, gradient = value_and_gradient(target.log_density)(u)
             gain, gain_gradient = log_density - log_base, gradient - base_gradient
-        gain = jnp.where(gain > -jnp.inf, gain, -jnp.inf)  # NaN: γ is 0 there too
+        gain = jnp.where(is_undefined(gain), -jnp.inf, gain)  # γ is 0 there too
         return Replicas(u, log_base, gain, base_gradient, gain_gradient, false)
 
     def draw(key) -> Replicas:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import Algorithm
 from credo.linalg.diagonal import Diagonal
@@ -33,10 +33,11 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """``acceptance``: mean α. ``num_densities``: evaluated."""
+    """``acceptance``: mean α. ``num_densities``: evaluated; ``num_undefined``: of these, NaN or +inf."""
 
     acceptance: Float[Array, ""]
     num_densities: Int[Array, ""]
+    num_undefined: Int[Array, ""]
     step_size: Float[Array, ""]
 
 
@@ -61,17 +62,25 @@ def random_walk(
         scale = Diagonal(jnp.ones(dim, dtype)) if metric is None else metric
 
         def propose(i, carry):
-            state, sum_acceptance = carry
+            state, sum_acceptance, num_undefined = carry
             z, u = start_of_transition(jax.random.fold_in(key, i), dim, (), dtype)
             position = state.position + jnp.asarray(step_size, dtype) * scale.matvec(z)
             proposal = State(position, target.log_density(position))
             acceptance = metropolis(proposal.log_density - state.log_density)
-            return where(u < acceptance, proposal, state), sum_acceptance + acceptance
+            num_undefined = num_undefined + is_undefined(proposal.log_density).astype(jnp.int32)
+            return where(u < acceptance, proposal, state), sum_acceptance + acceptance, num_undefined
 
-        new, sum_acceptance = lax.fori_loop(0, num_steps, propose, (state, jnp.zeros((), dtype)))
-        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), jnp.asarray(step_size, dtype))
+        start = state, jnp.zeros((), dtype), jnp.int32(0)
+        new, sum_acceptance, num_undefined = lax.fori_loop(0, num_steps, propose, start)
+        acceptance, step = sum_acceptance / num_steps, jnp.asarray(step_size, dtype)
+        return new, Info(acceptance, jnp.int32(num_steps), num_undefined, step)
 
     return Algorithm(init, step)
+
+
+def is_undefined(log_density: Float[Array, ""]) -> Bool[Array, ""]:
+    """Whether it is NaN or +inf, and not −inf, which is a density of 0."""
+    return ~(log_density < jnp.inf)
 
 
 def metropolis(log_ratio: Float[Array, ""]) -> Float[Array, ""]:

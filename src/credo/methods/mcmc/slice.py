@@ -23,16 +23,17 @@ from jaxtyping import Array, Bool, Float, Int
 from credo.algorithm import Algorithm, Stages
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
-from credo.methods.mcmc.random_walk import State
+from credo.methods.mcmc.random_walk import State, is_undefined
 from credo.tree import where
 
 MAX_SHRINKS = 200  # each takes a quarter off on average, or more: 200 leave 1e-25 of an interval
 
 
 class Info(NamedTuple):
-    """``num_densities``: evaluated."""
+    """``num_densities``: evaluated; ``num_undefined``: of these, NaN or +inf."""
 
     num_densities: Int[Array, ""]
+    num_undefined: Int[Array, ""]
 
 
 class Slice(NamedTuple):
@@ -56,6 +57,7 @@ class Sweep(NamedTuple):
     is_open: Bool[Array, ""]  # whether the slice is that of the column, or of one before it
     slice: Slice
     num_densities: Int[Array, ""]
+    num_undefined: Int[Array, ""]
 
 
 def slice_sampling(
@@ -73,7 +75,7 @@ def slice_sampling(
     def begin(key, state: State, previous) -> Sweep:
         zero, none = jnp.zeros_like(state.log_density), jnp.int32(0)
         blank = Slice(zero, state.position, zero, zero, none, none, none)
-        return Sweep(key, state, none, jnp.bool_(False), blank, none)
+        return Sweep(key, state, none, jnp.bool_(False), blank, none, none)
 
     def open_slice(state: State, column, uniform) -> Slice:
         scale = Diagonal(jnp.ones_like(state.position)) if metric is None else metric
@@ -95,7 +97,8 @@ def slice_sampling(
         t = jnp.where(is_left, s.left, jnp.where(is_right, s.right, s.left + uniform[3] * (s.right - s.left)))
         position = state.position + t * s.direction
         new = State(position, target.log_density(position))
-        is_inside = (new.log_density - state.log_density > s.drop) & (new.log_density < jnp.inf)  # NaN lies outside
+        is_unknown = is_undefined(new.log_density)
+        is_inside = (new.log_density - state.log_density > s.drop) & ~is_unknown
         is_out = is_draw & ~is_inside
         s = s._replace(
             left=jnp.where(is_left & is_inside, s.left - width, jnp.where(is_out & (t < 0), t, s.left)),
@@ -107,10 +110,14 @@ def slice_sampling(
         is_found = is_draw & is_inside
         is_over = is_found | (s.num_shrinks >= MAX_SHRINKS)
         column = sweep.column + is_over.astype(jnp.int32)
-        return Sweep(sweep.key, where(is_found, new, state), column, ~is_over, s, count)
+        num_undefined = sweep.num_undefined + is_unknown.astype(jnp.int32)
+        return Sweep(sweep.key, where(is_found, new, state), column, ~is_over, s, count, num_undefined)
 
     def is_done(sweep: Sweep):
         return sweep.column >= sweep.state.position.size
 
-    stages = Stages(begin, advance, is_done, lambda sweep: (sweep.state, Info(sweep.num_densities)))
+    def end(sweep: Sweep) -> tuple[State, Info]:
+        return sweep.state, Info(sweep.num_densities, sweep.num_undefined)
+
+    stages = Stages(begin, advance, is_done, end)
     return Algorithm(init, stages.step, stages)

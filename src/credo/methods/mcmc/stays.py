@@ -48,9 +48,9 @@ class Stays(NamedTuple):
 
 def lost(stays: Stays, positions: Float[np.ndarray, "chain draw dim"], energy) -> Bool[np.ndarray, " chain"]:
     """Which chains stayed at a lost place after the first window. ``energy``: of the draws."""
-    low, middle, high = np.quantile(np.asarray(energy, float), [0.16, 0.5, 0.84])
-    spare = HIGHER * (high - low) / 2
     with np.errstate(invalid="ignore"):
+        low, middle, high = np.quantile(np.asarray(energy, float), [0.16, 0.5, 0.84])
+        spare = HIGHER * (high - low) / 2
         is_likely = (stays.energy[1:] <= middle + spare) & ~np.isnan(stays.energy[:-1])
     is_lost = np.zeros(stays.energy.shape[1], bool)
     if not is_likely.any():

@@ -18,6 +18,8 @@ from credo.methods.mcmc.gibbs import State
 from credo.methods.mcmc.warmup import warmup_phases, windows
 from credo.status import CredoError
 
+OF_PROPOSALS = "acceptance_rate", "num_divergences", "divergence_share", "undefined_proposals"
+
 # warm-up --------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +114,7 @@ def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
     if any(is_inner):
         found["acceptance_rate"] = float(np.mean(info.acceptance[..., is_inner]))
     else:  # nothing was proposed, so nothing diverged
-        found = {name: value for name, value in found.items() if "diverge" not in name and name != "acceptance_rate"}
+        found = {name: value for name, value in found.items() if name not in OF_PROPOSALS}
     return found | ({"num_settled": int(is_settled.sum())} if is_discrete.any() else {})
 
 
