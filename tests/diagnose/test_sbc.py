@@ -520,6 +520,7 @@ def test_fits_with_too_few_independent_draws_are_doubtful():
         (lambda: sbc(WAITING, ByGrid(num_draws=50), 5, size=6), "A fit has 50 draws and 99 are needed"),
         (lambda: sbc(WAITING, ByGrid(), 5), "how many rows a data set has, by size="),
         (lambda: sbc(MODELS["eight schools"][0], ByGrid(), 5, x=SIGMA, size=8), "batch_shape \\(8,\\) by itself"),
+        (lambda: sbc(WAITING, ByGrid(), 5, size=-1), "size is a whole number of at least 1; got -1"),
         (lambda: sbc(WAITING, ByGrid(), 0, size=6), "num_simulations is a whole number of at least 1; got 0"),
         (lambda: sbc(WAITING, ByGrid(), 5, size=6, num_ranks=1), "num_ranks is a whole number of at least 2"),
         (lambda: sbc(WAITING, ByGrid(), 5, size=6, statistics=[np.sum]), r"functions of \(params, y\) by name"),

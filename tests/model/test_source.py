@@ -119,6 +119,13 @@ def test_a_loader_of_another_length_is_refused(size, words):
     assert f"{size}" in str(refused.value)
 
 
+def test_batches_of_lists_and_empty_ones_are_batches():
+    written = credo.Loader([(X[:2].tolist(), Y[:2].tolist()), (X[:0], Y[:0]), (X[2:5], Y[2:5])], size=5)
+    rows = written.rows()
+    np.testing.assert_array_equal(rows.x, X[:5])
+    np.testing.assert_array_equal(rows.y, Y[:5])
+
+
 def test_what_else_a_loader_may_get_wrong():
     spent = batches()
     list(spent)
@@ -134,6 +141,9 @@ def test_what_else_a_loader_may_get_wrong():
             MODEL.given(loader)
     with pytest.raises(credo.CredoError, match="Rows"):
         credo.Loader((X, Y))
+    for size in ("70", 0, 2.5):
+        with pytest.raises(credo.CredoError, match="size is the number of rows"):
+            credo.Loader(batches(), size=size)
     with pytest.raises(credo.CredoError, match="nothing beside it"):
         MODEL.given(credo.Loader(batches()), Y)
 

@@ -223,11 +223,12 @@ def test_fits_start_at_the_given_weights():
         ({"w": np.zeros((2, 1)), "count": np.array(3)}, "'count' is int64"),
         ({"w": np.zeros((2, 1)), "f": jnp.tanh}, "'f' is PjitFunction"),
         ({"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float16)}, "mixed precision"),
+        ({"w": jax.random.key(0)}, "'w' is key<fry>, and only floating-point"),
         ({"w": jnp.zeros(2, jnp.bfloat16)}, "'w' is bfloat16: cast the weights to float32"),
         ({"w": np.array([1.0, np.nan])}, "'w' is not finite"),
         ({}, "no weights"),
     ],
-    ids=["integer", "function", "mixed", "bfloat16", "nan", "empty"],
+    ids=["integer", "function", "mixed", "key", "bfloat16", "nan", "empty"],
 )
 def test_leaves_that_cannot_be_weights(params, sentence):
     with pytest.raises(credo.CredoError, match=sentence):

@@ -46,6 +46,8 @@ class Loader:
             raise CredoError("A Loader of whole arrays takes credo.Rows(x, y); a bare pair would be two batches.")
         if not isinstance(batches, Rows) and not isinstance(batches, Iterable):
             raise CredoError(f"A Loader takes an iterable of batches (x, y), or Rows(x, y); got {batches!r}.")
+        if size is not None and not (isinstance(size, int | np.integer) and size > 0):
+            raise CredoError(f"size is the number of rows of all batches together; got {size!r}.")
         self._batches, self._size, self._in_memory = batches, size, in_memory
         self._rows: Rows | None = None
 
@@ -167,6 +169,8 @@ def _gathered(batches: Iterable, size: int | None) -> Rows:
     for number, batch in enumerate(batches):
         rows = _batch(batch, number)
         leaves, found = jax.tree.flatten(rows)
+        if all(leaf.shape[:1] == (0,) for leaf in leaves):
+            continue
         shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
         if structure is None:
             structure = found, shapes
@@ -210,7 +214,8 @@ def _batch(batch, number: int) -> Rows:
         raise CredoError(
             f"Batch {number} of the loader is a {type(batch).__name__}: give (x, y), (x, y, weights) or Rows(x, y)."
         )
-    rows = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), Rows(*batch))
+    parts = (jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), part, is_leaf=is_leaf) for part in batch)
+    rows = Rows(*parts)
     if rows.y is None:
         raise CredoError(f"Batch {number} of the loader has no outcomes y.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):

@@ -173,7 +173,7 @@ def check_weights(params) -> None:
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype if np.isscalar(leaf) else None)
         if dtype is not None and str(dtype) == "bfloat16":  # no kind of NumPy's
             raise CredoError(f"The weight {leaf_name(path)!r} is bfloat16: cast the weights to float32.")
-        if dtype is None or not np.issubdtype(dtype, np.floating):
+        if not isinstance(dtype, np.dtype) or not np.issubdtype(dtype, np.floating):  # a key's is no NumPy one
             kind = type(leaf).__name__ if dtype is None else dtype
             raise CredoError(
                 f"The weight {leaf_name(path)!r} is {kind}, and only floating-point arrays can be random: keep it out "

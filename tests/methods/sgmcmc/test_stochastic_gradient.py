@@ -397,6 +397,8 @@ def test_starts_that_are_wrong_are_said():
     [
         (credo.SGLD(step_size=-1.0), "step_size is -1"),
         (credo.SGLD(temperature=0.0), "temperature is 0"),
+        (credo.SGLD(temperature=np.inf), "temperature is inf"),
+        (credo.SGLD(step_size=np.inf), "step_size is inf"),
         (credo.SGLD(batch_size=0), "batch_size is 0"),
         (credo.SGHMC(friction=0.0), "friction is 0"),
         (credo.SGNHT(diffusion=-1.0), "diffusion is -1"),
@@ -421,6 +423,18 @@ def test_targets_without_minibatches_are_said():
         Decaying(power=0.3)
     with pytest.raises(credo.CredoError, match="share in"):
         Cyclical(exploration=1.0)
+
+
+def test_a_schedule_that_keeps_no_draw_is_said():
+    target = LINEAR.given(X, Y)
+    short = credo.SGLD(num_draws=40, num_steps=2, schedule=Cyclical(cycles=30))
+    with pytest.raises(credo.CredoError, match="keeps none of 40 draws"):
+        credo.fit(target, short, progress=False)
+    long = credo.SGLD(chains=1, num_draws=500_000, num_steps=100, schedule=Cyclical(cycles=1, exploration=0.99))
+    with pytest.raises(
+        credo.CredoError, match="came after .* of 500000 draws .* none: raise time_limit"
+    ):
+        credo.fit(target, long, time_limit=4.0, progress=False)
 
 
 def test_sds_that_do_not_exist_do_not_pass():

@@ -68,6 +68,7 @@ def sbc(
         raise CredoError(f"sbc() simulates from a model, before any data are given; got {type(model).__name__}.")
     if isinstance(method, type):
         raise CredoError(f"method is an instance, such as credo.{method.__name__}(), not the class.")
+    size = None if size is None else _whole("size", size, 1)
     truths = from_prior(model, x, size, _whole("num_simulations", num_simulations, 1), as_key(key))
     return _calibrated(truths, method, as_key(key), statistics, num_ranks, time_limit, progress)
 

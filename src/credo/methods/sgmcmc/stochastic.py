@@ -134,6 +134,7 @@ class StochasticGradient:
         tuning = self._tuning(found, position, known is not None)
         num_steps = self.num_steps or int(np.clip(self.updates(float(tuning.step_size)), 1, MOST_UPDATES))
         first, total = num_steps * self.num_warmup, num_steps * self.num_draws
+        self._check_kept(num_steps)
         chain = Chain(self, num_steps, first, total)
         spread = found.scale / np.sqrt(max(float(found.curvature), 1.0))
         centres = position if known is None else known.astype(position.dtype)
@@ -169,9 +170,9 @@ class StochasticGradient:
         return given if given.ndim == 2 else None
 
     def _check(self, target) -> None:
-        if not self.temperature > 0:
+        if not 0 < self.temperature < np.inf:
             raise CredoError(f"temperature is {self.temperature}: give a positive number; 1 is the posterior.")
-        if self.step_size is not None and not self.step_size > 0:
+        if self.step_size is not None and not 0 < self.step_size < np.inf:
             raise CredoError(f"step_size is {self.step_size}: give a positive number, or leave it out.")
         if self.batch_size is None:
             return
@@ -183,6 +184,22 @@ class StochasticGradient:
             )
         if self.batch_of(target) is not None:
             target.check_minibatch(self.batch_size)
+
+    def _kept(self, num_steps: int, num_draws: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Which of the first ``num_draws`` draws the schedule keeps, and the log weights of those, None if equal."""
+        t = num_steps * np.arange(1, num_draws + 1) - 1
+        log_weights = self.schedule.log_weights(t, num_steps * self.num_draws)
+        if log_weights is None:
+            return np.ones(num_draws, bool), None
+        kept = np.isfinite(log_weights)
+        return kept, log_weights[kept]
+
+    def _check_kept(self, num_steps: int) -> None:
+        if not self._kept(num_steps, self.num_draws)[0].any():
+            raise CredoError(
+                f"{self.schedule} keeps none of {self.num_draws} draws of {num_steps} updates each: raise num_draws, "
+                "or give a schedule of fewer cycles or less exploration."
+            )
 
     def _is_anchored(self, found: Measured) -> bool:
         """Whether gradients are relative to those at the start."""
@@ -206,12 +223,16 @@ class StochasticGradient:
 
     def _posterior(self, done, target, chain: Chain, found: Measured, tuning: Tuning) -> Posterior:
         positions, infos = np.asarray(done.records["position"]), done.info["sampling"]
-        t = chain.num_steps * np.arange(1, positions.shape[1] + 1) - 1
-        log_weights = self.schedule.log_weights(t, chain.total)
-        kept = np.ones(positions.shape[1], bool) if log_weights is None else np.isfinite(log_weights)
+        num_draws = positions.shape[1]
+        kept, log_weights = self._kept(chain.num_steps, num_draws)
+        if not kept.any():
+            raise CredoError(
+                f"The time limit came after {num_draws} of {self.num_draws} draws in each chain, of which "
+                f"{self.schedule} keeps none: raise time_limit, or give a schedule of more cycles."
+            )
         positions, temperatures = positions[:, kept], np.asarray(infos.temperature)[:, kept]
         if log_weights is not None:
-            log_weights = np.broadcast_to(0.5 * self.power * log_weights[kept], positions.shape[:2])
+            log_weights = np.broadcast_to(0.5 * self.power * log_weights, positions.shape[:2])
             log_weights = log_weights - np.log(np.sum(np.exp(log_weights)))
             log_weights = None if np.ptp(log_weights) == 0 else log_weights.astype(positions.dtype)
         if not np.all(np.isfinite(positions)):
@@ -231,17 +252,17 @@ class StochasticGradient:
                 f"a step_size below {float(tuning.step_size):.2g}."
             )
         if not done.is_complete:
-            sentences.append(f"The time limit came after {len(t)} of {self.num_draws} draws in each chain.")
+            sentences.append(f"The time limit came after {num_draws} of {self.num_draws} draws in each chain.")
         if self.temperature != 1:
             sentences.append(f"These are draws of p(u, D)^(1/{self.temperature:g}), which is not the posterior.")
-        num_updates = self.chains * chain.num_steps * (len(t) + self.num_warmup)
+        num_updates = self.chains * chain.num_steps * (num_draws + self.num_warmup)
         return Posterior(
             Draws(positions, log_weights),
             target,
             verdict=judge(figures, sentences, at_best="pass" if self.temperature == 1 else "doubtful"),
             info={
                 "num_gradients": num_updates * (1 if tuning.anchor is None else 2),
-                "num_gradients_useful": self.chains * chain.num_steps * len(t),
+                "num_gradients_useful": self.chains * chain.num_steps * num_draws,
                 "num_steps": chain.num_steps,
                 "step_size": float(tuning.step_size),
                 "has_control_variates": tuning.anchor is not None,
