@@ -4,6 +4,7 @@ Two inputs, two hidden layers of five units, one logit: 51 weights. Left: the pr
 weights. Right: how much that probability varies from one draw of the weights to the next. Draws agree on where the
 boundary runs between the moons, and disagree on where it leads beyond the data. A network with its units permuted or
 mirrored is the same one: of the posterior's many modes ADVI describes one, by independent normals. Its verdict says so.
+Some of these modes explain the data worse: of three keys the one of the highest ELBO is taken.
 """
 
 import sys
@@ -36,9 +37,11 @@ def likelihood(params, x):
 x, y = make_moons(300, noise=0.25, random_state=0)
 x_new, y_new = make_moons(1_000, noise=0.25, random_state=1)
 model = credo.Model({f"layer_{i}": weights(*shape) for i, shape in enumerate(pairwise(WIDTHS))}, likelihood)
-posterior = credo.fit(model.given(x, y), credo.ADVI(), key=1, progress=False)
-print(f"Verdict: {posterior.verdict.status}. ELBO {posterior.log_evidence.value:.1f} after "
-      f"{posterior.info['num_steps']} steps.")  # fmt: skip
+target = model.given(x, y)
+posteriors = [credo.fit(target, credo.ADVI(), key=key, progress=False) for key in (2, 3, 4)]
+posterior = max(posteriors, key=lambda posterior: posterior.log_evidence.value)
+elbos = ", ".join(f"{posterior.log_evidence.value:.1f}" for posterior in posteriors)
+print(f"Verdict of the best: {posterior.verdict.status}. ELBOs {elbos}.")
 
 rule = credo.MonteCarlo(500)
 p_new = posterior.predict(x_new, rule).probs

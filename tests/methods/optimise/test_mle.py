@@ -86,7 +86,8 @@ def test_confidence_regions_cover_the_truth(name):
     """Distances of the truth, in the metric of the region, follow χ²: exactly with known noise, else to O(1/N)."""
     model = {"known noise": KNOWN, "unknown noise": UNKNOWN, "logistic": LOGISTIC}[name]
     num_data_sets, rng = 1_000, np.random.default_rng(31)
-    truth = np.append(W, SIGMA) if name == "unknown noise" else W
+    true = {"w": W, "sigma": SIGMA} if name == "unknown noise" else {"w": W}
+    truth = np.concatenate([np.atleast_1d(each) for each in true.values()])
 
     def simulate():
         if name == "logistic":
@@ -95,7 +96,7 @@ def test_confidence_regions_cover_the_truth(name):
 
     target, distances = model.given(X, simulate()), []
     for _ in range(num_data_sets):
-        posterior = fit(eqx.tree_at(lambda t: t.y, target, simulate()), MLE(), start={"w": W, "sigma": SIGMA})
+        posterior = fit(eqx.tree_at(lambda t: t.y, target, simulate()), MLE(), start=true)
         distances.append(confidence_ellipsoid(posterior).distance_squared(truth))
     dim = len(truth)
     if name == "known noise":

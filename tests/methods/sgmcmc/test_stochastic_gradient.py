@@ -431,9 +431,7 @@ def test_a_schedule_that_keeps_no_draw_is_said():
     with pytest.raises(credo.CredoError, match="keeps none of 40 draws"):
         credo.fit(target, short, progress=False)
     long = credo.SGLD(chains=1, num_draws=500_000, num_steps=100, schedule=Cyclical(cycles=1, exploration=0.99))
-    with pytest.raises(
-        credo.CredoError, match="came after .* of 500000 draws .* none: raise time_limit"
-    ):
+    with pytest.raises(credo.CredoError, match="came after .* of 500000 draws .* none: raise time_limit"):
         credo.fit(target, long, time_limit=4.0, progress=False)
 
 
