@@ -5,6 +5,9 @@ the rows. Arrays of floating point are in the precision of the weights that ``ru
 a fit computes in double precision.
 """
 
+import contextlib
+import io
+import logging
 import operator
 import warnings
 from collections.abc import Callable, Mapping
@@ -39,6 +42,8 @@ class Kind(NamedTuple):
     name: str
 
     def resolve(self, working):
+        if "complex" in self.name:
+            return jnp.result_type(working, np.complex64)
         return working if "float" in self.name else jax.dtypes.canonicalize_dtype(self.name)
 
 
@@ -134,11 +139,23 @@ def _export(torch, module, args, kwargs, *, is_dynamic: bool):
         rows = torch.export.Dim("rows", min=1)
         shapes = {key: {0: rows} for key in kwargs} or tuple({0: rows} for _ in args)
     # with gradients, as in training: without them torch takes other roads, and no part of a module is known as detached
-    with warnings.catch_warnings(), torch.enable_grad():
+    with warnings.catch_warnings(), _silent(), torch.enable_grad():
         warnings.simplefilter("ignore")  # of torch's own insides
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
         _keep_detached(torch, program.graph_module)
         return program.run_decompositions(decompositions)
+
+
+@contextlib.contextmanager
+def _silent():
+    """Without the pages that torch logs and prints where it fails: the error says what matters."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)
 
 
 def _keep_detached(torch, graph_module) -> None:

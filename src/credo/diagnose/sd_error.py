@@ -13,11 +13,13 @@ from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import expit
 
 from credo.diagnose.pareto import smooth
 from credo.model.structure import Structure, scalar_names
 
 LOGS = ("positive", "nonnegative", "greater_than", "greater_than_eq", "less_than", "less_than_eq")  # by exp, moved
+LOGITS = ("unit_interval", "interval", "open_interval")  # by the logistic function, scaled: a wide one has long tails
 AT_ONCE = 1_000_000  # numbers of draws in memory
 FIGURES = "sd_error", "tail_shape"
 HEAVY = 9.0  # κ of an exponential variable: draws of what has no variance have more, and lighter tails need no look
@@ -29,13 +31,13 @@ def sd_error(
     structure: Structure,
     weights: Float[np.ndarray, "chain draw"] | None = None,
 ) -> float | None:
-    """The largest error of a log sd, of positive and of real parameters; None where there is none.
+    """The largest error of a log sd, of parameters on the line or a part of it; None where there is none.
 
     ``ess``: of each coordinate, in its tails. ``weights``: of the draws, of sum one; equal if None.
     """
     share = None if weights is None else np.ravel(weights)
     return _largest(
-        [_errors(_kurtoses(u, is_log, share), ess[own]) for u, own, is_log in _blocks(positions, structure)]
+        [_errors(_kurtoses(u, support, share), ess[own]) for u, own, support in _blocks(positions, structure)]
     )
 
 
@@ -52,10 +54,10 @@ def sd_figures(
     """
     share = None if weights is None else np.ravel(weights)
     errors, shapes = [], []
-    for u, own, is_log in _blocks(positions, structure):
-        kurtoses = _kurtoses(u, is_log, share)
+    for u, own, support in _blocks(positions, structure):
+        kurtoses = _kurtoses(u, support, share)
         errors.append(_errors(kurtoses, ess[own]))
-        shapes.append([_shape(u[:, :, i], ess[own][i], is_log) for i in np.flatnonzero(kurtoses > HEAVY)])
+        shapes.append([_shape(u[:, :, i], ess[own][i], support) for i in np.flatnonzero(kurtoses > HEAVY)])
     found = dict(zip(FIGURES, map(_largest, (errors, shapes)), strict=True))
     return {name: value for name, value in found.items() if value is not None}
 
@@ -67,8 +69,8 @@ def heaviest_tail(
 ) -> tuple[str, float]:
     """The parameter with the largest κ, and that."""
     heaviest, place = 0.0, 0
-    for u, own, is_log in _blocks(positions, structure):
-        kurtoses = _kurtoses(u, is_log, weights)
+    for u, own, support in _blocks(positions, structure):
+        kurtoses = _kurtoses(u, support, weights)
         i = int(np.argmax(kurtoses))
         if kurtoses[i] > heaviest:
             heaviest, place = float(kurtoses[i]), own.start + i
@@ -78,27 +80,27 @@ def heaviest_tail(
     return names[place], heaviest
 
 
-def _blocks(positions, structure: Structure) -> Iterator[tuple[np.ndarray, slice, bool]]:
-    """(draws of a few coordinates, which ones, whether they are logarithms), of positive and of real parameters."""
+def _blocks(positions, structure: Structure) -> Iterator[tuple[np.ndarray, slice, str]]:
+    """(draws of a few coordinates, which ones, the support of their parameter)."""
     first = 0
     size = max(1, AT_ONCE // (positions.shape[0] * positions.shape[1]))
     for leaf in structure.leaves:
         last = first + leaf.size
-        if leaf.is_elementwise and not leaf.is_discrete and leaf.support in (*LOGS, "real"):
+        if leaf.is_elementwise and not leaf.is_discrete and leaf.support in (*LOGS, *LOGITS, "real"):
             for i in range(first, last, size):
                 own = slice(i, min(i + size, last))
-                yield positions[:, :, own], own, leaf.support in LOGS
+                yield positions[:, :, own], own, leaf.support
         first = last
 
 
-def _kurtoses(u: Float[np.ndarray, "chain draw k"], is_log: bool, share) -> Float[np.ndarray, " k"]:
+def _kurtoses(u: Float[np.ndarray, "chain draw k"], support: str, share) -> Float[np.ndarray, " k"]:
     """κ of a few coordinates; 0 where one does not move. ``share``: of each draw, None where all are equal."""
 
     def mean(x):
         return x.mean(axis=0) if share is None else share @ x
 
     with np.errstate(all="ignore"):
-        theta = _in_users_space(u.reshape(-1, u.shape[-1]), is_log)
+        theta = _in_users_space(u.reshape(-1, u.shape[-1]), support)
         is_moving = np.ptp(theta, axis=0) > 0
         theta = theta - mean(theta)
         theta *= theta
@@ -107,10 +109,12 @@ def _kurtoses(u: Float[np.ndarray, "chain draw k"], is_log: bool, share) -> Floa
         return np.where(is_moving, mean(theta) / np.square(variance), 0.0)
 
 
-def _in_users_space(u, is_log: bool) -> np.ndarray:
-    """Up to a scale, which neither κ nor k knows."""
+def _in_users_space(u, support: str) -> np.ndarray:
+    """Up to place, scale and sign, which κ does not know; k is that of the upper tail of what grows with u."""
     theta = np.asarray(u, float)
-    return np.exp(theta - theta.max(axis=0)) if is_log else theta
+    if support in LOGITS:
+        return expit(theta)
+    return np.exp(theta - theta.max(axis=0)) if support in LOGS else theta
 
 
 def _errors(kurtoses, ess) -> Float[np.ndarray, " moving"]:
@@ -120,11 +124,11 @@ def _errors(kurtoses, ess) -> Float[np.ndarray, " moving"]:
         return np.sqrt(np.maximum(kurtoses - 1, 0) / (4 * np.asarray(ess)))[is_moving]
 
 
-def _shape(u: Float[np.ndarray, "chain draw"], ess: float, is_log: bool) -> float:
+def _shape(u: Float[np.ndarray, "chain draw"], ess: float, support: str) -> float:
     """k of the heavier tail of one coordinate; the exponential of one has no other than the upper."""
-    theta = _in_users_space(u.ravel(), is_log)
+    theta = _in_users_space(u.ravel(), support)
     deviation = theta - theta.mean()
-    sides = [deviation] if is_log else [deviation, -deviation]
+    sides = [deviation] if support in LOGS else [deviation, -deviation]
     with np.errstate(divide="ignore"):
         logs = [np.log(np.maximum(side, 0)) for side in sides]
     return float(np.max([smooth(each, relative_efficiency=ess / u.size).k_hat for each in logs]))

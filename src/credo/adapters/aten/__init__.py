@@ -7,16 +7,23 @@ of torch's schema in their order; those that say where an array lies in memory a
 from collections.abc import Callable
 from typing import Any
 
+from credo.adapters.aten.fourier import FOURIER
 from credo.adapters.aten.layers import LAYERS
+from credo.adapters.aten.matrices import MATRICES
 from credo.adapters.aten.pointwise import POINTWISE
 from credo.adapters.aten.reductions import REDUCTIONS
+from credo.adapters.aten.resampling import RESAMPLING
 from credo.adapters.aten.shapes import SHAPES
 
-TABLE: dict[str, Callable[..., Any]] = {**POINTWISE, **SHAPES, **REDUCTIONS, **LAYERS}
-# Their decompositions overflow where the function does not, or hide a layer's weights from model/layers.py.
+TABLE: dict[str, Callable[..., Any]] = {
+    **POINTWISE, **SHAPES, **REDUCTIONS, **LAYERS, **RESAMPLING, **MATRICES, **FOURIER,
+}  # fmt: skip
+# Their decompositions overflow where the function does not, hide a layer's weights from model/layers.py, or raise where
+# a matrix is singular.
 WHOLE = (
     "softplus", "log_sigmoid_forward", "silu", "mish", "hardswish", "hardsigmoid", "celu", "sinc", "logsumexp",
     "std", "_safe_softmax", "linear", "matmul",
+    "special_log_ndtr", "linalg_solve", "linalg_inv", "linalg_cholesky",
 )  # fmt: skip
 BY_BATCH = ("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm")
 

@@ -219,33 +219,7 @@ def _pads(size: int, k: int, stride: int, padding: int, dilation: int, ceil_mode
     return padding, max((num - 1) * stride + reach - size - padding, padding if not ceil_mode else 0)
 
 
-# resizing -----------------------------------------------------------------------------------------------------------
-
-
-def nearest(x, output_size, scale_factors):
-    for axis in (2, 3):
-        size = x.shape[axis]
-        num = output_size[axis - 2] if output_size else int(size * scale_factors[axis - 2])
-        step = 1 / scale_factors[axis - 2] if scale_factors else size / num
-        x = jnp.take(x, np.minimum((np.arange(num) * step).astype(int), size - 1), axis=axis)
-    return x
-
-
-def bilinear(x, output_size, align_corners, scale_factors):
-    for axis in (2, 3):
-        size = x.shape[axis]
-        num = output_size[axis - 2] if output_size else int(size * scale_factors[axis - 2])
-        if align_corners:
-            place = np.arange(num) * ((size - 1) / max(num - 1, 1))
-        else:
-            step = 1 / scale_factors[axis - 2] if scale_factors else size / num
-            place = np.maximum((np.arange(num) + 0.5) * step - 0.5, 0.0)
-        low = np.minimum(place.astype(int), size - 1)
-        mix = np.zeros((num, size))
-        np.add.at(mix, (np.arange(num), low), 1 - (place - low))
-        np.add.at(mix, (np.arange(num), np.minimum(low + 1, size - 1)), place - low)
-        x = jnp.moveaxis(jnp.tensordot(x, mix.astype(x.dtype), ((axis,), (1,))), -1, axis)
-    return x
+# products -----------------------------------------------------------------------------------------------------------
 
 
 def trilinear(a, b, c, expand_a, expand_b, expand_c, summed, unroll_dim=1):
@@ -281,6 +255,4 @@ LAYERS = {
     **{f"_adaptive_avg_pool{n}d": adaptive_avg_pool for n in (2, 3)},
     **{f"adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     **{f"adaptive_max_pool{n}d": adaptive_max_pool for n in (1, 2, 3)},
-    "upsample_nearest2d.vec": nearest,
-    "upsample_bilinear2d.vec": bilinear,
 }

@@ -1,5 +1,6 @@
 """Operators of ATen that act entry by entry, make arrays, or change their type."""
 
+import math
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -85,6 +86,20 @@ def arange(start, end=None, step=1, *, dtype=None):
     return jnp.arange(start, end, step, dtype=dtype)
 
 
+def erfcx(x):
+    """exp(x²) erfc(x), by log Φ, which does not underflow; beyond 50 by the first terms of its series."""
+    far = jnp.maximum(x, 50.0)
+    near = 2 * jnp.exp(jnp.minimum(x, 50.0) ** 2 + special.log_ndtr(-math.sqrt(2) * jnp.minimum(x, 50.0)))
+    series = (1 - (0.5 - 0.75 / far**2) / far**2) / (far * math.sqrt(math.pi))
+    return jnp.where(x > 50.0, series, near)
+
+
+def hypot(x, y):
+    """At zero the gradient is zero, as torch has it."""
+    is_zero = (x == 0) & (y == 0)
+    return jnp.where(is_zero, 0.0, jnp.hypot(jnp.where(is_zero, 1.0, x), y))
+
+
 NAMES = (  # of one array, the same in torch and NumPy
     "abs", "ceil", "cos", "cosh", "exp", "expm1", "floor", "log", "log10", "log1p", "log2", "reciprocal", "sign",
     "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "isinf", "isnan", "logical_not", "bitwise_not",
@@ -92,6 +107,12 @@ NAMES = (  # of one array, the same in torch and NumPy
 UNARY = {name: getattr(jnp, name) for name in NAMES}
 UNARY |= {name: getattr(jnp, "arc" + name[1:]) for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")}
 UNARY |= {
+    "exp2": jnp.exp2,
+    "i0": special.i0,
+    "polygamma": lambda n, x: special.polygamma(n, x),
+    "special_erfcx": erfcx,
+    "special_ndtri": special.ndtri,
+    **{f"special_{name}": getattr(special, name) for name in ("i0e", "i1", "i1e", "log_ndtr")},
     "neg": jnp.negative,
     "square": jnp.square,
     "rsqrt": jax.lax.rsqrt,
@@ -124,6 +145,10 @@ BINARY |= {
     "div": divide,
     "pow": jnp.power,
     "atan2": atan2,
+    "hypot": hypot,
+    "copysign": jnp.copysign,
+    "igamma": special.gammainc,
+    "igammac": special.gammaincc,
 }
 POINTWISE = {
     **UNARY,

@@ -2,6 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 
 def axes(dim):
@@ -56,6 +58,31 @@ def extreme(place):
     return found
 
 
+def ordered(x, rank: int, dim, keepdim=False):
+    """(value, index) of this place in rising order along ``dim``; the gradient goes to that entry."""
+    index = jnp.take(jnp.argsort(x, axis=dim), jnp.array([rank]), axis=dim)
+    values = jnp.take_along_axis(x, index, axis=dim)
+    return (values, index) if keepdim else (jnp.squeeze(values, dim), jnp.squeeze(index, dim))
+
+
+def median(x, dim, keepdim=False):
+    """The lower one of an even number, and NaN of any NaN, as torch has them."""
+    values, index = ordered(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    return jnp.where(jnp.any(jnp.isnan(x), axis=dim, keepdims=keepdim), jnp.nan, values), index
+
+
+def running_extreme(of):
+    """(values, indices) of the largest or smallest so far; of ties the last."""
+
+    def found(x, dim):
+        axis = dim % x.ndim
+        place = jnp.arange(x.shape[axis]).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        index = lax.cummax(jnp.where(x == of(x, axis=axis), place, 0), axis=axis)
+        return jnp.take_along_axis(x, index, axis=axis), index
+
+    return found
+
+
 def position(of):
     return lambda x, dim=None, keepdim=False: of(x, axis=dim, keepdims=keepdim)
 
@@ -92,6 +119,12 @@ def vector_norm(x, order=2, dim=None, keepdim=False, *, dtype=None):
     return jnp.where(is_zero, 0.0, jnp.where(is_zero, 1.0, total) ** (1 / order))
 
 
+def distances_within(x, p=2):
+    """Of all pairs of rows, each once."""
+    first, second = np.triu_indices(len(x), 1)
+    return vector_norm(x[first] - x[second], p, -1)
+
+
 def distances(x, y, p, mode=None):
     return vector_norm(x[..., :, None, :] - y[..., None, :, :], p, -1)
 
@@ -101,6 +134,7 @@ REDUCTIONS = {
     **{name: over(whole(getattr(jnp, name))) for name in ("sum", "prod")},
     "logsumexp": over(jax.nn.logsumexp),
     "_cdist_forward": distances,
+    "_pdist_forward": distances_within,
     "linalg_vector_norm": vector_norm,
     "var": variance,
     "var.dim": of_dim(variance),
@@ -113,6 +147,11 @@ REDUCTIONS = {
     ),
     "max.dim": extreme(jnp.argmax),
     "min.dim": extreme(jnp.argmin),
+    "median.dim": median,
+    "kthvalue": lambda x, k, dim=-1, keepdim=False: ordered(x, k - 1, dim, keepdim),
+    "cummax": running_extreme(lax.cummax),
+    "cummin": running_extreme(lax.cummin),
+    "logcumsumexp": lambda x, dim: lax.cumlogsumexp(x, axis=dim % x.ndim),
     "max": over(jnp.max),
     "min": over(jnp.min),
     "argmax": position(jnp.argmax),

@@ -1,5 +1,6 @@
 """Operators of ATen that move entries: reshapes, slices, gathers and padding."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -104,6 +105,42 @@ def scatter_add(x, dim, index, source):
     return x.at[along(x, dim, index)].add(source_of(source, index))
 
 
+STARTS = {"sum": 0.0, "mean": 0.0, "amax": -np.inf, "amin": np.inf}
+METHODS = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
+
+
+def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
+    """Each entry of ``source`` joins those that go to one place; what was there before counts if ``include_self``."""
+    if reduce not in METHODS:
+        raise CredoError(
+            f"scatter_reduce by {reduce!r} has no derivative in JAX: sum the logarithms, or multiply apart."
+        )
+    place, source = along(x, dim, index), source_of(source, index)
+    first = x if include_self else x.at[place].set(STARTS[reduce])
+    total = getattr(first.at[place], METHODS[reduce])(source)
+    if reduce != "mean":
+        return total
+    counts = jnp.full(x.shape, float(include_self)).at[place].add(1.0)
+    return total / jnp.maximum(counts, 1.0).astype(x.dtype)
+
+
+def windows(x, dim, size, step):
+    """Stretches of ``size`` every ``step``, their entries along a last axis."""
+    dim = dim % max(x.ndim, 1)
+    place = np.arange(0, x.shape[dim] - size + 1, step)[:, None] + np.arange(size)
+    return jnp.moveaxis(jnp.take(x, place, axis=dim), dim + 1, -1)
+
+
+def place_in(edges, x, *, out_int32=False, right=False, side=None, sorter=None):
+    """How many of the rising ``edges`` are below x, or at most x if ``right``. Each row may have edges of its own."""
+    edges = edges if sorter is None else jnp.take_along_axis(edges, sorter, axis=-1)
+    side = side or ("right" if right else "left")
+    if edges.ndim == 1:
+        return jnp.searchsorted(edges, x, side=side)
+    flat = jax.vmap(lambda edges, x: jnp.searchsorted(edges, x, side=side))
+    return flat(edges.reshape(-1, edges.shape[-1]), x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
 def widths(x, padding):
     """torch lists (before, after) from the last axis back."""
     pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)]
@@ -158,6 +195,10 @@ SHAPES = {
     "gather": gather,
     "scatter": scatter,
     "scatter_add": scatter_add,
+    "scatter_reduce": scatter_reduce,
+    "unfold": windows,
+    "searchsorted": place_in,
+    "bucketize": lambda x, edges, **given: place_in(edges, x, **given),
     "constant_pad_nd": constant_pad,
     **{f"reflection_pad{n}d": pad("reflect") for n in (1, 2, 3)},
     **{f"replication_pad{n}d": pad("edge") for n in (1, 2, 3)},

@@ -84,8 +84,8 @@ CHAINS: dict[str, Rule] = {
         "Warm up longer, bring the parameters to like scales, or raise the largest depth.",
     ),
     "sd_error": Rule(
-        "largest Monte Carlo standard error of a log sd, of positive and of real parameters in the user's space, by "
-        "their kurtosis and the effective size of their tails",
+        "largest Monte Carlo standard error of a log sd, of parameters on the line or a part of it, in the user's "
+        "space, by their kurtosis and the effective size of their tails",
         "at most",
         0.15,
         ANY,
@@ -96,7 +96,7 @@ CHAINS: dict[str, Rule] = {
         "look for parameters whose values overflow",
     ),
     "tail_shape": Rule(
-        "largest shape k̂ of a tail, |θ|^(−1/k), among positive and real parameters of a kurtosis above 9",
+        "largest shape k̂ of a tail, |θ|^(−1/k), among such parameters of a kurtosis above 9",
         "at most",
         0.4,  # half is where variances end, and a tail of 200 draws knows it to 0.1
         ANY,
