@@ -5,6 +5,8 @@
 of which the side in the lower tail has digits. numpyro's two-sided one takes the first throughout: its log density is
 0.07 off where the location lies 8 sds below both bounds, and +inf from 9 sds on; in its one-sided ones from 38 sds on.
 
+*Logits that are NaN*: numpyro's log probability of 0 is 0 there, as if that were certain.
+
 *Censored outcomes* ask for the distribution function of the law within, which numpyro's expanded laws lack. Those that
 they expand have it, and rows broadcast.
 """
@@ -16,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import log_ndtr
 from numpyro.distributions import (
+    BernoulliLogits,
     Distribution,
     ExpandedDistribution,
     LeftTruncatedDistribution,
@@ -39,10 +42,14 @@ def mended(distribution: Distribution) -> Any:
 
 
 def _is_wrong(node) -> bool:
+    if type(node) is BernoulliLogits:
+        return True
     return isinstance(node, CENSORED) or (type(node) in TRUNCATED and isinstance(node.base_dist, Normal))
 
 
 def _mend(node):
+    if type(node) is BernoulliLogits:
+        return Logits(node)
     if type(node) in TRUNCATED:
         return TRUNCATED[type(node)](node)
     inner: Any = node.base_dist
@@ -51,6 +58,14 @@ def _mend(node):
     node = copy.copy(node)
     node.base_dist = mended(inner)
     return node
+
+
+class Logits(BernoulliLogits):
+    def __init__(self, of: Any):
+        super().__init__(of.logits, validate_args=False)
+
+    def log_prob(self, value):
+        return jnp.where(jnp.isnan(self.logits), jnp.nan, super().log_prob(value))
 
 
 class LeftTruncatedNormal(LeftTruncatedDistribution):

@@ -127,7 +127,7 @@ def _of_line(law: ProjectedLaw, rows: Projection):
     def term(t):
         density = law.log_prob(rows, rows.mean[:, 0] + a * jnp.sinh(end * t))
         share = jnp.exp(density) * a * jnp.cosh(end * t)
-        return jnp.where(share > 0, -density * share, 0.0)
+        return jnp.where(share == 0, 0.0, -density * share)
 
     marginal = jax.lax.map(term, t).sum(axis=0) * end * (t[1] - t[0])
     return marginal - (given + log_scale)
@@ -176,7 +176,7 @@ def _of_keys(law: Any, rows, keys, part: str | None):
         terms, weights = mixture(sample(*pair))
         marginal = jax.nn.logsumexp(terms + weights, axis=0)
         share = jnp.exp(terms + weights - marginal)
-        return jnp.sum(jnp.where(share > 0, share * (terms - marginal), 0.0), axis=0)
+        return jnp.sum(jnp.where(share == 0, 0.0, share * (terms - marginal)), axis=0)
 
     return jnp.maximum(jax.lax.map(gain, (index, keys)).mean(axis=0), 0.0)
 

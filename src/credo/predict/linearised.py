@@ -18,7 +18,7 @@ from credo.predict import layer_draws
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, by_column
 from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at, outputs_at
-from credo.predict.outcome import cdf
+from credo.predict.outcome import cdf, drawn
 from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, centre_of, outlook, row_outputs
 from credo.predict.stream import Law
 from credo.status import CredoError
@@ -136,7 +136,7 @@ class ProjectedLaw(eqx.Module):
             if isinstance(kind, Gaussian):
                 noise = normal(as_key(own), centre.shape, centre.dtype)
                 z = z + jax.jvp(outputs, (centre,), (kind.scale.matvec(noise),))[1]
-            return self.head.join(z, self._beside(rows)).sample(as_key(data))
+            return drawn(self.head.join(z, self._beside(rows)), as_key(data))
 
         return jax.lax.map(one, (shared, keys))
 

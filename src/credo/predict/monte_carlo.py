@@ -17,7 +17,6 @@ from credo.batches import in_batches
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.model.distributions import rowwise
-from credo.model.draws import draw
 from credo.model.target import Target
 from credo.model.user_head import AnyHead
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
@@ -25,7 +24,7 @@ from credo.posterior.marginals import draw_weights
 from credo.posterior.product import Product
 from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
-from credo.predict.outcome import cdf, log_prob_of_all, moments, over
+from credo.predict.outcome import cdf, drawn, log_prob_of_all, moments, over
 from credo.predict.stratified import stratified_positions
 from credo.status import CredoError
 from credo.storage import gather
@@ -215,8 +214,8 @@ class MixtureLaw(eqx.Module):
             i, data = pair
             k, d = as_key(data), self.likelihood(rows, i)
             if isinstance(d, dict):
-                return {name: draw(d[name], jax.random.fold_in(k, j)) for j, name in enumerate(d)}
-            return draw(d, k)
+                return {name: drawn(d[name], jax.random.fold_in(k, j)) for j, name in enumerate(d)}
+            return drawn(d, k)
 
         return in_batches(one, (shared, keys), self.batch)
 

@@ -23,7 +23,7 @@ from credo.predict.invert import invert
 from credo.predict.linearised import Linearised
 from credo.predict.mixed import MixedLaw, law_of, mixed_information
 from credo.predict.monte_carlo import MonteCarlo, without_data
-from credo.predict.outcome import Outcome, over
+from credo.predict.outcome import Outcome, is_hole, over
 from credo.predict.own import warn_of_shared_rows
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
 from credo.status import CredoError
@@ -31,6 +31,7 @@ from credo.status import CredoError
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
+NUM_LOOKS = 32  # outcomes a row, where a prediction is NaN
 NUM_SAMPLES = 4_096  # for quantiles where numpyro knows no distribution function
 
 
@@ -42,7 +43,7 @@ class Rule(Protocol):
 
 
 class UndefinedPredictionError(CredoError):
-    """A failed posterior whose draws reach where the likelihood is undefined."""
+    """Rows, or draws of a failed posterior, at which the likelihood is undefined."""
 
 
 def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
@@ -74,7 +75,8 @@ class Predictive:
     vector: mean, variances and ``probs`` are (M, K), and it has no quantiles unless its classes have an order. An angle
     has none either, and no mean. Where the likelihood returns a dict of outcomes, so do the methods. Rows are worked
     through in chunks sized by an estimate of their memory.
-    Where the posterior ``is_failed`` and a prediction is NaN, CredoError says so.
+    Where the likelihood is undefined at a row, or the posterior ``is_failed``, and a prediction is NaN, CredoError says
+    so.
     """
 
     def __init__(self, law: Law, rows, table: Table, key, fitted: Target, *, is_failed: bool = False):
@@ -88,17 +90,41 @@ class Predictive:
         return dataclasses.replace(without_data(self._fitted), x=self._table.x)
 
     def _compute(self, function, *args, **options):
-        """``function`` over the rows; from a failed posterior numbers or a sentence, and never a silent NaN."""
+        """``function`` over the rows: numbers or a sentence, and never a silent NaN, but of what has no mean."""
         with collecting_rarely():
             found = self._stream(function, *args, **options)
-        if self._is_failed:
-            leaves = [leaf for leaf in jax.tree.leaves(found) if np.issubdtype(leaf.dtype, np.floating)]
-            if any(np.isnan(leaf).any() for leaf in leaves):
-                raise UndefinedPredictionError(
-                    "The predictions are no numbers: the posterior, whose verdict is failed, has draws at which the "
-                    "likelihood is undefined. See posterior.verdict for the cause, or use NUTS()."
-                )
+        if any(is_hole(leaf).any() for leaf in jax.tree.leaves(found)):
+            self._explain_holes()
         return found
+
+    def _explain_holes(self) -> None:
+        """CredoError where outcomes themselves are no numbers."""
+        holes = self._holes
+        if holes.any() and not (self._is_failed and holes.all()):
+            raise UndefinedPredictionError(
+                f"The likelihood is undefined at {holes.sum():,} of {len(holes):,} rows of x (the first is row "
+                f"{int(np.argmax(holes))}): what the network or the formula gives there is NaN. Look for the log or "
+                "root of a negative number, 0/0, or an index beyond a table, which jnp.take and flax's Embed let pass."
+            )
+        if self._is_failed:
+            raise UndefinedPredictionError(
+                "The predictions are no numbers: the posterior, whose verdict is failed, has draws at which the "
+                "likelihood is undefined. See posterior.verdict for the cause, or use NUTS()."
+            )
+
+    @functools.cached_property
+    def _holes(self) -> np.ndarray:
+        """Rows at which one of some outcomes that are drawn is no number."""
+        law, key = self._stream.law, stream_of(self._key, 3)
+        shared = law.shared(np.random.default_rng(stream_of(key, 0).tolist()), NUM_LOOKS)
+
+        def look(law, rows, *, key):
+            return _sample(law, rows, shared, streams(key, NUM_LOOKS))
+
+        with double():
+            draws = jax.tree.leaves(self._stream(look, key=stream_of(key, 1), axis=1))
+        by_row = [is_hole(leaf).any(axis=(0, *range(2, leaf.ndim))) for leaf in draws]
+        return np.any(by_row, axis=0) if len({each.shape for each in by_row}) == 1 else np.concatenate(by_row)
 
     # moments ----------------------------------------------------------------------------------------------------
 

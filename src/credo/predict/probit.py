@@ -12,7 +12,7 @@ from credo.model.heads import Head
 from credo.predict.inputs import Table
 from credo.predict.linearised import NUM_NODES
 from credo.predict.links import LINKS, mackay
-from credo.predict.outcome import cdf, log_prob, moments
+from credo.predict.outcome import cdf, drawn, log_prob, moments
 from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, outlook
 from credo.status import CredoError
 
@@ -90,4 +90,4 @@ class ProbitLaw(eqx.Module):
         return np.zeros((n, 0))
 
     def sample(self, rows: Projection, shared, keys):
-        return self.likelihood(rows, 0).sample(as_key(keys[0]), (len(keys),))
+        return drawn(self.likelihood(rows, 0), as_key(keys[0]), (len(keys),))

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from credo.algorithm import Options, as_key, stream
 from credo.convolutions import canonical
 from credo.course import Course
-from credo.diagnose.startup import explain
+from credo.diagnose.startup import check_finite_start, explain
 from credo.methods.optimise.training import adam
 from credo.model.data import Rows
 from credo.model.target import Target
@@ -110,6 +110,8 @@ def descend(
         losses[-1] = float(state.value) / (done % quota)
     if failed_at == 0:
         raise CredoError(explain(target, position))
+    if failed_at > 0:  # where rows are at fault, no step size mends them
+        check_finite_start(target, position)
     sentences = () if failed_at < 0 else (_failure(target, batch_size, key, failed_at),)
     done = done if failed_at < 0 else failed_at
     is_complete = done == num_steps or failed_at >= 0

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 from credo.algorithm import Options, as_key, stream, streams
 from credo.convolutions import canonical
 from credo.course import Course
-from credo.diagnose.startup import explain
+from credo.diagnose.startup import check_finite_start, explain
 from credo.memory import Need, budget, require
 from credo.methods.optimise.starts import fresh_positions
 from credo.methods.optimise.training import STEP_SIZE, adam, batch_of, default_num_steps
@@ -141,7 +141,8 @@ def train(
     are independent of each other, and not passes through the data. ``keep``: the last so many snapshots; None for all.
     ``name``: of the course in the checkpoint. ``setting``: what the user lowers for fewer updates. ``may_be_cut``:
     whether members that the time limit left on their way are an answer; those that had not begun are left out.
-    CredoError where no member has a finite first gradient, or the time limit came first and they may not.
+    CredoError where no member has a finite first gradient, where some rows have none at the start, or where the time
+    limit came first and they may not.
     """
     num, dim = positions.shape
     number, kept = positions.itemsize, min(keep or len(snapshots), len(snapshots))
@@ -175,6 +176,8 @@ def train(
     joined = _joined(parts)
     if np.all(joined.failed_at == 0):
         raise CredoError(explain(target, positions[0]))
+    if np.any(joined.failed_at >= 0):  # where rows are at fault, no step size mends them
+        check_finite_start(target, positions[int(np.argmax(joined.failed_at >= 0))])
     missing = num - len(joined.positions)
     if joined.num_updates == num_steps and not missing:
         return joined

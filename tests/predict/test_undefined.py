@@ -1,0 +1,62 @@
+"""Predictions at rows where the likelihood has no numbers: told by row, whatever is asked."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+
+POSITIVE = np.abs(np.random.default_rng(0).normal(size=(60, 2)))
+OUTCOMES = (POSITIVE[:, 0] > POSITIVE[:, 1]).astype(int)
+HEADS = {"Categorical": credo.nn.Categorical(), "Bernoulli": credo.nn.Bernoulli(), "Poisson": credo.nn.Poisson(),
+         "Gaussian": credo.nn.Gaussian(noise=1.0)}  # fmt: skip
+ASKED = {
+    "mean": lambda q: q.mean,
+    "sample": lambda q: q.sample(0, 6),
+    "mutual information": lambda q: q.mutual_information,
+    "log_prob": lambda q: q.log_prob(np.array([0, 0])),
+    "novelty": credo.diagnose.novelty_scores,
+    "quantile": lambda q: q.quantile(0.3),
+}
+
+
+CASES = [
+    *((head, credo.Laplace(), rule) for head in HEADS for rule in (credo.Linearised(), credo.MonteCarlo())),
+    *((head, credo.Laplace(), credo.Probit()) for head in ("Categorical", "Bernoulli")),
+    *((head, credo.DeepEnsemble(2, num_steps=20), credo.MonteCarlo()) for head in HEADS),
+]
+
+
+@functools.cache
+def logarithmic(head, method):
+    """A network trained on positive inputs, whose output is NaN at others."""
+    rng = np.random.default_rng(1)
+    params = {"w": rng.normal(size=(2, 3)), "o": rng.normal(size=(3, 2 if head == "Categorical" else 1))}
+    model = credo.nn.BayesianNetwork(lambda p, x: jnp.tanh(jnp.log(x) @ p["w"]) @ p["o"], params, head=HEADS[head])
+    return credo.fit(model.given(POSITIVE, OUTCOMES), method, progress=False)
+
+
+@pytest.mark.parametrize(("head", "method", "rule"), CASES)
+def test_rows_without_a_prediction_are_named(head, method, rule):
+    """They were class 0, a count of -1, and the least novel of all."""
+    predictive = logarithmic(head, method).predict(np.array([[1.0, 2.0], [-1.0, 2.0]]), rule)
+    for name, ask in ASKED.items():
+        if name != "quantile" or head != "Categorical":  # whose classes have no order
+            with pytest.raises(credo.CredoError, match=r"undefined at 1 of 2 rows of x \(the first is row 1\)"):
+                ask(predictive)
+
+
+def test_a_likelihood_without_a_mean_is_defined():
+    model = credo.Model({"m": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Cauchy(p["m"] * x, 1.0))
+    posterior = credo.fit(model.given(np.ones(5), np.zeros(5)), credo.Laplace(), progress=False)
+    assert np.isfinite(posterior.predict(np.ones(2)).sample(0, 3)).all()
+
+
+def test_a_row_of_no_number_is_seen_in_binary_data():
+    """Where its logit was NaN, 0 was as good as certain."""
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.BernoulliLogits(p["w"] * jnp.log(x)))
+    with pytest.raises(credo.CredoError, match="row 2"):
+        credo.fit(model.given(np.array([1.0, 2.0, -1.0]), np.array([0, 1, 0])), credo.Laplace(), progress=False)
