@@ -46,6 +46,11 @@ def test_lengths_differ():
         MODEL.given(X, Y[:-1])
 
 
+def test_columns_that_no_order_knows():
+    with pytest.raises(CredoError, match="keys of a dict within the data are of several types"):
+        MODEL.given({0: X, "b": X}, Y)
+
+
 def test_no_rows():
     with pytest.raises(CredoError, match="no rows"):
         MODEL.given(X[:0], Y[:0])

@@ -43,6 +43,14 @@ def as_path(path, of: str) -> Path:
     return Path(path)
 
 
+def leaves_of(tree: Any, name: str, is_leaf=None) -> list:
+    """CredoError where a dict within ``tree`` has keys that no order knows: JAX sorts them."""
+    try:
+        return jax.tree.leaves(tree, is_leaf=is_leaf)
+    except ValueError as error:
+        raise CredoError(f"The keys of a dict within {name} are of several types: make all of them text.") from error
+
+
 def check_count(n) -> None:
     """CredoError where ``n`` is no number of draws."""
     if not isinstance(n, int | np.integer) or n < 0:

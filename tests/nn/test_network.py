@@ -227,8 +227,9 @@ def test_fits_start_at_the_given_weights():
         ({"w": jnp.zeros(2, jnp.bfloat16)}, "'w' is bfloat16: cast the weights to float32"),
         ({"w": np.array([1.0, np.nan])}, "'w' is not finite"),
         ({}, "no weights"),
+        ({0: np.zeros((2, 1)), "b": np.zeros(1)}, "keys of a dict within params are of several types"),
     ],
-    ids=["integer", "function", "mixed", "key", "bfloat16", "nan", "empty"],
+    ids=["integer", "function", "mixed", "key", "bfloat16", "nan", "empty", "keys"],
 )
 def test_leaves_that_cannot_be_weights(params, sentence):
     with pytest.raises(credo.CredoError, match=sentence):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from credo.arguments import unmasked
+from credo.arguments import leaves_of, unmasked
 from credo.memory import budget, bytes_of, in_words
 from credo.model.data import Rows, column_name, is_leaf, num_rows
 from credo.status import CredoError
@@ -142,7 +142,7 @@ class Source(eqx.Module):
 
 def is_mapped(tree) -> bool:
     """Whether an array lies in a file."""
-    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(tree, is_leaf=is_leaf))
+    return any(isinstance(leaf, np.memmap) for leaf in leaves_of(tree, "the data", is_leaf))
 
 
 def _bits_shape(like) -> tuple[int, ...]:

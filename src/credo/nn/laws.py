@@ -45,6 +45,7 @@ class CauchySlash(Distribution):
     arg_constraints = {"scale": constraints.positive}
     support: Any = constraints.real
     pytree_data_fields = ("scale",)
+    is_infinite_at_zero = True
 
     def __init__(self, scale: float = 1.0, *, validate_args=None):
         self.scale = scale

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
+from credo.arguments import leaves_of
 from credo.model.data import inputs, num_rows, outcomes
 from credo.model.model import Model
 from credo.model.prior import Prior
@@ -166,6 +167,7 @@ class BayesianNetwork(Model):
 
 def check_weights(params) -> None:
     """CredoError where a leaf cannot be a random weight."""
+    leaves_of(params, "params")
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
         raise CredoError("The network has no weights: params holds no array.")

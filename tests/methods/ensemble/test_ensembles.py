@@ -1,5 +1,7 @@
 """Ensembles and SWAG: members reach the modes they should, widths follow their formulas, faults are said."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ import credo
 from credo.methods.ensemble.swag import gaussian_of
 from credo.methods.optimise import members
 from credo.methods.optimise.starts import fresh_positions
-from credo.nn import BayesianNetwork, Gaussian
+from credo.nn import BayesianNetwork, Categorical, Gaussian
 from credo.precision import double
 
 RANDOM = np.random.default_rng(0)
@@ -148,6 +150,16 @@ def test_a_member_whose_gradient_fails_stays_and_says_so():
     assert np.all(np.isfinite(positions(posterior)))
     assert np.all(posterior.info["failed_at"] > 5)
     assert any("loss or gradient was not finite at update" in sentence for sentence in posterior.verdict.sentences)
+
+
+@pytest.mark.parametrize("method", [credo.DeepEnsemble(2, batch_size=32), credo.MCDropout(batch_size=32)])
+def test_a_row_at_fault_is_named_and_no_step_size(method):
+    """Members whose first batches missed it trained on, and one stayed at its random start, with equal weight."""
+    x = np.random.default_rng(1).normal(size=(300, 3)).clip(-3, 3)
+    x[-1, 0] = -5.0
+    network = BayesianNetwork(lambda p, x: jnp.sqrt(3.5 + x) @ p["w"], {"w": np.ones((3, 2))}, head=Categorical())
+    with pytest.raises(credo.CredoError, match=r"nan in 1 of 300 rows \(row 299\)"):
+        credo.fit(network.given(x, np.arange(300) % 2), dataclasses.replace(method, num_steps=60), progress=False)
 
 
 def test_snapshots_are_the_ends_of_cycles():

@@ -137,10 +137,14 @@ def test_a_kink_at_the_mode_is_said():
     assert any("'weights.w' has a kink" in sentence for sentence in verdict.sentences)
 
 
-def test_a_density_without_a_bound_is_said():
-    network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=Gaussian(0.3), prior=HorseshoeLike())
-    with pytest.raises(CredoError, match="infinite at the start, where a weight is zero"):
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_a_density_without_a_bound_is_said(start):
+    network = BayesianNetwork(linear, {"w": np.full(4, start)}, head=Gaussian(0.3), prior=HorseshoeLike())
+    with pytest.raises(CredoError, match="infinitely high at zero: such a posterior has no mode"):
         credo.fit(network.given(X, Y), credo.Laplace(), key=1, progress=False)
+    verdict = credo.fit(network.given(X, Y), credo.MAP(), key=1, progress=False).verdict
+    assert verdict.status == "failed"
+    assert any("infinitely high at zero" in sentence for sentence in verdict.sentences)
 
 
 @pytest.mark.parametrize(("scale", "is_kinked"), [(0.005, True), (10.0, False)])

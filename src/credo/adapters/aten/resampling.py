@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,15 +88,16 @@ def grid_sample(x, grid, mode=BILINEAR, padding=ZEROS, align_corners=False):
     if mode != BICUBIC:
         places = [_inside(p, size, padding, align_corners) for p, size in zip(places, sizes, strict=True)]
     taps = [_taps(place, mode) for place in places]
-    total = 0.0
+    rows = jnp.arange(x.shape[0]).reshape(-1, *(1,) * len(sizes))
+    total: Any = 0.0
     for each in itertools.product(*taps):
-        indices, weight = [index for index, _ in each], math.prod(weight for _, weight in each)
+        indices = [index for index, _ in each]
+        weight: Any = math.prod(weight for _, weight in each)
         if mode == BICUBIC:
             indices = [_inside(i, size, padding, align_corners) for i, size in zip(indices, sizes, strict=True)]
         for index, size in zip(indices, sizes, strict=True):
             weight = jnp.where((index >= 0) & (index <= size - 1), weight, 0.0)
         whole = [jnp.clip(i, 0, size - 1).astype(int) for i, size in zip(indices, sizes, strict=True)]
-        rows = jnp.arange(x.shape[0]).reshape(-1, *(1,) * len(sizes))
         found = jnp.moveaxis(x, 1, -1)[(rows, *whole)]  # (N, …, C)
         total = total + found * weight[..., None]
     return jnp.moveaxis(total, -1, 1)

@@ -30,7 +30,15 @@ from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise import training
 from credo.methods.optimise.diagnosis import kinks
-from credo.methods.optimise.hyperparameters import among, holding, look_at, num_before, num_hyperparameters
+from credo.methods.optimise.hyperparameters import (
+    INFINITE,
+    among,
+    holding,
+    is_infinite_at_zero,
+    look_at,
+    num_before,
+    num_hyperparameters,
+)
 from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import Objective, chunk_size
@@ -69,18 +77,17 @@ class Fitted(NamedTuple):
 def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Options) -> tuple[np.ndarray, int, int]:
     """Adam from ``u``; hyperparameters of the prior stay, which would run away with the weights.
 
-    (position, updates done, updates wanted)
+    (position, updates done, updates wanted). CredoError where there is no mode to be near to.
     """
+    if is_infinite_at_zero(target):
+        raise CredoError(INFINITE)
     if num_steps == 0:
         return u, 0, 0
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
     wanted = num_steps or training.default_num_steps(target, batch)
     before, slopes = look_at(target, u)
     if np.isposinf(before):
-        raise CredoError(
-            "The density is infinite at the start, where a weight is zero and its prior has no bound: such a posterior "
-            "has no mode. Use a prior that is finite there, such as credo.nn.Isotropic(1.0), or a sampler."
-        )
+        raise CredoError("The density is infinite at the start. " + INFINITE)
     trained, done = ascend(
         target, holding(training.adam(wanted), among(target, slopes)), batch, wanted, key, u, options
     )

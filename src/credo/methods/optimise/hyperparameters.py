@@ -13,8 +13,14 @@ import numpy as np
 import optax
 
 from credo.compiling import brief
+from credo.model.distributions import unwrapped
 from credo.model.target import Target
 from credo.model.user_head import UserHead
+
+INFINITE = (
+    "The prior of the weights is infinitely high at zero: such a posterior has no mode. Use a prior that is finite "
+    "there, such as credo.nn.Isotropic(1.0), or a sampler."
+)
 
 
 def num_hyperparameters(target: Target) -> int:
@@ -69,8 +75,19 @@ def holding(optimiser: optax.GradientTransformation, held: tuple[int, ...]) -> o
     return optax.chain(optimiser, hold)
 
 
+def is_infinite_at_zero(target: Target) -> bool:
+    """Whether the prior of a network's weights is: the density rises without end as one of them goes there."""
+    found = []
+    if target.model.weights_name is not None:
+        seen = found.append
+        target.prior.survey(lambda _, law, value: seen(getattr(unwrapped(law), "is_infinite_at_zero", False)))
+    return any(found)
+
+
 def without_mode(target: Target, u) -> tuple[str, ...]:
     """What to say of a maximum over weights and their prior's hyperparameters."""
+    if is_infinite_at_zero(target):
+        return (INFINITE,)
     held = of_prior(target, u)
     if not held:
         return ()
