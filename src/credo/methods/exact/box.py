@@ -78,15 +78,20 @@ class Box(NamedTuple):
     low: np.ndarray
     high: np.ndarray
 
-    def nodes(self, side: int) -> Float[np.ndarray, "nodes dim"]:
+    def nodes(self, side: int, places=None) -> Float[np.ndarray, "nodes dim"]:
+        """Those of ``places`` (dim, nodes), whole numbers along each axis; None for all."""
+        places = self._places(side) if places is None else places
         axes = [np.linspace(low, high, side) for low, high in zip(self.low, self.high, strict=True)]
-        v = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+        v = np.stack([axis[own] for axis, own in zip(axes, places, strict=True)], axis=1)
         return self.center + v @ self.A.T
 
-    def faces(self, side: int, depth: int = 0) -> Bool[np.ndarray, "ends dim nodes"]:
+    def faces(self, side: int, depth: int = 0, places=None) -> Bool[np.ndarray, "ends dim nodes"]:
         """Which nodes lie within ``depth`` cells of the lower and the upper face along each axis."""
-        index = np.indices((side,) * len(self.low)).reshape(len(self.low), -1)
-        return np.stack([index <= depth, index >= side - 1 - depth])
+        places = self._places(side) if places is None else places
+        return np.stack([places <= depth, places >= side - 1 - depth])
+
+    def _places(self, side: int) -> np.ndarray:
+        return np.indices((side,) * len(self.low)).reshape(len(self.low), -1)
 
     def log_cell(self, side: int) -> float:
         """The log volume of a cell."""

@@ -32,6 +32,8 @@ from credo.status import CredoError, Estimate, Verdict
 MAX_DIM = 3
 FINE = {1: 4_097, 2: 257, 3: 65}  # nodes a side, at least: quantiles interpolate between nodes
 FINEST = {1: 65_537, 2: 1_025, 3: 129}  # and at most: two million nodes
+NEAR = 25.0  # log density below the largest round which a last grid, twice as fine, has nodes
+MOST = 4_000_000  # such nodes
 ENOUGH = 1e-10  # nats by which the evidence may still move when h is halved
 COARSE = 1e-6  # nats above which the grid does not count as exact
 MISSED = 0.1  # and above which it says little of the mass: a spike between the nodes may hold it
@@ -93,13 +95,16 @@ class Grid:
                 # every other node of an odd grid is the grid of twice the spacing, which is there already
                 change, side = abs(finer.log_evidence - now.log_evidence), 2 * side - 1
                 before, now = now, finer
+            places = _around(now, side, target.dim) if change > COARSE and not self.num_points else None
+            if places is not None and places.shape[1] <= MOST:  # does it stand still? Its tails lie in the whole grid
+                change = abs(add_up(density, box, 2 * side - 1, places).log_evidence - now.log_evidence)
         except TimeIsUpError:
             is_complete = False
         is_enough = before is not None and len(before.nodes) >= FINE[target.dim] ** target.dim and _is_same(before, now)
         kept = before if before is not None and is_enough else now
         reported = report_positions(target, kept.nodes)
         nodes, log_weights = _that_count(kept, reported)
-        figures = {"grid_boundary_mass": now.boundary_mass, "num_draws": side**target.dim}
+        figures = {"grid_boundary_mass": now.boundary_mass, "num_draws": len(now.nodes)}
         if is_complete:
             try:
                 p = np.exp(kept.log_weights)
@@ -144,17 +149,32 @@ def _evidence(found: Sum, change: float) -> Estimate:
     return Estimate(found.log_evidence, np.nan if is_cut else change, "lower bound" if is_cut else "exact")
 
 
-def add_up(density: Density, box: Box, side: int) -> Sum:
-    """The trapezoid rule on ``side`` nodes in each direction: nodes on a face of the box count half."""
-    nodes = box.nodes(side)
-    log_p = density(nodes) - np.log(2.0) * box.faces(side).sum(axis=(0, 1))
+def add_up(density: Density, box: Box, side: int, places=None) -> Sum:
+    """The trapezoid rule on ``side`` nodes in each direction: nodes on a face of the box count half.
+
+    ``places``: of the nodes, where all others count as nothing; None for all.
+    """
+    nodes = box.nodes(side, places)
+    log_p = density(nodes) - np.log(2.0) * box.faces(side, 0, places).sum(axis=(0, 1))
     total: Any = logsumexp(log_p)
     log_weights = log_p - total if np.isfinite(total) else log_p  # a coarse grid may miss all there is
     # what may lie beyond the faces: as much as the last part of the box holds, or as the whole width would hold at the
     # density of the faces, whichever is less. A steep side may have much of its mass in that part, and none beyond it.
-    within, on = (box.faces(side, depth).any(axis=(0, 1)) for depth in (side // OUTSIDE, 0))
+    within, on = (box.faces(side, depth, places).any(axis=(0, 1)) for depth in (side // OUTSIDE, 0))
     boundary_mass = min(np.exp(log_weights[within]).sum(), 2 * (side - 1) * np.exp(log_weights[on]).sum())
     return Sum(nodes, log_weights, float(total) + box.log_cell(side), float(boundary_mass))
+
+
+def _around(found: Sum, side: int, dim: int) -> np.ndarray:
+    """Places (dim, nodes) on the grid of half the spacing at and beside the nodes of a whole grid that count."""
+    near = np.zeros((2 * side - 1,) * dim, bool)
+    near[(slice(None, None, 2),) * dim] = (found.log_weights > np.max(found.log_weights) - NEAR).reshape((side,) * dim)
+    for axis in range(dim):
+        along = np.moveaxis(near, axis, 0)
+        own = along.copy()
+        along[1:] |= own[:-1]
+        along[:-1] |= own[1:]
+    return np.stack(np.nonzero(near))
 
 
 def _is_same(coarse: Sum, fine: Sum) -> bool:
