@@ -56,12 +56,8 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
 
 
 def embedding(weight, index, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    return jnp.asarray(weight)[_from_zero(index, len(weight))]
-
-
-def _from_zero(index, size: int):
-    """Torch refuses negative numbers of rows, which JAX counts from the end: they are past it, where checks look."""
-    return jnp.where(index < 0, size, index)
+    """Torch refuses numbers of rows below zero, which JAX counts from the end: so do the checks of data."""
+    return jnp.asarray(weight)[index]
 
 
 def embedding_bag(
