@@ -19,7 +19,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 
 MOST_DIMENSIONS = 8  # beyond, the program that climbs takes longer to compile than many a sampler
-PATIENCE = 2.0  # seconds
+PATIENCE = 10.0  # seconds: enough on a busy machine for what a small model takes, which is a tenth of one
 NUM_DRAWS = 2_000
 
 
