@@ -214,3 +214,11 @@ def test_a_joint_outcome_is_refused():
 def test_nothing_is_left_in_float32():
     assert gaussian(binary).predict(X).mutual_information.dtype == np.float64
     assert not jax.config.jax_enable_x64
+
+
+def test_outcomes_rounded_to_an_end_count_nothing():
+    """Of a beta distribution with small parameters: many of its draws are one but for rounding, of density +inf."""
+    model = credo.Model({"a": dist.Gamma(2.0, 20.0)}, lambda p, x: dist.Beta(jnp.broadcast_to(p["a"], x.shape), 0.05))
+    posterior = credo.fit(model.given(np.zeros(5), np.full(5, 0.4)), credo.Laplace(), progress=False)
+    information = posterior.predict(np.zeros(2), credo.MonteCarlo()).mutual_information
+    assert np.all(np.isfinite(information) & (information > 0))

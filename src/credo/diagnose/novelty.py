@@ -52,7 +52,7 @@ def class_probabilities(predictive: Predictive) -> Float[np.ndarray, "M K"]:
 def class_entropy(probs: Float[np.ndarray, "M K"]) -> Float[np.ndarray, " M"]:
     """−Σ p log p in nats."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return -np.sum(np.where(probs == 0, 0.0, probs * np.log(probs)), axis=1)
+        return -np.sum(np.where(probs <= 0, 0.0, probs * np.log(probs)), axis=1)
 
 
 def _summed(values) -> np.ndarray:

@@ -29,7 +29,7 @@ from credo.normals import normal
 from credo.predict.linearised import NUM_NODES, ProjectedLaw
 from credo.predict.links import LINKS, REACH
 from credo.predict.monte_carlo import MixtureLaw
-from credo.predict.outcome import Outcome, log_prob, moments, over
+from credo.predict.outcome import Outcome, drawn, is_hole, log_prob, moments, over
 from credo.predict.probit import ProbitLaw
 from credo.predict.projection import Projection
 from credo.status import CredoError
@@ -127,7 +127,7 @@ def _of_line(law: ProjectedLaw, rows: Projection):
     def term(t):
         density = law.log_prob(rows, rows.mean[:, 0] + a * jnp.sinh(end * t))
         share = jnp.exp(density) * a * jnp.cosh(end * t)
-        return jnp.where(share == 0, 0.0, -density * share)
+        return jnp.where((share > 0) | jnp.isnan(density), -density * share, 0.0)
 
     marginal = jax.lax.map(term, t).sum(axis=0) * end * (t[1] - t[0])
     return marginal - (given + log_scale)
@@ -173,10 +173,12 @@ def _of_keys(law: Any, rows, keys, part: str | None):
     index, sample, mixture = _by_draws(law, rows, len(keys), part) if is_mixture else _by_output(law, rows, len(keys))
 
     def gain(pair):
-        terms, weights = mixture(sample(*pair))
+        y = sample(*pair)
+        terms, weights = mixture(y)
         marginal = jax.nn.logsumexp(terms + weights, axis=0)
         share = jnp.exp(terms + weights - marginal)
-        return jnp.sum(jnp.where(share == 0, 0.0, share * (terms - marginal)), axis=0)
+        gained = jnp.sum(jnp.where(share > 0, share * (terms - marginal), 0.0), axis=0)
+        return jnp.where(is_hole(y).reshape(len(y), -1).any(axis=1), jnp.nan, gained)
 
     return jnp.maximum(jax.lax.map(gain, (index, keys)).mean(axis=0), 0.0)
 
@@ -189,7 +191,7 @@ def _by_draws(law: MixtureLaw, rows, number: int, part: str | None):
     index = jnp.minimum(jnp.searchsorted(jnp.cumsum(jnp.exp(law.log_weights)), levels), law.width - 1)
 
     def sample(i, data):
-        return jax.tree.map(lambda leaf: leaf[i], components).sample(as_key(data))
+        return drawn(jax.tree.map(lambda leaf: leaf[i], components), as_key(data))
 
     def mixture(y):
         return jax.vmap(lambda d: log_prob(d, y))(components), law.log_weights[:, None]
@@ -205,7 +207,7 @@ def _by_output(law: ProjectedLaw, rows: Projection, number: int):
     def sample(i, data):
         k_output, k_outcome = jax.random.split(as_key(data))
         z = rows.mean + jnp.einsum("mij,mj->mi", spread, normal(k_output, rows.mean.shape))
-        return law.head.join(z, beside).sample(k_outcome)
+        return drawn(law.head.join(z, beside), k_outcome)
 
     def mixture(y):
         found, weights = law._components(rows, beside, y)

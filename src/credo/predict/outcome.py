@@ -64,11 +64,11 @@ def drawn(d: Any, key, shape: tuple[int, ...] = ()) -> jax.Array:
     return jnp.where(is_undefined, jnp.iinfo(y.dtype).min, y)
 
 
-def is_hole(values: np.ndarray) -> np.ndarray:
-    """Which of them are no numbers; see ``drawn``."""
-    if np.issubdtype(values.dtype, np.floating):
-        return np.isnan(values)
-    return values == np.iinfo(values.dtype).min if values.dtype.kind == "i" else np.zeros(values.shape, bool)
+def is_hole(values: Any) -> Any:
+    """Which of an array's numbers are none; see ``drawn``."""
+    if values.dtype.kind == "i":
+        return values == np.iinfo(values.dtype).min
+    return values != values if values.dtype.kind == "f" else np.zeros(values.shape, bool)
 
 
 def log_prob(d: Any, y) -> jax.Array:
