@@ -723,3 +723,59 @@ def test_one_observation_may_be_that_of_every_row():
         numpyro.sample("zero", dist.Normal(slope * x, 1.0), obs=0.0)
 
     assert from_numpyro(program).given(np.arange(6.0)).y.shape == (6,)
+
+
+# inputs that are not those of the fit ---------------------------------------------------------------------------------
+
+
+def by_group(g, y=None):
+    with numpyro.plate("groups", 4):
+        theta = numpyro.sample("theta", dist.Normal(0.0, 3.0))
+    numpyro.sample("y", dist.Normal(theta[g], 2.0), obs=y)
+
+
+def by_group_and_slope(g, x, y=None):
+    theta = numpyro.sample("theta", dist.Normal(0.0, 3.0).expand([4]))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
+    numpyro.sample("y", dist.Normal(theta[g] + slope * x, 2.0), obs=y)
+
+
+GROUP, SLOPED = np.arange(20) % 4, np.linspace(-3.0, 3.0, 20)
+SEEN = np.linspace(-1.0, 3.0, 20) + GROUP
+WAYS = {
+    "given": lambda: from_numpyro(by_group).given(GROUP, SEEN),
+    "inputs bound": lambda: from_numpyro(by_group, GROUP).given(y=SEEN),
+    "bound": lambda: from_numpyro(by_group, GROUP, y=SEEN).given(),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_group_that_the_fit_has_not_seen_is_no_other_one(way):
+    """Group 7 of four had the prediction of the last, and group -9 that of the first."""
+    posterior = credo.fit(WAYS[way](), credo.Laplace(), progress=False)
+    for group in (7, -9, -1):
+        with pytest.raises(credo.CredoError, match=rf"indexes 'theta' at {group} \(in row 1\)"):
+            posterior.predict(np.array([3, group]))
+    np.testing.assert_allclose(posterior.predict(np.array([3, 0])).mean, posterior.mean()["theta"][[3, 0]], atol=0.5)
+
+
+def test_inputs_left_out_are_not_those_of_the_fit():
+    target = from_numpyro(by_group_and_slope, GROUP, SLOPED, y=SEEN).given()
+    posterior = credo.fit(target, credo.Laplace(), progress=False)
+    for x in ({"g": np.zeros(20, int)}, {"g": np.zeros(2, int), "X": np.zeros(2)}):
+        with pytest.raises(credo.CredoError, match="x lacks 'x'; the NumPyro model was fitted with g, x"):
+            posterior.predict(x)
+    new = {"g": np.array([0, 1]), "x": np.zeros(2)}
+    with_more = posterior.predict({**new, "id": np.arange(2)})  # a column that the model does not ask for
+    np.testing.assert_array_equal(with_more.mean, posterior.predict(new).mean)
+
+
+def test_arguments_left_out_are_named():
+    for arguments, given in (((), (GROUP, SEEN)), ((GROUP,), (None, SEEN)), ((), (None, SEEN))):
+        with pytest.raises(credo.CredoError, match="lacks its argument '[gx]'"):
+            from_numpyro(by_group_and_slope, *arguments).given(*given)
+    bound = from_numpyro(by_group_and_slope, GROUP, SLOPED, y=SEEN).given()
+    by_name = from_numpyro(by_group_and_slope).given({"g": GROUP, "x": SLOPED}, SEEN)
+    u = np.linspace(-1.0, 1.0, 5)
+    with double():
+        np.testing.assert_allclose(by_name.flat().log_density(u), bound.flat().log_density(u), rtol=1e-12)

@@ -211,6 +211,11 @@ def test_rows_in_chunks_keep_their_order(rule, monkeypatch):
 # wrong requests ---------------------------------------------------------------------------------------------------
 
 
+def angle():
+    model = credo.Model({"m": dist.Normal(3.0, 0.3)}, lambda params, x: dist.VonMises(params["m"], 4.0))
+    return credo.fit(model.given(y=np.array([3.0, -3.1, 3.1])), credo.Laplace(), progress=False).predict()
+
+
 def branching(action, y):
     return 1.0 if y > 0 else 0.0
 
@@ -240,6 +245,7 @@ def branching(action, y):
         (binary, CostMatrix(np.eye(3)), {}, r"shape \(3, 3\) and the outcome 2 classes"),
         (binary, CostMatrix(np.eye(2)), {"actions": [0, 7]}, "action 7 is NaN"),
         (binary, Interval(0.1), {}, "use ZeroOne"),
+        (angle, Interval(0.1), {}, "this outcome is an angle"),
         (binary, Squared(), {"num_draws": 1}, "num_draws is a whole number from 2"),
         (continuous, CostMatrix(np.eye(2)), {}, "this one is no class"),
         (joint, ZeroOne(), {}, "this predictive has several"),

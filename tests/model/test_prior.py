@@ -191,3 +191,21 @@ def test_hyperparameters_are_arguments_of_compiled_code():
 def test_parameters_that_are_missing():
     with double(), pytest.raises(CredoError, match="lack 'tau'"):
         Model(HIERARCHY, None).given().unconstrain({"mu": jnp.zeros(())})
+
+
+@pytest.mark.parametrize(
+    ("whole", "number"),
+    [
+        (lambda: dist.Beta(500, 400), stats.beta(500, 400).logpdf(0.55)),
+        (lambda: dist.Gamma(500, 900), stats.gamma(500, scale=1 / 900).logpdf(0.55)),
+        (lambda: dist.Dirichlet(jnp.array([500, 400])), stats.beta(500, 400).logpdf(0.55)),
+    ],
+    ids=["Beta", "Gamma", "Dirichlet"],
+)
+def test_whole_numbers_as_hyperparameters_are_exact(whole, number):
+    """JAX has the special functions of 32-bit whole numbers in single precision."""
+    value = np.array([0.55, 0.45]) if isinstance(whole(), dist.Dirichlet) else np.array(0.55)
+    with double():
+        found = Model({"p": whole()}, None).given()
+        u = found.unconstrain({"p": value})
+        assert float(found.log_density(u) - found.log_jacobian(u)) == pytest.approx(number, rel=1e-11)

@@ -64,13 +64,32 @@ class NumPyroLikelihood(eqx.Module):
 
     def _inputs(self, x) -> dict[str, Any]:
         names = parameters(self.prior.program.fn)
-        if isinstance(x, dict) and x and set(x) <= set(names):
-            return x
-        if self.input_name is None:
+        known = {name: x[name] for name in names if name in x} if isinstance(x, dict) else {}
+        if self.input_name is not None and len(known) < len(x if isinstance(x, dict) else [x]):
+            return {self.input_name: x}  # which may be a table
+        wanted = self._inputs_by_row()
+        if not known:
             raise CredoError(
-                f"The NumPyro model has no single input: give new ones as a dict of its arguments ({', '.join(names)})."
+                "The NumPyro model has no single input: give new ones as a dict of its arguments "
+                f"({', '.join(wanted or names)})."
             )
-        return {self.input_name: x}
+        lacking = [name for name in wanted if name not in known]
+        if lacking:
+            raise CredoError(
+                f"x lacks {lacking[0]!r}; the NumPyro model was fitted with {', '.join(wanted)}. Give them all."
+            )
+        return known
+
+    def _inputs_by_row(self) -> list[str]:
+        """The arguments with an entry for each row of the fit, but the outcomes."""
+        lengths, observed = self._lengths(), outcome_parameters(self.prior)
+        arguments = self.prior.program.arguments
+        return [
+            name
+            for name in parameters(self.prior.program.fn)
+            if name in arguments and name not in observed
+            if any(np.shape(leaf)[:1] in lengths for leaf in jax.tree.leaves(arguments[name]))
+        ]
 
     def _outcomes(self) -> str:
         return ", ".join(outcome_parameters(self.prior)) or "its observations"

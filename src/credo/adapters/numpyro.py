@@ -109,6 +109,7 @@ class NumPyroModel(Model):
         if isinstance(self.prior, NumPyroPrior) and x is None and y is None:
             return _target(self, self.prior, x, weights)
         arguments, input_name = self._with_data(x, y)
+        _check_arguments(self.prior.program.fn, arguments)
         try:
             model = NumPyroModel(self.prior.program.fn, arguments, input_name, is_final=True)
         except CredoError:
@@ -154,6 +155,8 @@ class NumPyroModel(Model):
         program = self.prior.program
         if x is None:
             return arguments, self.input_name
+        if isinstance(x, Mapping) and len(free) > 1 and set(x) <= set(free):  # several inputs, each by its argument
+            return {**arguments, **x}, None
         place = free[0] if free else self.input_name
         if place is None:
             raise CredoError(
@@ -226,6 +229,17 @@ def _check_observed(program: Program) -> None:
         raise CredoError(
             f"The NumPyro model observes nothing, and its argument {left[-1]!r} was left None: the posterior would be "
             f"the prior. Give y to given(x, y), or {left[-1]}=… to from_numpyro(fn, …)."
+        )
+
+
+def _check_arguments(fn: Callable, arguments: Mapping[str, Any]) -> None:
+    """CredoError where one that has no default is not there."""
+    own = inspect.signature(fn).parameters
+    lacking = [n for n in parameters(fn) if own[n].default is inspect.Parameter.empty and n not in arguments]
+    if lacking:
+        raise CredoError(
+            f"The NumPyro model {shown(fn)} lacks its argument {lacking[0]!r}: bind it, from_numpyro(fn, "
+            f"{lacking[0]}=…), or give all that are left in a dict, given({{{lacking[0]!r}: …, …}}, y)."
         )
 
 

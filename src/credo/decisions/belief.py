@@ -52,6 +52,7 @@ class Belief(ABC):
     is_binary: bool = False
     is_ordered: bool = False  # classes that have an order
     is_discrete: bool = False
+    is_circular: bool = False  # an angle
     has_parts: bool = False  # several outcomes by name
     has_density: bool = False
 
@@ -97,6 +98,7 @@ class OfPredictive(Belief):
         self.has_parts = isinstance(predictive._outcomes, dict)
         single = None if self.has_parts else self.parts[0]
         self.is_discrete = single is not None and single.is_discrete
+        self.is_circular = single is not None and single.is_circular
         if single is not None and len(single.shape) == 1 and not single.is_joint:
             self.is_ordered = single.is_ordered
             self.is_binary = single.family.startswith("Bernoulli")

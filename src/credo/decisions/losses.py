@@ -213,6 +213,11 @@ class Interval(Loss):
     def check(self, belief):
         if belief.num_classes is not None:
             raise CredoError("Interval is for numbers and counts, and this outcome is a class: use ZeroOne().")
+        if belief.is_circular:
+            raise CredoError(
+                "Interval is for numbers on a line, and this outcome is an angle, which goes on from π at −π: find an "
+                "arc by log_prob(y)."
+            )
 
     def act(self, belief):
         return best_interval(belief, self.price)

@@ -153,6 +153,8 @@ def _hyperparameter(leaf):
     values = np.asarray(leaf)
     if values.dtype == np.float32:
         return values.astype("U32").astype(np.float64)
+    if np.issubdtype(values.dtype, np.signedinteger):  # of 32 bits, JAX has its special functions in float32
+        return values.astype(np.int64)
     return values.astype(np.float64) if np.issubdtype(values.dtype, np.floating) else values
 
 

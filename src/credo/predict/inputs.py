@@ -42,7 +42,9 @@ def check_inputs(target: Target, x) -> Table:
         if type(target.model) is Model:
             raise CredoError("The model was fitted without inputs x: call predict() without any.")
         x, _ = inputs(x)  # an adapter's model has inputs that its target need not hold
-        return Table(x, _size(x), ())
+        size = _size(x)
+        _check_indices_of_adapter(target, x)
+        return Table(x, size, ())
     if x is None:
         if target.size == 0:
             raise CredoError(
@@ -58,10 +60,18 @@ def check_inputs(target: Target, x) -> Table:
     if not (is_other_form and may_differ):
         x = _match(fitted, x)
     size, wide = _size(x), widened(x)
-    if isinstance(target.model.prior, Prior) and _goes_further(fitted, x):  # an adapter's may need data
+    if not isinstance(target.model.prior, Prior):
+        _check_indices_of_adapter(target, wide)
+    elif _goes_further(fitted, x):
         unseen = {column: np.zeros_like(x[column]) for column in target.model.groups}  # they have rows of their own
         check_new_inputs(target, {**wide, **unseen} if unseen else wide)
     return Table(wide, size, new_rows)
+
+
+def _check_indices_of_adapter(target: Target, x) -> None:
+    """Of whole numbers, which may be indices: an adapter's inputs need not have the form of those of the fit."""
+    if any(np.issubdtype(np.asarray(leaf).dtype, np.integer) for leaf in jax.tree.leaves(x)):
+        check_new_inputs(target, x)
 
 
 def _goes_further(fitted, x) -> bool:
