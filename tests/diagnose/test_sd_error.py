@@ -56,7 +56,7 @@ def test_of_a_bounded_parameter_it_is_that_of_its_value(law):
 
 @pytest.mark.parametrize("method", [credo.NUTS(), credo.HMC(), credo.SMC()])
 def test_a_bound_far_away_is_no_reason_to_trust_an_sd(method):
-    """Two lifetimes under a flat prior: a tail of θ^-2 up to the bound. Sds were off by half, and all eight passed."""
+    """Two lifetimes under a flat prior: a tail of θ^-2. All twelve passed, HMC with 0.4 to 0.6 of the true sd."""
     model = credo.Model({"theta": dist.Uniform(0.0, 1e4)}, lambda p, x: dist.Exponential(1 / p["theta"]))
     target = model.given(y=np.array([1.3, 0.8]))
     fits = [credo.fit(target, method, key=key, progress=False) for key in range(10, 14)]

@@ -33,8 +33,8 @@ from credo.status import CredoError
 def from_numpyro(fn: Callable, *args, **kwargs) -> "NumPyroModel":
     """The NumPyro model ``fn`` as a Credo model, with the arguments of its call, some of them, or none.
 
-    What is not given here is given to ``.given(x, y)``. New inputs for prediction are a dict by parameter name, or
-    bare where the model has one input; the model is then run with ``y=None``.
+    What is not given here is given to ``.given(x, y)``. Several inputs, there and for prediction, are a dict by
+    parameter name, one is given bare; to predict, the model is run with ``y=None``.
 
     >>> import numpy as np, numpyro, numpyro.distributions as dist
     >>> def line(x, y=None):

@@ -15,7 +15,7 @@ from credo.estimators.base import by_name, fit_padded, padding
 from credo.estimators.networks import NetworkRecipe
 from credo.fitting import Method
 from credo.predict.monte_carlo import MonteCarlo
-from credo.predict.predictive import UndefinedPredictionError
+from credo.predict.undefined import UndefinedPredictionError
 
 SCALES = 1.0, 3.0, 10.0
 HELD_OUT = 5  # one row of so many

@@ -29,9 +29,10 @@ from credo.normals import normal
 from credo.predict.linearised import NUM_NODES, ProjectedLaw
 from credo.predict.links import LINKS, REACH
 from credo.predict.monte_carlo import MixtureLaw
-from credo.predict.outcome import Outcome, drawn, is_hole, log_prob, moments, over
+from credo.predict.outcome import Outcome, log_prob, moments, over
 from credo.predict.probit import ProbitLaw
 from credo.predict.projection import Projection
+from credo.predict.undefined import drawn, is_hole
 from credo.status import CredoError
 
 NUM_OUTCOMES = 512  # drawn a row, where the outcome is no class: an error of 5 to 15 % of the information

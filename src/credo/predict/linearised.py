@@ -18,9 +18,10 @@ from credo.predict import layer_draws
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, by_column
 from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, likelihood_at, outputs_at
-from credo.predict.outcome import cdf, drawn
+from credo.predict.outcome import cdf
 from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, centre_of, outlook, row_outputs
 from credo.predict.stream import Law
+from credo.predict.undefined import drawn
 from credo.status import CredoError
 
 if TYPE_CHECKING:

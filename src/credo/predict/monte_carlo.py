@@ -24,8 +24,9 @@ from credo.posterior.marginals import draw_weights
 from credo.posterior.product import Product
 from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
-from credo.predict.outcome import cdf, drawn, log_prob_of_all, moments, over
+from credo.predict.outcome import cdf, log_prob_of_all, moments, over
 from credo.predict.stratified import stratified_positions
+from credo.predict.undefined import drawn
 from credo.status import CredoError
 from credo.storage import gather
 

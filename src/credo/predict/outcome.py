@@ -17,7 +17,6 @@ from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from credo.model import mended
 from credo.model.distributions import CENSORED, bare, unwrapped
-from credo.model.draws import draw
 
 Outcomes = Distribution | dict[str, Distribution]
 
@@ -46,29 +45,6 @@ def moments(d: Any) -> tuple[jax.Array, jax.Array]:
     inner: Any = unwrapped(d)
     probs = jnp.broadcast_to(inner.probs, (*shape, inner.probs.shape[-1]))
     return probs, probs * (1.0 - probs)
-
-
-def drawn(d: Any, key, shape: tuple[int, ...] = ()) -> jax.Array:
-    """``shape`` draws of a distribution, which ``is_hole`` where its parameters are NaN.
-
-    NumPyro's are then class 0, or a count of −1; of whole numbers the lowest there is stands in their place.
-    """
-    y = draw(d, key, shape)
-    if not jnp.issubdtype(y.dtype, jnp.integer):
-        return y
-    try:
-        mean, _ = moments(d)
-    except NotImplementedError:
-        return y
-    is_undefined = jnp.isnan(mean if num_classes(d) is None else mean.sum(axis=-1))
-    return jnp.where(is_undefined, jnp.iinfo(y.dtype).min, y)
-
-
-def is_hole(values: Any) -> Any:
-    """Which of an array's numbers are none; see ``drawn``."""
-    if values.dtype.kind == "i":
-        return values == np.iinfo(values.dtype).min
-    return values != values if values.dtype.kind == "f" else np.zeros(values.shape, bool)
 
 
 def log_prob(d: Any, y) -> jax.Array:

@@ -23,15 +23,15 @@ from credo.predict.invert import invert
 from credo.predict.linearised import Linearised
 from credo.predict.mixed import MixedLaw, law_of, mixed_information
 from credo.predict.monte_carlo import MonteCarlo, without_data
-from credo.predict.outcome import Outcome, is_hole, over
+from credo.predict.outcome import Outcome, over
 from credo.predict.own import warn_of_shared_rows
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
+from credo.predict.undefined import explain_holes, is_hole
 from credo.status import CredoError
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
-NUM_LOOKS = 32  # outcomes a row, where a prediction is NaN
 NUM_SAMPLES = 4_096  # for quantiles where numpyro knows no distribution function
 
 
@@ -40,10 +40,6 @@ class Rule(Protocol):
     """A way to integrate the likelihood over the posterior: a frozen dataclass of settings."""
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple[Law, Any]: ...
-
-
-class UndefinedPredictionError(CredoError):
-    """Rows, or draws of a failed posterior, at which the likelihood is undefined."""
 
 
 def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
@@ -94,37 +90,8 @@ class Predictive:
         with collecting_rarely():
             found = self._stream(function, *args, **options)
         if any(is_hole(leaf).any() for leaf in jax.tree.leaves(found)):
-            self._explain_holes()
+            explain_holes(self._stream, stream_of(self._key, 3), is_failed=self._is_failed)
         return found
-
-    def _explain_holes(self) -> None:
-        """CredoError where outcomes themselves are no numbers."""
-        holes = self._holes
-        if holes.any() and not (self._is_failed and holes.all()):
-            raise UndefinedPredictionError(
-                f"The likelihood is undefined at {holes.sum():,} of {len(holes):,} rows of x (the first is row "
-                f"{int(np.argmax(holes))}): what the network or the formula gives there is NaN. Look for the log or "
-                "root of a negative number, 0/0, or an index beyond a table, which jnp.take and flax's Embed let pass."
-            )
-        if self._is_failed:
-            raise UndefinedPredictionError(
-                "The predictions are no numbers: the posterior, whose verdict is failed, has draws at which the "
-                "likelihood is undefined. See posterior.verdict for the cause, or use NUTS()."
-            )
-
-    @functools.cached_property
-    def _holes(self) -> np.ndarray:
-        """Rows at which one of some outcomes that are drawn is no number."""
-        law, key = self._stream.law, stream_of(self._key, 3)
-        shared = law.shared(np.random.default_rng(stream_of(key, 0).tolist()), NUM_LOOKS)
-
-        def look(law, rows, *, key):
-            return _sample(law, rows, shared, streams(key, NUM_LOOKS))
-
-        with double():
-            draws = jax.tree.leaves(self._stream(look, key=stream_of(key, 1), axis=1))
-        by_row = [is_hole(leaf).any(axis=(0, *range(2, leaf.ndim))) for leaf in draws]
-        return np.any(by_row, axis=0) if len({each.shape for each in by_row}) == 1 else np.concatenate(by_row)
 
     # moments ----------------------------------------------------------------------------------------------------
 

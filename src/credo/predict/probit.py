@@ -12,8 +12,9 @@ from credo.model.heads import Head
 from credo.predict.inputs import Table
 from credo.predict.linearised import NUM_NODES
 from credo.predict.links import LINKS, mackay
-from credo.predict.outcome import cdf, drawn, log_prob, moments
+from credo.predict.outcome import cdf, log_prob, moments
 from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, outlook
+from credo.predict.undefined import drawn
 from credo.status import CredoError
 
 if TYPE_CHECKING:

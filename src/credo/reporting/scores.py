@@ -25,8 +25,8 @@ from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.predict import MonteCarlo, Predictive
 from credo.predict.monte_carlo import MixtureLaw
-from credo.predict.predictive import UndefinedPredictionError
 from credo.predict.stream import MEMORY
+from credo.predict.undefined import UndefinedPredictionError
 from credo.status import CredoError
 
 NUM_DRAWS = 2_048  # of the parameters, for few rows; the error is then 2 % of what one draw's would be

@@ -10,7 +10,7 @@ from credo.diagnose.novelty import is_of_classes
 from credo.diagnose.reliability import equal_bins
 from credo.posterior.check import Check
 from credo.predict import Predictive
-from credo.predict.predictive import UndefinedPredictionError
+from credo.predict.undefined import UndefinedPredictionError
 from credo.reporting.plots.panels import COLORS, SOFT, as_posteriors, colors, grid
 from credo.reporting.scores import pair
 from credo.status import CredoError
