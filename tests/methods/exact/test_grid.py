@@ -1,5 +1,6 @@
 """Grid: evidence, moments and quantiles against quadrature and closed forms."""
 
+import itertools
 import logging
 
 import jax
@@ -15,7 +16,7 @@ import credo
 import targets
 from credo.fitting import fit
 from credo.methods.exact.box import _rotation
-from credo.methods.exact.grid import Grid
+from credo.methods.exact.grid import Grid, Sum, _around
 from credo.model.model import Model
 from credo.status import CredoError
 
@@ -286,3 +287,11 @@ def test_a_smooth_density_in_a_wide_box_of_three_dimensions_passes(seed):
     for name, sd in chains.sd().items():
         assert abs(posterior.mean()[name] - chains.mean()[name]) < 0.06 * sd
         assert posterior.sd()[name] == pytest.approx(sd, rel=0.06)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_the_last_grid_has_all_neighbours_of_a_node_that_counts(dim):
+    log_weights = np.full((5,) * dim, -100.0)
+    log_weights[(2,) * dim] = 0.0
+    places = _around(Sum(np.zeros((5**dim, dim)), log_weights.ravel(), 0.0, 0.0), 5, dim)
+    assert {tuple(place) for place in places.T.tolist()} == set(itertools.product((3, 4, 5), repeat=dim))

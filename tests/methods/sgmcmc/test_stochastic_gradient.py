@@ -425,6 +425,16 @@ def test_targets_without_minibatches_are_said():
         Cyclical(exploration=1.0)
 
 
+def test_draws_are_kept_by_the_last_of_their_updates():
+    cyclical = credo.SGLD(num_draws=8, schedule=Cyclical(cycles=2, exploration=0.5))
+    kept, log_weights = cyclical._kept(3, 8)  # updates 2, 5, 8, 11 of a cycle of 12, of which the last six are hot
+    np.testing.assert_array_equal(kept, [False, False, True, True] * 2)
+    np.testing.assert_array_equal(log_weights, 0.0)
+    kept, log_weights = credo.SGLD(num_draws=8, schedule=Decaying(power=1.0, offset=1.0))._kept(3, 5)
+    np.testing.assert_array_equal(kept, np.ones(5))
+    np.testing.assert_allclose(log_weights, -np.log1p(np.array([2, 5, 8, 11, 14]) / 24))
+
+
 def test_a_schedule_that_keeps_no_draw_is_said():
     target = LINEAR.given(X, Y)
     short = credo.SGLD(num_draws=40, num_steps=2, schedule=Cyclical(cycles=30))
