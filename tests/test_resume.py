@@ -1,6 +1,8 @@
 """``credo.resume`` where something went wrong since: each has its sentence, and what was drawn is kept."""
 
 import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -149,3 +151,22 @@ def test_what_keeps_nothing_on_its_way_is_done_again(target, tmp_path, method):
     assert resumed.info["is_complete"]
     for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(straight.kind), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_run_that_goes_on_is_left_alone(target, tmp_path):
+    """A second one would write shorter files over those of the first, and leave a hole that nothing gets past."""
+    method = credo.NUTS(num_warmup=60, num_draws=200_000)
+    with ThreadPoolExecutor(1) as pool:
+        options = {"key": 3, "checkpoint": tmp_path / "run", "progress": False}
+        first = pool.submit(credo.fit, target, method, time_limit=6.0, **options)
+        while not (tmp_path / "run" / "chain-0.safetensors").exists():
+            assert not first.done()
+            time.sleep(0.01)
+        with pytest.raises(credo.CredoError, match="Another fit.* is at work on the run in .*/run: wait for its end"):
+            credo.resume(tmp_path / "run", target, progress=False)
+        with pytest.raises(credo.CredoError, match="holds a run already"):
+            credo.fit(target, method, **options)
+        cut = first.result().draws["slope"]
+    longer = credo.resume(tmp_path / "run", target, time_limit=2.0, progress=False).draws["slope"]
+    assert longer.shape[1] >= cut.shape[1]
+    np.testing.assert_array_equal(longer[:, : cut.shape[1]], cut)

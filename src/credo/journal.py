@@ -9,12 +9,18 @@ Before the first phase ``run.safetensors`` holds the identity alone: what was as
 """
 
 import json
+import os
 import platform
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 import jax
 import numpy as np
@@ -157,19 +163,51 @@ class Journal:
 def request_kept(options: Options) -> Iterator[None]:
     """Around a fit: at its end, whatever ends it, what was asked for is in the folder of its checkpoint.
 
-    A method that runs for long has written it itself. CredoError where the work of another run lies there.
+    A method that runs for long has written it itself. CredoError where the work of another run lies there, or another
+    fit is at work.
     """
-    if options.checkpoint is None or options.resume:
+    if options.checkpoint is None:
         yield
         return
+    if options.resume:
+        with _alone_in(Path(options.checkpoint)):
+            yield
+        return
     journal = Journal(options.checkpoint, options.identity or {}, resume=False)
-    if any(path != journal.folder / "run.safetensors" for path in journal.folder.rglob("*.safetensors")):
-        raise occupied(journal.folder)
+    with _alone_in(journal.folder):
+        if any(path != journal.folder / "run.safetensors" for path in journal.folder.rglob("*.safetensors")):
+            raise occupied(journal.folder)
+        try:
+            yield
+        finally:
+            if options.is_repeatable:
+                journal.announce_if_missing()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two fits that write into one folder would leave a run that neither has made. A kill gives the lock back.
+
+    CredoError where another fit, of this process or another, has it. Without effect where the system or its file
+    system knows no such locks.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CredoError(
+                f"Another fit, of this process or another one, is at work on the run in {folder}: wait for its end or "
+                "stop it, then credo.resume goes on from there."
+            ) from error
+        except OSError:  # a network's file system, perhaps
+            pass
         yield
     finally:
-        if options.is_repeatable:
-            journal.announce_if_missing()
+        os.close(descriptor)
 
 
 def occupied(folder: Path) -> CredoError:

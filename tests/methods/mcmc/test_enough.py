@@ -106,6 +106,9 @@ def test_bad_rules(target):
     for settings, sentence in (
         ({"mcse": 0.0}, "mcse is above 0"),
         ({"r_hat": 1.0}, "r_hat is above 1"),
+        ({"mcse": "a"}, "mcse is above 0; got 'a'"),
+        ({"r_hat": None}, "r_hat is above 1; got None"),
+        ({"ess": None}, "ess is .* or more; got None"),
     ):
         with pytest.raises(credo.CredoError, match=sentence):
             credo.StoppingRule(**settings)

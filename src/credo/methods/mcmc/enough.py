@@ -21,6 +21,7 @@ from credo.status import CredoError
 from credo.storage import AT_ONCE, is_stored, release, stored
 
 GROWTH = 1.1  # between two looks: what they cost together is eleven times the last one, and as much is drawn in vain
+NUMBER = int | float | np.number  # infinity is one: no such limit
 LEAST_ESS = 100  # below it an error is known too badly to stop on
 
 
@@ -53,11 +54,11 @@ class StoppingRule:
     max_draws: int = field(default=100_000, metadata={"at_least": 1})
 
     def __post_init__(self):
-        if not self.mcse > 0:
+        if not (isinstance(self.mcse, NUMBER) and self.mcse > 0):
             raise CredoError(f"mcse is above 0; got {self.mcse!r}: an error of 0 takes draws without end.")
-        if not self.ess >= LEAST_ESS:
+        if not (isinstance(self.ess, NUMBER) and self.ess >= LEAST_ESS):
             raise CredoError(f"ess is {LEAST_ESS:g} or more; got {self.ess!r}.")
-        if not self.r_hat > 1:
+        if not (isinstance(self.r_hat, NUMBER) and self.r_hat > 1):
             raise CredoError(f"r_hat is above 1; got {self.r_hat!r}: 1.01 is usual.")
 
     def check(self, target: Target) -> None:
