@@ -122,7 +122,9 @@ def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, 
 
 def test_the_layout_of_a_checkpoint_is_kept(reference, tmp_path):
     wander(checkpoint=tmp_path)
-    with pytest.raises(credo.CredoError, match="its layout differs: vectorized there, threads here"):
+    with pytest.raises(
+        credo.CredoError, match=r"its layout differs: vectorized there, threads here\. Ask for layout='vectorized'"
+    ):
         wander("threads", checkpoint=tmp_path, resume=True)
 
 

@@ -55,9 +55,9 @@ def whole(target, layout):
 
 
 def test_a_full_disk_keeps_what_was_drawn(target, begun):
-    folder, layout, expected = begun
+    folder, _, expected = begun
     before = sorted(path.name for path in folder.glob("draws-*"))
-    resumed = credo.resume(folder, target, layout=layout, progress=False)
+    resumed = credo.resume(folder, target, progress=False)
     np.testing.assert_array_equal(resumed.kind.positions, expected)
     assert set(before) <= {path.name for path in folder.glob("draws-*")}
 

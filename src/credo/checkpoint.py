@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -72,7 +73,7 @@ def read_arrays(path: str | Path, *, kind: str) -> tuple[dict[str, np.ndarray], 
             arrays = {name: _read(file, name, path) for name in file.keys()}  # noqa: SIM118 (no iterator of its own)
         header = json.loads(metadata["credo"]) if "credo" in metadata else {}
     except FileNotFoundError:
-        raise CredoError(f"There is no file {path}.") from None
+        raise CredoError(f"There is no file {path}: look at its name, or restore it from a copy.") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise CredoError(
             f"{path} is damaged or no file of Credo's ({error}): restore it from a copy, or start again elsewhere."
@@ -150,7 +151,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> None:
     """The same of content that need not be in memory all at once."""
     path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     try:
         with open(beside, "wb") as file:
             for part in parts:

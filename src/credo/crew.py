@@ -9,6 +9,7 @@ import contextvars
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -36,6 +37,7 @@ MAX_CHUNK = 1_024
 FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
 PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
 PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files, or of waiting chains
+LEAST_PENDING = 8  # chunks handed to threads, so that none waits for the one that hands them over
 LISTEN = 0.1  # seconds between two looks at whether to stop
 QUICK = 0.005  # seconds of a team's work that is not worth a thread: two of them hand it over in as long
 SILENCE = 0.3  # seconds that a stop may take without a word
@@ -239,15 +241,25 @@ class Crew:
                     advance(team)
             bar.update(phase.name, before, done, records[1])
             return to_numpy(states), done
-        pending = {self.submit(advance, team): team for team in range(len(self.teams)) if is_left(team)}
+        waiting = deque(filter(is_left, range(len(self.teams))))
+        pending: dict[Future, int] = {}
+
+        def submit_next() -> None:
+            while waiting and len(pending) < max(LEAST_PENDING, 2 * num_cores()):
+                team = waiting.popleft()
+                pending[self.submit(advance, team)] = team
+
+        submit_next()
         while pending:
             self.stop.check()
             finished, _ = wait(pending, timeout=LISTEN, return_when=FIRST_COMPLETED)
             for future in finished:
                 team = pending.pop(future)
                 future.result()
-                if is_left(team) and time.monotonic() < deadline:
-                    pending[self.submit(advance, team)] = team
+                if is_left(team):
+                    waiting.append(team)
+            if time.monotonic() < deadline:
+                submit_next()
             bar.update(phase.name, before, done, records[1])
         return to_numpy(states), done
 

@@ -104,13 +104,15 @@ def resume(
 ) -> Posterior:
     """Continue the run in the folder ``path``, which ``fit(..., checkpoint=path)`` began, to its end.
 
-    Method, key and precision are those of the run. The draws are bit for bit those of an uninterrupted run on the same
-    kind of machine and versions. CredoError where the folder is damaged or ``target`` is not the one that was fitted.
+    Method, key and precision are those of the run, and so is ``layout`` where it is left out. The draws are bit for bit
+    those of an uninterrupted run on the same kind of machine and versions. CredoError where the folder is damaged or
+    ``target`` is not the one that was fitted.
     """
     _check_target(target, "resume()")
     identity = read_identity(as_path(path, "the folder of a checkpoint"))
     with double():
         check(identity["target"], target)
+    layout = layout or identity.get("layout")
     options = _options(path, layout, time_limit, max_memory, progress)._replace(identity=identity, resume=True)
     key = jax.random.wrap_key_data(jnp.asarray(identity["key"], jnp.uint32), impl=identity.get("key_impl", THREEFRY))
     start = identity.get("start")

@@ -242,9 +242,11 @@ def _check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     names = set(begun) | set(identity) if _is_begun(folder) else set(begun) & set(identity)
     for name in sorted(names):
         if begun.get(name) != identity.get(name):
+            there = begun.get(name)
+            remedy = f"Ask for layout={there!r}" if name == "layout" else "Give it the same model, data, method and key"
             raise CredoError(
-                f"The run in {folder} cannot be continued here, for its {name} differs: {_short(begun.get(name))} "
-                f"there, {_short(identity.get(name))} here. Give it the same model, data, method and key."
+                f"The run in {folder} cannot be continued here, for its {name} differs: {_short(there)} there, "
+                f"{_short(identity.get(name))} here. {remedy}."
             )
 
 

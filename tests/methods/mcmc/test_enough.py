@@ -1,6 +1,7 @@
 """Stopping rules: blocks are one run, every asked figure is reached, limits are said, and means stay right."""
 
 import itertools
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -109,6 +110,7 @@ def test_bad_rules(target):
         ({"mcse": "a"}, "mcse is above 0; got 'a'"),
         ({"r_hat": None}, "r_hat is above 1; got None"),
         ({"ess": None}, "ess is .* or more; got None"),
+        ({"names": ()}, "names nothing to monitor: leave names out"),
     ):
         with pytest.raises(credo.CredoError, match=sentence):
             credo.StoppingRule(**settings)
@@ -119,6 +121,16 @@ def test_bad_rules(target):
     ):
         with pytest.raises(credo.CredoError, match=sentence):
             credo.fit(target, credo.NUTS(until=credo.StoppingRule(**settings)), progress=False)
+
+
+def test_one_chain_has_no_r_hat(target):
+    with pytest.raises(credo.CredoError, match=r"R-hat of 1.01, which is not known from 1 chain: run at least 2"):
+        credo.fit(target, credo.NUTS(chains=1, until=RULE), progress=False)
+    rule = credo.StoppingRule(mcse=0.04, r_hat=math.inf, max_draws=20_000)
+    method = credo.NUTS(chains=1, num_warmup=100, num_draws=500, until=rule)
+    draws = credo.fit(target, method, key=3, progress=False).draws["w"]
+    assert 500 < draws.shape[1] < 20_000
+    assert (mcse_mean(draws) / draws.std(axis=(0, 1), ddof=1)).max() <= 0.04
 
 
 def test_pauses_grow():

@@ -23,7 +23,6 @@ INFORMATION: dict[str, Rule] = {
         "discrete coordinates that took one value in all draws, after they moved: not in R-hat and ESS", "information"
     ),
     "num_iterations": Rule("iterations of the optimiser", "information"),
-    "num_simulations": Rule("simulated data sets that were fitted", "information"),
     "position_norm": Rule("largest absolute coordinate of the unconstrained position", "information"),
     "prior_gain": Rule(
         "nats of evidence that the best other prior precision of a network's weights would add, the model linearised "

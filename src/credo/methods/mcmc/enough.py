@@ -30,7 +30,8 @@ class StoppingRule:
     """Draw until every monitored scalar has the asked Monte Carlo error, R-hat and effective sample size.
 
     ``mcse``: of the mean, in posterior standard deviations, or in units of the scalar where ``is_relative`` is False.
-    ``ess``: bulk and tail. ``names``: parameters and derived quantities to monitor; None for all parameters.
+    ``ess``: bulk and tail. ``r_hat``: infinity, for one chain, asks for none.
+    ``names``: parameters and derived quantities to monitor; None for all parameters.
     ``max_draws``: of each chain; the verdict says so where they came first, and is then doubtful at best. The method's
     ``num_draws`` is the size of a block; the draws are those of one run as long.
 
@@ -60,9 +61,16 @@ class StoppingRule:
             raise CredoError(f"ess is {LEAST_ESS:g} or more; got {self.ess!r}.")
         if not (isinstance(self.r_hat, NUMBER) and self.r_hat > 1):
             raise CredoError(f"r_hat is above 1; got {self.r_hat!r}: 1.01 is usual.")
+        if self.names is not None and not self.names:
+            raise CredoError("The stopping rule names nothing to monitor: leave names out for all parameters.")
 
-    def check(self, target: Target) -> None:
-        """CredoError where a name is none of the target's."""
+    def check(self, target: Target, num_chains: int) -> None:
+        """CredoError where a name is none of the target's, or no number of draws would be enough."""
+        if num_chains < 2 and self.r_hat < math.inf:
+            raise CredoError(
+                f"The stopping rule asks for an R-hat of {self.r_hat:g}, which is not known from {num_chains} chain: "
+                "run at least 2 chains, or ask for none by r_hat=math.inf."
+            )
         known = [leaf.name for leaf in target.structure.leaves]
         known += [name for name in target.derived_names if name not in known]
         for name in self.names or ():
@@ -106,9 +114,9 @@ class StoppingRule:
         if self.is_relative:
             mcse = mcse / _sd(x)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return {
+            r_hat = {"R-hat": ((found.r_hat - 1) / (self.r_hat - 1), found.r_hat)} if self.r_hat < math.inf else {}
+            return r_hat | {
                 "Monte Carlo error": (mcse / self.mcse, mcse),
-                "R-hat": ((found.r_hat - 1) / (self.r_hat - 1), found.r_hat),
                 "bulk effective sample size": (self.ess / found.ess_bulk, found.ess_bulk),
                 "tail effective sample size": (self.ess / found.ess_tail, found.ess_tail),
             }
@@ -143,7 +151,7 @@ def sampling_phase(method, target: Target) -> Phase:
     rule: StoppingRule | None = getattr(method, "until", None)
     if rule is None:
         return Phase("sampling", method.num_draws, ("position",))
-    rule.check(target)
+    rule.check(target, method.chains)
 
     def is_enough(records) -> bool:
         return rule.unmet(target, records[0]["position"], method.num_draws) is None
