@@ -26,6 +26,7 @@ Figures = Float[np.ndarray, " k"]
 
 MIN_DRAWS = 4  # two draws a half chain: the least that has a variance
 BLOCK = 2**20  # draws worked on at once by all cores (8 MB an array: stays in cache, and bounds memory)
+ROUNDING = 1e-26  # variance within chains that stand still, relative to that between them
 WORTHWHILE = 2**16  # draws for a thread
 
 
@@ -310,6 +311,7 @@ def _potential_scale(z: np.ndarray) -> np.ndarray:
     n = z.shape[-1]
     within = np.mean(np.var(z, axis=-1, ddof=1), axis=-1)
     between = n * np.var(np.mean(z, axis=-1), axis=-1, ddof=1)
+    within[within < ROUNDING * between] = 0
     with np.errstate(divide="ignore", invalid="ignore"):  # chains that do not move at all: infinite
         return np.sqrt((between / within + n - 1) / n)
 
