@@ -149,6 +149,24 @@ def test_scatter_becomes_a_loop(function):
     assert not {"scatter-add", "scatter_add"} & names
 
 
+def recursion(u, size=1):
+    """An autoregression whose state has ``size`` numbers: 39 turns, which four do not divide."""
+    phi = u[0]
+    path = lax.scan(lambda before, z: (jnp.tanh(phi * before + z),) * 2, jnp.zeros(size) + phi, u[1:])[1]
+    return jnp.sum(path**2 * jnp.arange(39.0)[:, None])
+
+
+@pytest.mark.parametrize(("size", "turns"), [(1, native.TURNS), (100, 1)])
+def test_short_loops_take_several_turns_at_once(size, turns):
+    with double():
+        evaluate = value_and_gradient(lambda u: recursion(u, size))
+        found, expected = jax.jit(evaluate)(VECTOR), jax.jit(jax.value_and_grad(lambda u: recursion(u, size)))(VECTOR)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+        program = jax.make_jaxpr(evaluate)(VECTOR).jaxpr
+    scans = [equation for equation in equations(program) if equation.primitive.name == "scan"]
+    assert [equation.params["unroll"] for equation in scans] == [turns, turns]  # forwards and backwards
+
+
 def test_gradient_under_transformations():
     """The rewritten gradient can be vmapped and differentiated again."""
     with double():
