@@ -54,6 +54,19 @@ def test_what_is_read_is_what_is_there(array):
     np.testing.assert_array_equal(mean[1], whole.max(axis=(0, 1)))
 
 
+@pytest.mark.parametrize("shape", [(700,), (4, 170), (350, 2), (4, 60, 3), (70, 2, 5)])
+def test_arrays_of_any_shape_in_parts(monkeypatch, shape):
+    """Draws of a scalar, all chains in a row, are one axis."""
+    monkeypatch.setattr(storage, "AT_ONCE", 100)
+    array = stored(shape if len(shape) > 1 else (7, 100), np.float64).reshape(shape)
+    assert is_stored(array)
+    array[...] = np.random.default_rng(0).normal(size=shape)
+    parts = list(contiguous_parts(array))
+    assert b"".join(parts) == array.tobytes()
+    assert max(len(part) for part in parts) <= 8 * 100
+    assert len(parts) < 0.02 * array.size + 6
+
+
 def test_released_pages_keep_what_they_hold(array):
     whole = np.array(array)
     storage.release(array)

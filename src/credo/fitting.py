@@ -364,7 +364,11 @@ def start_position(target: Target, start):
             return None
     if isinstance(start, Posterior):
         if start.target.structure != target.structure:
-            raise CredoError("The starting posterior has other parameters than this target: fit it on the same model.")
+            difference = target.structure.difference(start.target.structure)
+            raise CredoError(
+                f"The starting posterior has other parameters than this target ({difference}): fit it on the same "
+                "model."
+            )
         return start
     if isinstance(start, Mapping):
         return _with_whole_numbers(target, _position_of(target, start))

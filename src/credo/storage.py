@@ -8,6 +8,7 @@ Pages that were touched count as memory of the process until ``release`` hands t
 """
 
 import errno
+import math
 import mmap
 import os
 import shutil
@@ -91,11 +92,21 @@ def contiguous_parts(array: np.ndarray) -> Iterator[memoryview]:
     if not is_stored(array):
         yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         return
-    for chain in array.reshape(*array.shape[:2], -1):
-        height = max(1, AT_ONCE // chain.shape[1])
-        for first in range(0, len(chain), height):
-            yield np.ascontiguousarray(chain[first : first + height]).reshape(-1).view(np.uint8).data
-            release(array)
+    for block in _blocks(array):
+        yield np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+        release(array)
+
+
+def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """``array`` along its first axes, in blocks of about ``AT_ONCE`` numbers, in C order."""
+    each = math.prod(array.shape[1:])
+    if each > AT_ONCE:
+        for part in array:
+            yield from _blocks(part)
+        return
+    height = max(1, AT_ONCE // max(each, 1))
+    for first in range(0, len(array), height):
+        yield array[first : first + height]
 
 
 def by_columns(function: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:

@@ -93,6 +93,19 @@ class Structure(NamedTuple):
             start += leaf.size
         return pieces
 
+    def difference(self, other: "Structure") -> str:
+        """Where a posterior's structure, ``other``, is not this one, a target's, in words."""
+        here, there = ({leaf.name: leaf for leaf in each.leaves} for each in (self, other))
+        for name, where in [*((n, "there") for n in there if n not in here), *((n, "here") for n in here)]:
+            if name not in here or name not in there:
+                return f"{name!r} exists {where} alone"
+        for name, leaf in here.items():
+            for what in ("shape", "support", "is_discrete"):
+                before, now = getattr(there[name], what), getattr(leaf, what)
+                if before != now:
+                    return f"the {what.removeprefix('is_')} of {name!r} is {before} there and {now} here"
+        return f"they come as {', '.join(there)} there and as {', '.join(here)} here"
+
     def scalar_names(self) -> list[str]:
         """A name for each scalar in the user's space: ``tau``, ``theta[0]``, ``net.w[1,2]``."""
         return [name for leaf in self.leaves for name in scalar_names(leaf.name, leaf.shape)]

@@ -194,10 +194,14 @@ def test_swag_has_the_posteriors_width_where_the_theory_holds(momentum):
     assert any("width of SWAG" in sentence for sentence in posterior.verdict.sentences)
 
 
-def test_constant_steps_of_gradient_ascent_sample_a_linear_model():
-    posterior = credo.fit(linear(), credo.ConstantSGD(batch_size=16), key=6, progress=False)
-    ratio = posterior.sd()["weights"] / SD
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+def test_constant_steps_of_gradient_ascent_sample_a_linear_model(temperature):
+    method = credo.ConstantSGD(batch_size=16, temperature=temperature)
+    posterior = credo.fit(linear(), method, key=6, progress=False)
+    ratio = posterior.sd()["weights"] / (SD * np.sqrt(temperature))
     assert np.all(np.abs(np.log(ratio)) < 0.25), ratio
+    assert posterior.verdict.status == "doubtful"
+    assert any("sds of correlated parameters are too small" in each for each in posterior.verdict.sentences)
 
 
 def test_several_swags_are_a_mixture():

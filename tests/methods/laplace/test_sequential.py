@@ -108,3 +108,21 @@ def test_low_rank_says_that_it_leaves_out_the_correlations_of_the_prior():
         np.diag(np.linalg.inv(covariance(fit(LINEAR.given(X, Y), Laplace())))),
         rtol=1e-6,
     )
+
+
+@pytest.mark.parametrize("is_network", [False, True])
+def test_doubts_of_earlier_data_stay(is_network):
+    """Without the correlations of the batches before it, the last posterior is off by its sds, and alone looks well."""
+    random = np.random.default_rng(1)
+    x = np.sqrt(0.2) * random.normal(size=(200, 3)) + np.sqrt(0.8) * random.normal(size=(200, 1))
+    y = x @ [1.0, -2.0, 0.5] + 0.3 * random.normal(size=200)
+    model = LINEAR
+    if is_network:
+        model = BayesianNetwork(lambda p, x: x @ p["w"], {"w": np.zeros((3, 1))}, head=nn.Gaussian(0.3))
+    posterior = None
+    for rows in np.split(np.arange(200), 10):
+        posterior = fit(model.given(x[rows], y[rows]), Laplace(structure=Diagonal(), prior=posterior))
+    exact = fit(model.given(x, y), Laplace(structure=Dense()))
+    assert np.max(np.abs(posterior.kind.mean - exact.kind.mean) / np.sqrt(np.diag(covariance(exact)))) > 1
+    assert posterior.verdict.status != "pass"
+    assert "stands for these data: where it is wrong, so is this one" in posterior.verdict.sentences[-1]

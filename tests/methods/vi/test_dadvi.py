@@ -277,6 +277,22 @@ def test_an_improper_posterior_is_said_to_be_one():
     assert any("'free'" in sentence and "improper" in sentence for sentence in posterior.verdict.sentences)
 
 
+@pytest.mark.parametrize("unit", [1e-8, 1e9])
+def test_units_do_not_make_a_posterior_improper(unit):
+    """q ends far from where it begins, relative to what it began with, as one of an improper posterior does."""
+    y = np.random.default_rng(0).normal(2.0, 1.0, 40)
+
+    def of(unit):
+        prior = {"a": dist.Normal(0.0, 5 * unit), "s": dist.HalfNormal(5 * unit)}
+        model = Model(prior, lambda params, x: dist.Normal(params["a"], params["s"]))
+        return dadvi(model.given(y=unit * y))
+
+    posterior, usual = of(unit), of(1.0)
+    assert posterior.verdict.status == "pass"
+    np.testing.assert_allclose(posterior.sd()["a"] / unit, usual.sd()["a"], rtol=1e-4)
+    assert posterior.log_evidence.value == pytest.approx(usual.log_evidence.value - 40 * np.log(unit), abs=1e-3)
+
+
 def test_a_start_outside_the_support_is_refused():
     model = Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
     with pytest.raises(CredoError, match="rate"):

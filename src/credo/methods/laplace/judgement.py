@@ -7,10 +7,12 @@ the distance to the mode, the curvature's sign, and whether data are as likely a
 pass without weights.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from credo.algorithm import stream
-from credo.diagnose.verdict import all_pass, judge
+from credo.diagnose.verdict import ORDER, all_pass, judge
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.surprise import surprise
@@ -56,3 +58,15 @@ def verdict_of(
         "means or sds). Judge its predictions by held-out scores (credo.compare)."
     )
     return judge(figures, [*sentences, doubt, LINEARISED], at_best="doubtful"), num_draws
+
+
+def after_earlier(verdict: Verdict, earlier: Posterior | None) -> Verdict:
+    """Never better than that of the posterior of ``earlier`` data, which stands for them from now on."""
+    if earlier is None or earlier.verdict.status == "pass":
+        return verdict
+    sentence = (
+        f"The posterior of earlier data, given as prior, is {earlier.verdict.status} itself, and stands for these "
+        "data: where it is wrong, so is this one. Fit the earlier data with structure=Dense(), or all data at once."
+    )
+    status = max(verdict.status, earlier.verdict.status, key=ORDER.index)
+    return replace(verdict, status=status, sentences=(*verdict.sentences, sentence))

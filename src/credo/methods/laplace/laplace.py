@@ -20,7 +20,7 @@ from credo.linalg.embedded import Embedded
 from credo.linalg.matrix_free import MatrixFree
 from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, affordable
 from credo.methods.laplace.evidence import Evidence
-from credo.methods.laplace.judgement import verdict_of
+from credo.methods.laplace.judgement import after_earlier, verdict_of
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.lowrank import LowRank
 from credo.methods.laplace.needs import check_memory
@@ -69,7 +69,8 @@ class Laplace:
     starts.
     ``prior``: a posterior of earlier data, which takes the place of the target's prior, so that data can come batch by
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
-    ``info["log_evidence_increment"]`` the last. Exact, for any split, where model and prior are Gaussian.
+    ``info["log_evidence_increment"]`` the last. Exact with ``Dense()``, for any split, where model and prior are
+    Gaussian; what the posterior of earlier data lost, such as correlations, is lost for good, and its doubts stay.
 
     Of a network (``credo.nn.BayesianNetwork``) it starts at the given weights, trains them by Adam on minibatches
     (``num_steps`` updates, 60 epochs if left out; 0 for weights that are trained) and polishes them on all data.
@@ -160,7 +161,8 @@ class Laplace:
         info = fit_info(objective, optimum) | {"num_densities": num_draws}
         if self.prior is not None:
             info["log_evidence_increment"] = increment
-        return Posterior(kind, target, verdict=of_part(verdict, shape.scale, target), info=info, log_evidence=evidence)
+        verdict = after_earlier(of_part(verdict, shape.scale, target), self.prior)
+        return Posterior(kind, target, verdict=verdict, info=info, log_evidence=evidence)
 
     def takes_network(self, target: Target) -> bool:
         """Whether this is a network and its curvature one that is never negative."""
@@ -213,7 +215,7 @@ class Laplace:
         posterior.verdict, num_draws = verdict_of(
             posterior, objective, figures, found.sentences, key, chunk, options.deadline()
         )
-        posterior.verdict = of_part(posterior.verdict, found.shape.scale, target)
+        posterior.verdict = after_earlier(of_part(posterior.verdict, found.shape.scale, target), self.prior)
         posterior.info["num_densities"] = num_draws
         return posterior
 
@@ -226,7 +228,11 @@ class Laplace:
                 f"{type(getattr(self.prior, 'kind', self.prior)).__name__}."
             )
         if self.prior.target.structure != target.structure:
-            raise CredoError("The posterior given as prior has other parameters than this target: fit the same model.")
+            difference = target.structure.difference(self.prior.target.structure)
+            raise CredoError(
+                f"The posterior given as prior has other parameters than this target ({difference}): fit the same "
+                "model."
+            )
         if target.y is None or target.model.likelihood is None:
             raise CredoError("Laplace(prior=…) needs a target with a likelihood: this one is a bare log density.")
         scale = getattr(self.prior.kind, "scale", None)

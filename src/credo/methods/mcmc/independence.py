@@ -35,13 +35,13 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """``acceptance``: mean α. ``num_densities``: evaluated; ``num_undefined``: of these, NaN or +inf.
 
-    ``log_weight``: that of the last proposal, taken or not.
+    ``log_weight``: those of the proposals, taken or not.
     """
 
     acceptance: Float[Array, ""]
     num_densities: Int[Array, ""]
     num_undefined: Int[Array, ""]
-    log_weight: Float[Array, ""]
+    log_weight: Float[Array, " num_steps"]
 
 
 def independence(target, *, proposal: Kind, num_steps: int = 1) -> Algorithm:
@@ -60,16 +60,17 @@ def independence(target, *, proposal: Kind, num_steps: int = 1) -> Algorithm:
         dtype = state.position.dtype
 
         def propose(i, carry):
-            state, _, sum_acceptance, num_undefined = carry
+            state, log_weights, sum_acceptance, num_undefined = carry
             k_proposal, k_choice = jax.random.split(jax.random.fold_in(key, i))
             new = at(proposal.sample_u(k_proposal).astype(dtype))
             acceptance = metropolis(new.log_weight - state.log_weight)
             is_taken = jax.random.uniform(k_choice, (), dtype) < acceptance
             num_undefined = num_undefined + is_undefined(new.log_density).astype(jnp.int32)
-            return where(is_taken, new, state), new.log_weight, sum_acceptance + acceptance, num_undefined
+            log_weights = log_weights.at[i].set(new.log_weight)
+            return where(is_taken, new, state), log_weights, sum_acceptance + acceptance, num_undefined
 
-        start = state, state.log_weight, jnp.zeros((), dtype), jnp.int32(0)
-        new, log_weight, sum_acceptance, num_undefined = lax.fori_loop(0, num_steps, propose, start)
-        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), num_undefined, log_weight)
+        start = state, jnp.zeros(num_steps, dtype), jnp.zeros((), dtype), jnp.int32(0)
+        new, log_weights, sum_acceptance, num_undefined = lax.fori_loop(0, num_steps, propose, start)
+        return new, Info(sum_acceptance / num_steps, jnp.int32(num_steps), num_undefined, log_weights)
 
     return Algorithm(init, step)

@@ -120,7 +120,8 @@ class Importance:
 def kind_with_density(posterior: Posterior, target: Target, role: str) -> Kind:
     """What ``posterior`` says of ``target``'s parameters; CredoError where that is no density over all of them."""
     if posterior.target.structure != target.structure:
-        raise CredoError(f"The {role} has other parameters than this target: fit it on the same model.")
+        difference = target.structure.difference(posterior.target.structure)
+        raise CredoError(f"The {role} has other parameters than this target ({difference}): fit it on the same model.")
     if isinstance(posterior.kind, Point | Draws):
         raise CredoError(
             f"The {role} is a {type(posterior.kind).__name__} posterior, which has no density: use one by Laplace() or "

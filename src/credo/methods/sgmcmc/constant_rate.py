@@ -3,7 +3,8 @@
     v ← v + ε g                 v = u / s, g = s ∘ (an unbiased estimate of ∇ log p(u, D) of variance V)
 
 Near a mode of curvature A the stationary covariance Σ solves A Σ + Σ A = ε V, to first order in ε: Σ = A⁻¹ asks
-ε V = 2 I. With s = V^−½ (``NoiseScale``) that is ε = 2 in every coordinate, exact where V is diagonal.
+ε V = 2 I. With s = V^−½ (``NoiseScale``) that is ε = 2 in every coordinate, exact where V is diagonal; ε = 2 T for
+Σ = T A⁻¹.
 """
 
 import jax.numpy as jnp

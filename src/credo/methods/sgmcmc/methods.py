@@ -105,19 +105,25 @@ class ConstantSGD(StochasticGradient):
     """Stochastic gradient descent of constant steps as a sampler (Mandt, Hoffman & Blei 2017): ``constant_rate.py``.
 
     No noise is injected: that of the minibatches is the sampler's own. Settings of ``SGLD``; steps are those at which
-    the stationary variances are nearest to the posterior's, coordinate by coordinate.
+    the stationary variances are nearest to the posterior's, coordinate by coordinate, times ``temperature``.
+    The verdict is doubtful at best: nothing that can be seen says how near they come.
     """
 
     preconditioner: Preconditioner = field(default_factory=NoiseScale)
 
     power: ClassVar[int] = 2
     most_force: ClassVar[float] = np.inf  # the gradients' noise is as large as it is to be
+    heuristic: ClassVar[str | None] = (
+        "The width of these draws is that of the minibatches' noise, right where its covariance and the curvature are "
+        "diagonal alike: sds of correlated parameters are too small. Use SGLD(), which injects the noise it needs, or "
+        "judge by held-out scores (credo.compare)."
+    )
 
     def kernel(self, dynamics):
         return constant_rate.constant_sgd(dynamics)
 
     def best_step(self, curvature, noise):
-        return min(2 / max(noise, 1e-12), 0.5 / max(curvature, 1e-12))
+        return min(2 * self.temperature / max(noise, 1e-12), 0.5 / max(curvature, 1e-12))
 
     def updates(self, step_size):
         return 100

@@ -100,6 +100,7 @@ class StochasticGradient:
     takes_source: ClassVar[bool] = True
     power: ClassVar[int]  # the schedule is one of ε; the step size is ε^(power / 2)
     most_force: ClassVar[float] = MOST_FORCE
+    heuristic: ClassVar[str | None] = None  # why the draws are no more than one
 
     @abstractmethod
     def kernel(self, dynamics: Dynamics) -> Algorithm:
@@ -255,11 +256,14 @@ class StochasticGradient:
             sentences.append(f"The time limit came after {num_draws} of {self.num_draws} draws in each chain.")
         if self.temperature != 1:
             sentences.append(f"These are draws of p(u, D)^(1/{self.temperature:g}), which is not the posterior.")
+        if self.heuristic:
+            sentences.append(self.heuristic)
         num_updates = self.chains * chain.num_steps * (num_draws + self.num_warmup)
+        is_exact = self.temperature == 1 and self.heuristic is None
         return Posterior(
             Draws(positions, log_weights),
             target,
-            verdict=judge(figures, sentences, at_best="pass" if self.temperature == 1 else "doubtful"),
+            verdict=judge(figures, sentences, at_best="pass" if is_exact else "doubtful"),
             info={
                 "num_gradients": num_updates * (1 if tuning.anchor is None else 2),
                 "num_gradients_useful": self.chains * chain.num_steps * num_draws,

@@ -27,7 +27,7 @@ from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_sm
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.faults import improper_sentence
+from credo.methods.vi.faults import endless_sentence, improper_sentence
 from credo.methods.vi.measure import assess, measure
 from credo.methods.vi.start import Start, density_of
 from credo.model.target import Target
@@ -93,11 +93,11 @@ class DADVI:
             "elbo": measured.elbo.value,
             "num_iterations": len(fitted.path),
         }
-        is_complete, free = fitted.status is not Status.TIME, self._free(fitted, family)
+        is_complete, improper = fitted.status is not Status.TIME, _improper(target, fitted, family)
         return Posterior(
             q,
             target,
-            verdict=self._verdict(figures, fitted, family, target, free, is_complete),
+            verdict=self._verdict(figures, fitted, family, improper, is_complete),
             info={
                 "num_gradients": fitted.num_gradients,
                 "is_complete": is_complete,
@@ -111,7 +111,7 @@ class DADVI:
                 "error_of_log_sd": fitted.error_of_log_sd,
                 "draws_loss": fitted.loss,
             },
-            log_evidence=measured.elbo if has_evidence(target) and free is None else None,
+            log_evidence=measured.elbo if has_evidence(target) and improper is None else None,
         )
 
     def _fitted(self, target: Target, family: Family, key, start, options: Options, deadline: float) -> Fitted:
@@ -214,25 +214,9 @@ class DADVI:
             wanted = dim
         return min(wanted, most)
 
-    def _free(self, fitted: Fitted, family: Family) -> np.ndarray | None:
-        """A direction along which the density does not fall, or q grew without end; else None."""
-        growth = np.sqrt(np.asarray(family.variances(fitted.q)) / np.asarray(family.variances(fitted.start)))
-        center = np.asarray(family.center(fitted.q), float)
-        if fitted.free is None and np.max(np.abs(center)) > ESCAPE * (1 + np.max(np.abs(family.center(fitted.start)))):
-            return center
-        return growth if fitted.free is None and np.max(growth) > ESCAPE else fitted.free
-
-    def _verdict(
-        self,
-        figures,
-        fitted: Fitted,
-        family: Family,
-        target: Target,
-        free: np.ndarray | None,
-        is_complete: bool,
-    ) -> Verdict:
-        if free is not None:
-            return judge(figures, (improper_sentence(target, free),), at_best="failed")
+    def _verdict(self, figures, fitted: Fitted, family: Family, improper: str | None, is_complete: bool) -> Verdict:
+        if improper is not None:
+            return judge(figures, (improper,), at_best="failed")
         sentences = []
         if not is_complete:
             sentences.append("The time limit came before the maximum was found. Raise time_limit.")
@@ -242,3 +226,16 @@ class DADVI:
         if wants_response and fitted.program is not None and fitted.responding is None:
             sentences.append("At the point reached there is no linear response: covariances are the family's own.")
         return judge(figures, sentences, at_best="doubtful" if sentences else "pass")
+
+
+def _improper(target: Target, fitted: Fitted, family: Family) -> str | None:
+    """What to say where the density does not fall, along the way on which q went or grew without end; else None.
+
+    Far from where it began q may be for the units of the parameters alone.
+    """
+    if fitted.free is not None:
+        return improper_sentence(target, fitted.free)
+    growth = np.sqrt(np.asarray(family.variances(fitted.q)) / np.asarray(family.variances(fitted.start)))
+    middle, before = (float(np.max(np.abs(family.center(q)))) for q in (fitted.q, fitted.start))
+    is_escaping = np.max(growth) > ESCAPE or middle > ESCAPE * (1 + before)
+    return endless_sentence(target, fitted.q, family) if is_escaping else None
