@@ -406,7 +406,9 @@ def test_posterior_sbc_is_uniform_about_the_right_posterior():
 
 def test_posterior_sbc_finds_a_wrong_posterior_and_a_wrong_method():
     wrong = fitted(None, ByGrid(prior_twice, 2_000), y=(0.2, 0.1, 0.05, 0.3, 0.1))
-    assert posterior_sbc(wrong, ByGrid(), 200, key=2, progress=False).verdict.status == "failed"
+    verdict = posterior_sbc(wrong, ByGrid(), 200, key=2, progress=False).verdict
+    assert verdict.status == "failed"
+    assert "posterior that was asked about is in question as much as the method" in verdict.sentences[-1]
     posterior = fitted()
     found = posterior_sbc(posterior, ByGrid(without_jacobian), 200, key=2, progress=False)
     assert any("The draws of rate are too low" in said for said in found.verdict.sentences)

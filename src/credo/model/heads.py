@@ -32,6 +32,14 @@ class Head(NamedTuple):
         """z (M, K) of the likelihood's distribution at ``params`` and ``x``."""
         return self.split(distribution)
 
+    def __reduce__(self):
+        """By its place in the tables below: functions without a name are no part of a pickle."""
+        for name, table in TABLES.items():
+            kind = next((kind for kind, head in table.items() if head is self), None)
+            if kind is not None:
+                return _in_table, (name, kind)
+        return type(self), tuple(self)
+
 
 def _column(value, d: Distribution) -> jax.Array:
     return jnp.broadcast_to(value, d.batch_shape)[..., None]
@@ -169,6 +177,18 @@ def _of_columns(heads: dict[type[Distribution], Head]) -> dict[type[Distribution
 
 
 COLUMN_HEADS, EXPANDED_COLUMN_HEADS = _of_columns(HEADS), _of_columns(EXPANDED_HEADS)
+
+
+TABLES = {
+    "rows": HEADS,
+    "expanded rows": EXPANDED_HEADS,
+    "columns": COLUMN_HEADS,
+    "expanded columns": EXPANDED_COLUMN_HEADS,
+}
+
+
+def _in_table(name: str, kind: type[Distribution]) -> Head:
+    return TABLES[name][kind]
 
 
 def column_rows(z: jax.Array, distribution: Distribution) -> tuple[jax.Array, Distribution]:

@@ -132,7 +132,7 @@ class HeteroscedasticGaussian(Head):
                 f"HeteroscedasticGaussian() takes one raw scale an outcome, or one a row, (M, 1): the network gives "
                 f"means {mean.shape} and raw scales {raw.shape}."
             )
-        _same_shape(self, mean, y)
+        _same_shape(self, mean, y, None if isinstance(z, tuple | list) else z.shape)
 
     @staticmethod
     def _split(z):
@@ -259,20 +259,20 @@ def _check_number(name: str, value: Any) -> None:
         )
 
 
-def _same_shape(head: Head, z, y: np.ndarray) -> None:
+def _same_shape(head: Head, z, y: np.ndarray, both: tuple[int, ...] | None = None) -> None:
+    """CredoError where ``z`` does not have the shape of ``y``; ``both``: that of the outputs z is the first half of."""
     shape = z.shape[:-1] if len(z.shape) > 1 and z.shape[-1] == 1 else z.shape
     if shape != y.shape:
-        hint = "a last layer of one output"
-        if y.ndim > 1:
-            hint = f"a last layer of {y.shape[-1]} outputs"
+        number = (1 if both is None else 2) * (y.shape[-1] if y.ndim > 1 else 1)
+        hint = f"a last layer of {number} outputs" if number > 1 else "a last layer of one output"
         if y.shape[1:] == (1,):
             raise CredoError(
                 f"The outcomes have shape {y.shape}, and those of a network with one output have shape ({len(y)},): "
                 "give y[:, 0]."
             )
         raise CredoError(
-            f"The network gives outputs of shape {z.shape} for outcomes of shape {y.shape}, and "
-            f"{type(head).__name__}() needs one an outcome: use {hint}."
+            f"The network gives outputs of shape {both or z.shape} for outcomes of shape {y.shape}, and "
+            f"{type(head).__name__}() needs {'two' if both else 'one'} an outcome: use {hint}."
         )
 
 

@@ -71,7 +71,12 @@ def _by_rows(target: Target, positions: np.ndarray) -> dict[str, np.ndarray]:
             f"{in_words(limit)} may be used: leave log_likelihood out, or fit fewer rows or draws."
         )
     found = _terms(target, positions.reshape(-1, dim))
-    return {name: np.asarray(terms).reshape(chains, draws, -1) for name, terms in found.items()}
+    by_rows = {name: np.asarray(terms).reshape(chains, draws, -1) for name, terms in found.items()}
+    weights = target.rows(None).weights
+    if weights is None:
+        return by_rows
+    counts = np.asarray(weights) != 0  # ArviZ has no leave-one-out of a row that says the same at every draw
+    return {n: terms[..., counts] if terms.shape[-1] == len(counts) else terms for n, terms in by_rows.items()}
 
 
 @brief

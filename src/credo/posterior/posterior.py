@@ -220,8 +220,9 @@ class Posterior:
         """An ArviZ ``DataTree`` with the posterior group, sample statistics (by ArviZ's names) and observed data.
 
         ``log_likelihood``: also log p(y_i | x_i, θ) of every row at every draw, times the row's weight, as
-        ``arviz_stats.loo`` and ``compare`` take it: (chain, draw, N) for each outcome, (chain, draw, 1) where the
-        likelihood is joint. CredoError where that does not fit into memory. Without stored draws there are 4,000.
+        ``arviz_stats.loo`` and ``compare`` take it: (chain, draw, N) for each outcome, rows of weight 0 left out, and
+        (chain, draw, 1) where the likelihood is joint. CredoError where that does not fit into memory.
+        Without stored draws there are 4,000.
         """
         from credo.posterior.export import to_arviz
 

@@ -183,6 +183,16 @@ def test_features_are_points_and_the_last_layer_is_not(fitted, tmp_path):
     np.testing.assert_array_equal(again.sample(1, 4)["weights"]["out"]["w"], fitted.sample(1, 4)["weights"]["out"]["w"])
 
 
+def test_modules_that_compute_in_single_precision_are_linear_all_the_same():
+    """Flax and torch modules do, whatever they are given: their outputs are linear to seven digits."""
+
+    def single(params, x):
+        return apply(jax.tree.map(jnp.float32, params), jnp.float32(1e3 + x))
+
+    target = BayesianNetwork(single, weights(3), head=Categorical()).given(X, CLASSES)
+    assert credo.fit(target, credo.VBLL(num_steps=5), progress=False).verdict.status != "pass"
+
+
 # requests that cannot be answered -----------------------------------------------------------------------------------
 
 

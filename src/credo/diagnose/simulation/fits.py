@@ -9,6 +9,7 @@ their average over data sets right (a posterior that is the prior, say); f = log
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,8 @@ def posterior_sbc(
     'pass'
     """
     truths = from_posterior(posterior, _whole("num_simulations", num_simulations, 1), as_key(key))
-    return _calibrated(truths, method, as_key(key), statistics, num_ranks, time_limit, progress)
+    found = _calibrated(truths, method, as_key(key), statistics, num_ranks, time_limit, progress)
+    return replace(found, is_about_posterior=True)
 
 
 def _calibrated(

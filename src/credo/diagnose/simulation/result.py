@@ -14,6 +14,11 @@ from credo.model.structure import scalar_names
 from credo.status import Verdict
 
 NUM_SHOWN = 5
+ABOUT = (
+    "The posterior that was asked about is in question as much as the method: where it is an approximation and the "
+    "method is exact, it is the one that is wrong, and the other way round (too narrow where draws are said to be too "
+    "wide)."
+)
 CLEAR = 3.0  # standard errors of a moment of the ranks, above which it names what is wrong
 
 
@@ -26,6 +31,7 @@ class Calibration:
     ``failures``: simulation -> why its fit gave no answer. ``statuses``: how many of the fits' own verdicts were
     "pass", "doubtful" and "failed". ``num_effective``: independent draws that each fit was worth, (simulation,),
     infinite where all are. ``is_complete``: False where a time limit ended it. ``seconds``: in all.
+    ``is_about_posterior``: true values come from a posterior, and not from the prior.
     """
 
     ranks: Mapping[str, Int[np.ndarray, "simulation ..."]]
@@ -35,6 +41,7 @@ class Calibration:
     num_effective: Float[np.ndarray, " simulation"]
     is_complete: bool
     seconds: float
+    is_about_posterior: bool = False
 
     @property
     def num_simulations(self) -> int:
@@ -67,6 +74,8 @@ class Calibration:
         sentences = [_sentence(*row) for row in off[:NUM_SHOWN]]
         if len(off) > NUM_SHOWN:
             sentences.append(f"So are {len(off) - NUM_SHOWN} more of {len(rows)} quantities: see summary().")
+        if off and self.is_about_posterior:
+            sentences.append(ABOUT)
         if self.failures:
             first, why = next(iter(self.failures.items()))
             sentences.append(f"The first fit that gave no answer is that of simulation {first}: {why}")

@@ -204,7 +204,8 @@ def find_last_layer(target: Target, rows: Rows) -> LastLayer:
     if not is_one or any(bias.index.shape[1] != products[0].index.shape[1] for bias in biases):
         raise CredoError(
             "VBLL() needs outputs that are a last layer's, one matrix product of features and a bias at most; this "
-            f"model's come from {len(products)} products and {len(biases)} biases: use Laplace() or ADVI()."
+            f"model's come from {len(products)} products and {len(biases)} biases whose weights are read at that place "
+            "alone: use Laplace() or ADVI()."
         )
     index = np.concatenate([products[0].index, *(bias.index for bias in biases)], axis=0).T
     place = next(i for i, layer in enumerate(layers.layers) if layer is products[0])
@@ -256,7 +257,7 @@ def _checks(target: Target, position, rows: Rows):
     locations = g[::2]
     middle, (below, above) = outputs(position), (outputs(position + sign * step) for sign in (-1, 1))
     scale = jnp.max(jnp.abs(above - below)) + 1e-30
-    rounding = jnp.sqrt(jnp.finfo(position.dtype).eps)
+    rounding = float(np.sqrt(np.finfo(np.float32).eps))  # some modules compute in single precision, whatever they get
     is_linear = jnp.max(jnp.abs(above + below - 2 * middle)) < rounding * (scale + jnp.max(jnp.abs(middle)))
     if _head_of(target).name in NORMAL:
         is_linear &= jnp.max(jnp.abs(above - below)[:, 1::2]) <= rounding * scale
