@@ -47,3 +47,24 @@ if child == 0:
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_forked_from_one_at_work_says_that_it_would_wait_for_ever():
+    program = """
+import os
+import numpyro.distributions as dist
+import credo
+target = credo.Model({"a": dist.Normal(0.0, 1.0)}, None).given()
+for begun in range(2):
+    child = os.fork()
+    if child == 0:
+        try:
+            credo.fit(target, credo.MAP(), progress=False)
+        except credo.CredoError as error:
+            os._exit(7 if "threads of JAX do not survive a fork" in str(error) else 8)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 * begun
+    credo.fit(target, credo.MAP(), progress=False)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=120, check=True)

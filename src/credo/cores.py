@@ -5,10 +5,28 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from credo.status import CredoError
+
 
 def num_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def at_work_in() -> int:
+    """The process in which work began; a fork inherits the answer."""
+    return os.getpid()
+
+
+def begin_work() -> None:
+    """CredoError in a process that was forked from one at work: it would wait for ever for JAX's threads."""
+    if at_work_in() != os.getpid():
+        raise CredoError(
+            "This process was forked from one in which a fit had run, and the threads of JAX do not survive a fork: "
+            "it would wait for them for ever. Start it by multiprocessing.get_context('spawn') (or 'forkserver'), or "
+            "fork before the first fit."
+        )
 
 
 @functools.cache

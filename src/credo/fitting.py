@@ -14,6 +14,7 @@ from jax.core import Tracer
 from credo.algorithm import LAYOUTS, Options
 from credo.arguments import THREEFRY, as_key, as_path
 from credo.collector import collecting_rarely
+from credo.cores import begin_work
 from credo.diagnose.scales import (
     column_sentence,
     escape_sentence,
@@ -151,20 +152,25 @@ def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, prog
     folder = None if checkpoint is None else as_path(checkpoint, "the folder of a checkpoint")
     if layout not in (None, *LAYOUTS):
         raise CredoError(f"layout={layout!r} does not exist: leave it out, or say {' or '.join(map(repr, LAYOUTS))}.")
-    for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):
+    of_machine = "a share of what the machine has free"
+    for name, value, unit, default in (
+        ("time_limit", time_limit, "seconds", "no limit"),
+        ("max_memory", max_memory, "bytes", of_machine),
+    ):
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if value is not None and not (is_number and value > 0):
-            raise CredoError(f"{name} is a number of {unit} above 0; got {value!r}. Leave it out for no limit.")
+            raise CredoError(f"{name} is a number of {unit} above 0; got {value!r}. Leave it out for {default}.")
     if max_memory is not None and max_memory < LEAST_MEMORY:
         raise CredoError(
             f"max_memory={max_memory!r} bytes is less than any fit needs ({LEAST_MEMORY:,} at least): it counts bytes, "
-            "so that 2 GB are 2e9. Leave it out for no limit."
+            f"so that 2 GB are 2e9. Leave it out for {of_machine}."
         )
     max_memory = None if max_memory is None or max_memory == np.inf else int(max_memory)
     return Options(folder, layout, time_limit, max_memory, progress)
 
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
+    begin_work()
     is_double = precision != "float32"
     target = replace(target, model=target.model.as_of_now())
     with double(is_double), collecting_rarely(), stopwatch() as seconds, threads_for(target.dim):

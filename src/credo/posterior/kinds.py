@@ -66,7 +66,10 @@ class Draws(Kind):
         flat = self.positions.reshape(-1, self.positions.shape[-1])
         if self.log_weights is None:
             return flat[jax.random.randint(key, (), 0, flat.shape[0])]
-        return flat[jax.random.categorical(key, self.log_weights.reshape(-1))]
+        # one sum for all draws; a Gumbel number of each weight for each of them would take hundreds of times as long
+        sums = jnp.cumsum(jnp.exp(self.log_weights.reshape(-1)))
+        place = jax.random.uniform(key, (), sums.dtype) * sums[-1]
+        return flat[jnp.searchsorted(sums, place, side="right")]
 
     def log_prob_u(self, u):
         raise CredoError("A posterior of draws has no density: use Laplace() or ADVI() where log_prob is needed.")
