@@ -59,6 +59,13 @@ def test_several_outcomes_and_weights():
     assert np.isfinite(arviz_stats.loo(tree, var_name="a").elpd)
 
 
+def test_names_with_slashes_have_dots():
+    prior = {"layer/kernel": dist.Normal(0.0, 1.0), "other": {"a/b": dist.Normal(0.0, 1.0)}}
+    model = credo.Model(prior, lambda p, x: dist.Normal(p["layer/kernel"] + p["other"]["a/b"], 1.0))
+    tree = credo.fit(model.given(y=Y), credo.Laplace(), progress=False).to_arviz()
+    assert set(tree["posterior"].data_vars) == {"layer.kernel", "other.a.b"}
+
+
 def test_what_has_no_log_likelihood_or_no_room_for_it(monkeypatch, tmp_path):
     bare = credo.Model.from_log_density(
         lambda params: -0.5 * params["x"] ** 2, {"x": dist.constraints.real}, {"x": ()}

@@ -49,6 +49,49 @@ def test_rows_without_a_prediction_are_named(head, method, rule):
                 ask(predictive)
 
 
+X = np.linspace(1.0, 5.0, 40)
+LINES = {
+    "Poisson": (lambda m, x: dist.Poisson(m), np.round(X)),
+    "Poisson, shared": (lambda m, x: dist.Poisson(m[0]).expand([len(x)]), np.round(X)),
+    "Normal": (lambda m, x: dist.Normal(0.0, m), np.cos(9 * X) * X),
+    "LogNormal": (lambda m, x: dist.LogNormal(0.0, m), np.exp(np.cos(9 * X) * X)),
+    "Gamma": (lambda m, x: dist.Gamma(2.0, 2.0 / m), X),
+    "Bernoulli": (lambda m, x: dist.BernoulliProbs(1.0 - m / 12), (np.cos(9 * X) < 0.5).astype(int)),
+    "columns": (lambda m, x: dist.Normal(0.0, m[:, None] * jnp.ones(2)).to_event(1), np.outer(X, [1.0, -1.0])),
+    "zeros": (lambda m, x: dist.ZeroInflatedPoisson(0.1, m), np.round(X)),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_that_leave_their_bounds_are_named(name):
+    """NumPyro computes with a negative rate: the mean was negative, and log p of a count above 0."""
+    law, y = LINES[name]
+    model = credo.Model({"b": dist.LogNormal(0.0, 0.1)}, lambda params, x: law(params["b"] * x, x))
+    posterior = credo.fit(model.given(X, y), credo.NUTS(num_warmup=100, num_draws=100), progress=False)
+    assert np.isfinite(posterior.predict(X).mean).all()
+    beyond = np.array([-1.0, 2.0]) if "shared" in name else np.array([2.0, -1.0])
+    for ask in (lambda q: q.mean, lambda q: q.sample(0, 6), lambda q: q.log_prob(y[:2])):
+        with pytest.raises(
+            credo.CredoError, match="undefined at .* of 2 rows of x .* outside of what the distribution"
+        ):
+            ask(posterior.predict(beyond))
+
+
+def test_a_few_draws_beyond_the_bounds_are_enough():
+    """Of 1,000 draws some ten have a negative rate, which 32 looks may miss."""
+    model = credo.Model({"rate": dist.Normal(3.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"] + x))
+    posterior = credo.fit(model.given(np.ones(4), np.full(4, 4)), credo.Laplace(), progress=False)
+    sd = float(posterior.sd()["rate"])
+    with pytest.raises(credo.CredoError, match="undefined at 1 of 2 rows"):
+        _ = posterior.predict(np.array([1.0, 2.3 * sd - float(posterior.mean()["rate"])])).mean
+
+
+def test_rates_of_zero_are_defined():
+    model = credo.Model({"b": dist.LogNormal(0.0, 0.1)}, lambda params, x: dist.Poisson(params["b"] * x))
+    posterior = credo.fit(model.given(X, np.round(X)), credo.Laplace(), progress=False)
+    np.testing.assert_array_equal(posterior.predict(np.zeros(2)).mean, 0.0)
+
+
 def test_a_likelihood_without_a_mean_is_defined():
     model = credo.Model({"m": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Cauchy(p["m"] * x, 1.0))
     posterior = credo.fit(model.given(np.ones(5), np.zeros(5)), credo.Laplace(), progress=False)

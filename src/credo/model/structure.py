@@ -66,6 +66,11 @@ class Structure(NamedTuple):
                 f"Two parameters are called {twice[0]!r}: a dot joins the name of a dict to those within it. Rename "
                 "one of them."
             )
+        brackets = {leaf.name for leaf in leaves if "[" in leaf.name}
+        for leaf in leaves if brackets else ():
+            shared = brackets.intersection(scalar_names(leaf.name, leaf.shape)) - {leaf.name}
+            if shared:
+                raise CredoError(f"A parameter is called {shared.pop()!r}, as an entry of {leaf.name!r} is: rename it.")
         names = {id(leaf): name for name, leaf in prior.leaves(params).items()}
         tree_leaves, treedef = jax.tree.flatten(params)
         return cls(tuple(leaves), treedef, tuple(names[id(leaf)] for leaf in tree_leaves))

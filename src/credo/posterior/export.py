@@ -53,7 +53,13 @@ def to_arviz(posterior: "Posterior", log_likelihood: bool = False):
             groups["log_likelihood"] = _by_rows(posterior.target.flat(), np.asarray(same))
     if y is not None:
         groups["observed_data"] = y if isinstance(y, dict) else {"y": y}
-    return from_dict(groups)
+    return from_dict({group: _without_slashes(values) for group, values in groups.items()})
+
+
+def _without_slashes(values: dict[str, Any]) -> dict[str, Any]:
+    """By names in which a dot stands for each slash, as of flax's weights: in a tree of xarray it leads to a child."""
+    named = {name.replace("/", "."): value for name, value in values.items()}
+    return named if len(named) == len(values) else values
 
 
 def _by_rows(target: Target, positions: np.ndarray) -> dict[str, np.ndarray]:

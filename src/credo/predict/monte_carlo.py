@@ -26,7 +26,7 @@ from credo.predict.inputs import Table, widened
 from credo.predict.levels import NewRows, indexed_parameters, lengthen
 from credo.predict.outcome import cdf, log_prob_of_all, moments, over
 from credo.predict.stratified import stratified_positions
-from credo.predict.undefined import drawn
+from credo.predict.undefined import drawn, only_defined
 from credo.status import CredoError
 from credo.storage import gather
 
@@ -278,7 +278,7 @@ def likelihood_at(target: Target, params, x) -> Any:
     """p(y | x, params) with one batch element a row; a dict of such where there are several outcomes."""
     leaves = jax.tree.leaves(x)
     size = leaves[0].shape[0] if leaves else 1
-    return over(lambda d: rowwise(d, size), target.likelihood_distribution(params, x))
+    return over(lambda d: rowwise(only_defined(d), size), target.likelihood_distribution(params, x))
 
 
 def outputs_at(target: Target, head: AnyHead, u, x) -> Float[Array, "M K"]:

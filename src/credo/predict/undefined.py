@@ -2,13 +2,18 @@
 
 A network or a formula may be NaN at new inputs. A float drawn there is NaN too, but NumPyro's class is then 0 and its
 count −1, which nobody could tell from an outcome: of whole numbers the lowest there is stands in their place.
+
+Or it may be what its law does not take: a rate a + b x below zero beyond the data, a probability above one. NumPyro
+computes with these all the same; here they are NaN.
 """
 
+import copy
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import Distribution
 
 from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
@@ -17,11 +22,31 @@ from credo.precision import double
 from credo.predict.outcome import moments, num_classes
 from credo.status import CredoError
 
-NUM_LOOKS = 32  # outcomes a row, where a prediction is NaN
+NUM_LOOKS = 32  # outcomes a row, where a prediction is NaN; then as many as there are draws
+ROUNDING = 1e-6  # of parameters that have two bounds, as probabilities have
 
 
 class UndefinedPredictionError(CredoError):
     """Rows, or draws of a failed posterior, at which the likelihood is undefined."""
+
+
+def only_defined(d: Any) -> Any:
+    """A law, or a dict of such, with NaN for its parameters that are outside of their bounds."""
+    if isinstance(d, dict):
+        return {name: only_defined(each) for name, each in d.items()}
+    known, changed = vars(d), {}
+    for name, constraint in (getattr(d, "arg_constraints", None) or {}).items():
+        low, high = getattr(constraint, "lower_bound", None), getattr(constraint, "upper_bound", None)
+        if low is None or name not in known or not jnp.issubdtype(jnp.result_type(known[name]), jnp.floating):
+            continue
+        value = jnp.asarray(known[name])
+        is_outside = value < low if high is None else (value < low - ROUNDING) | (value > high + ROUNDING)
+        changed[name] = jnp.where(is_outside, jnp.nan, value)
+    if isinstance(known.get("base_dist"), Distribution):
+        changed["base_dist"] = only_defined(known["base_dist"])
+    found = copy.copy(d)
+    vars(found).update(changed)
+    return found
 
 
 def drawn(d: Any, key, shape: tuple[int, ...] = ()) -> jax.Array:
@@ -53,8 +78,10 @@ def explain_holes(stream, key, *, is_failed: bool) -> None:
     if holes.any() and not (is_failed and holes.all()):
         raise UndefinedPredictionError(
             f"The likelihood is undefined at {holes.sum():,} of {len(holes):,} rows of x (the first is row "
-            f"{int(np.argmax(holes))}): what the network or the formula gives there is NaN. Look for the log or root "
-            "of a negative number, 0/0, or an index beyond a table, which jnp.take and flax's Embed let pass."
+            f"{int(np.argmax(holes))}): what the network or the formula gives there, at some draws at least, is NaN or "
+            "outside of what the distribution takes, as a negative rate or sd or a probability above 1. Look for the "
+            "log or root of a negative number, 0/0, an index beyond a table, which jnp.take and flax's Embed let pass, "
+            "or a line that leaves its bounds beyond the data (a link, such as jnp.exp, keeps it)."
         )
     if is_failed:
         raise UndefinedPredictionError(
@@ -65,15 +92,19 @@ def explain_holes(stream, key, *, is_failed: bool) -> None:
 
 def _rows(stream, key) -> np.ndarray:
     """Which rows have a hole among some outcomes that are drawn at each."""
-    shared = stream.law.shared(np.random.default_rng(stream_of(key, 0).tolist()), NUM_LOOKS)
+    for number in sorted({NUM_LOOKS, max(NUM_LOOKS, getattr(stream.law, "width", 0))}):
+        shared = stream.law.shared(np.random.default_rng(stream_of(key, 0).tolist()), number)
 
-    def look(law, rows, *, key):
-        return _draws(law, rows, shared, streams(key, NUM_LOOKS))
+        def look(law, rows, *, key, shared=shared, number=number):
+            return _draws(law, rows, shared, streams(key, number))
 
-    with double():
-        draws = jax.tree.leaves(stream(look, key=stream_of(key, 1), axis=1))
-    by_row = [is_hole(leaf).any(axis=(0, *range(2, leaf.ndim))) for leaf in draws]
-    return np.any(by_row, axis=0) if len({each.shape for each in by_row}) == 1 else np.concatenate(by_row)
+        with double():
+            draws = jax.tree.leaves(stream(look, key=stream_of(key, 1), axis=1))
+        by_row = [is_hole(leaf).any(axis=(0, *range(2, leaf.ndim))) for leaf in draws]
+        holes = np.any(by_row, axis=0) if len({each.shape for each in by_row}) == 1 else np.concatenate(by_row)
+        if holes.any():
+            break
+    return holes
 
 
 @jax.jit

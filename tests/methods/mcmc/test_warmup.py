@@ -206,6 +206,15 @@ def test_dense_is_the_covariance_of_a_gaussian():
     np.testing.assert_allclose(whitened @ whitened.T, np.eye(6), atol=0.05)
 
 
+@pytest.mark.parametrize("metric", [DenseMetric(), LowRankMetric(), AutomaticMetric()], ids=repr)
+def test_gradients_whose_squares_are_no_numbers_leave_a_metric_that_is_one(metric):
+    """As of a density that is not integrable, whose chains fall into a pole."""
+    random = np.random.default_rng(0)
+    u, g = random.normal(size=(2, 4, 30, 6)) * np.exp(200 * random.normal(size=(2, 4, 30, 6)))
+    found = metric.estimate(u, g, metric.initial(np.ones((4, 6))))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+
+
 def test_geometric_mean_solves_its_equation():
     a, b = COVARIANCE, np.linalg.inv(COVARIANCE) + np.eye(6)
     x = geometric_mean_with_inverse(a, b)

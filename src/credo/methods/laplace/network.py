@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
 UP_TO_DENSE_PART = 3_000  # of a subset: twenty seconds
 BATCH_SIZE = 128
+LEAST_SHARE = 0.1  # of the way to where hyperparameters are best for weights that stay
 
 
 class Fitted(NamedTuple):
@@ -332,25 +333,33 @@ def _turns(
 ) -> tuple[np.ndarray, tuple[float, ...], int, Linearised, Found]:
     """Hyperparameters at the maximum of the evidence, weights at their mode given them, until neither moves.
 
+    Weights follow the hyperparameters, and curvature follows the weights, so that a turn may lose evidence. The next
+    then goes half as far from the best so far, to the other side, as evidence that falls this way may rise there.
     Of the best turn: (position, log evidences by turns, gradients, what the last was computed from, what it was).
     """
-    k, count, path, best = num_hyperparameters(target), 0, [], None
+    k, count, path, share = num_hyperparameters(target), 0, [], 1.0
+    best, found = (u, linear, None), maximum(linear, u[:k])
     for _ in range(1 if is_trained else tune.num_rounds):
-        found = maximum(linear, u[:k])
-        u = np.concatenate([found.theta, u[k:]]).astype(u.dtype)
+        u, linear, before = best
+        theta = u[:k] + share * (found.theta - u[:k])
+        u = np.concatenate([theta, u[k:]]).astype(u.dtype)
         if not is_trained:
-            u, _, more = polish(
-                objective, u, linear.pieces.scale(found.c, found.P, found.covariance), k, target.size, deadline
-            )
+            there = found if share == 1 else at(linear, theta)._replace(covariance=found.covariance)
+            scale = linear.pieces.scale(there.c, there.P, there.covariance)
+            u, _, more = polish(objective, u, scale, k, target.size, deadline)
             linear, count = _linearised(look.tunable(), target, u, k), count + more
-        now = at(linear, found.theta)
+        now = at(linear, u[:k])._replace(covariance=found.covariance)
         path.append(now.value)
-        if best is None or path[-1] > max(path[:-1]):
-            best = u, linear, now._replace(covariance=found.covariance)
-        if (len(path) > 1 and path[-1] - path[-2] < tune.tolerance) or time.monotonic() > deadline:
+        gain = np.inf if before is None else now.value - before.value
+        if gain > 0:
+            best = u, linear, now
+        share = share if gain > 0 else -0.5 * share
+        if is_trained or 0 <= gain < tune.tolerance or abs(share) < LEAST_SHARE or time.monotonic() > deadline:
             break
-    assert best is not None
+        if gain > 0:
+            found = maximum(linear, u[:k])
     u, linear, now = best
+    assert now is not None
     for _ in range(0 if is_trained or time.monotonic() > deadline else 2):  # to the mode itself, θ where it is
         scale = linear.pieces.scale(now.c, now.P, now.covariance)
         if White(objective, u, scale, k, deadline).distance() <= RULES["mode_distance"].passes:

@@ -91,12 +91,13 @@ class DenseMetric:
         num_draws = positions.shape[0] * (positions.shape[1] - 1)
         weight = _weight(num_draws, self.prior_draws + scale.size)
         try:
-            white = _whitening(weight, num_draws, *sides)
-            if len(sides) == 2 and num_draws > scale.size:
-                exact = _whitening(1 - (1 - weight) ** 2, num_draws, *sides)
-                white = exact if _is_gaussian(exact, *sides) else white
-            return Dense(scale[:, None] * white.lower).with_inverse()
-        except CredoError:  # chains trapped where gradients are astronomical: not positive definite, for rounding
+            with np.errstate(over="ignore", invalid="ignore"):
+                white = _whitening(weight, num_draws, *sides)
+                if len(sides) == 2 and num_draws > scale.size:
+                    exact = _whitening(1 - (1 - weight) ** 2, num_draws, *sides)
+                    white = exact if _is_gaussian(exact, *sides) else white
+                return Dense(scale[:, None] * white.lower).with_inverse()
+        except (CredoError, np.linalg.LinAlgError):  # gradients are astronomical: not positive definite, or no number
             return previous
 
 
@@ -126,10 +127,14 @@ class LowRankMetric:
             return previous
         # no more directions than draws can tell from noise
         rank = min(self.max_rank, dim, max(1, num_draws // 4))
-        basis = np.linalg.qr(np.concatenate([_leading(x, rank) for x in sides], axis=1))[0]
-        weight = _weight(num_draws, self.prior_draws + basis.shape[1])
-        a, *b = (weight * _gram(x @ basis) / num_draws + (1 - weight) * np.eye(basis.shape[1]) for x in sides)
-        values, vectors = np.linalg.eigh(geometric_mean_with_inverse(a, *b) if b else a)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                basis = np.linalg.qr(np.concatenate([_leading(x, rank) for x in sides], axis=1))[0]
+                weight = _weight(num_draws, self.prior_draws + basis.shape[1])
+                a, *b = (weight * _gram(x @ basis) / num_draws + (1 - weight) * np.eye(basis.shape[1]) for x in sides)
+                values, vectors = np.linalg.eigh(geometric_mean_with_inverse(a, *b) if b else a)
+        except np.linalg.LinAlgError:  # gradients are astronomical
+            return previous
         values = np.clip(values, SMALLEST, LARGEST)
         chosen = np.argsort(-np.abs(np.log(values)))[: self.max_rank]
         chosen = chosen[np.abs(np.log(values[chosen])) > np.log(self.cutoff)]
