@@ -170,6 +170,12 @@ def test_names_are_not_given_twice():
         Model({"a": {"w": dist.Normal(0.0, 1.0)}, "a.w": dist.Normal(0.0, 1.0)}, None)
 
 
+def test_the_name_of_an_entry_is_no_name_of_a_parameter():
+    with pytest.raises(CredoError, match=r"A parameter is called 'w\[0\]', as an entry of 'w' is: rename it"):
+        Model({"w": dist.Normal(0.0, 1.0).expand([3]), "w[0]": dist.Normal(5.0, 1.0)}, None)
+    assert Model({"w": dist.Normal(0.0, 1.0), "w[0]": dist.Normal(5.0, 1.0)}, None).given().dim == 2
+
+
 def test_derived_quantities_name_parameters():
     with pytest.raises(CredoError, match="names 'c', which is no parameter"):
         Model({"a": dist.Normal(0.0, 1.0)}, None, derived={"b": lambda c: c})

@@ -8,7 +8,6 @@ import credo
 from credo.linalg.diagonal import Diagonal
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
-from targets import TARGETS
 
 MODEL = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
 RANDOM = np.random.default_rng(0)
@@ -73,5 +72,17 @@ def test_what_cannot_be_proposed_from_is_refused(exact, tmp_path):
     refuse(TARGET, credo.IndependenceMH(), "needs a posterior to propose from")
     refuse(TARGET, credo.IndependenceMH(proposal=draws), "is a Draws posterior, which has no density")
     refuse(TARGET, credo.IndependenceMH(proposal=point), "is a Point posterior, which has no density")
-    refuse(TARGETS["gaussian"]().target, credo.IndependenceMH(proposal=exact), "other parameters than this target")
+    others = {
+        r"the shape of 'w' is \(2,\) there and \(3,\) here": {"w": dist.Normal(0.0, 1.0).expand([3])},
+        "the support of 'w' is real there and positive here": {"w": dist.HalfNormal(1.0).expand([2])},
+        "'w' exists there alone": {"v": dist.Normal(0.0, 1.0).expand([2])},
+        "'v' exists here alone": {"w": dist.Normal(0.0, 1.0).expand([2]), "v": dist.Normal(0.0, 1.0)},
+    }
+    for difference, prior in others.items():
+        target = credo.Model(prior, None).given()
+        refuse(target, credo.IndependenceMH(proposal=exact), rf"other parameters than this target \({difference}\)")
+    first, second = {"a": dist.Normal(0.0, 1.0)}, {"b": dist.Normal(0.0, 1.0)}
+    proposal = credo.fit(credo.Model(first | second, None).given(), credo.Laplace())
+    swapped = credo.Model(second | first, None).given()
+    refuse(swapped, credo.IndependenceMH(proposal=proposal), r"\(they come as a, b there and as b, a here\)")
     refuse(TARGET, credo.IndependenceMH(proposal=exact), "a Posterior among the method's settings", checkpoint=tmp_path)
