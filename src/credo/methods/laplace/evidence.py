@@ -38,7 +38,6 @@ EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
-EXACT = 1e-9  # noise beside the outcomes: where it goes to zero, rounding may stop it an order below
 LEAST = 1e-6  # curvature of the prior of a parameter of a user's head
 STEP = 1e-5  # of θ, between gradients whose difference is a second derivative
 NOISY = "normal", "student_t"  # heads of a location and a log scale
@@ -158,7 +157,7 @@ def _check_noise(args: Linearised, theta: np.ndarray) -> None:
     z, _ = _outputs(target, jnp.asarray(u), args.rows)
     noise = float(np.exp(np.min(np.asarray(z)[:, 1::2])))  # location and log scale of each column
     largest = float(np.nanmax(np.abs(target.y))) or 1.0
-    if noise > max(np.finfo(u.dtype).eps, EXACT) * largest:
+    if noise > np.finfo(u.dtype).eps * largest:
         return
     raise CredoError(
         f"The evidence of the noise rises without end as it goes to zero (to {noise:.1g}, of outcomes up to "
