@@ -35,7 +35,7 @@ LAYERS = (
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.networks", "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text
-    ("diagnose.scales",),  # what fitting adds to a verdict
+    ("diagnose.scales", "starting"),  # what fitting adds to a verdict, and where it begins
     ("fitting",),
     ("diagnose", "evidence", "decisions"),  # what is left of diagnose: sbc, calibration, checks
     ("models", "nn"),

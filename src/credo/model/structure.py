@@ -98,8 +98,16 @@ class Structure(NamedTuple):
             start += leaf.size
         return pieces
 
-    def difference(self, other: "Structure") -> str:
-        """Where a posterior's structure, ``other``, is not this one, a target's, in words."""
+    def check_same(self, other: "Structure", role: str) -> None:
+        """CredoError where ``other``, that of a posterior in the ``role`` named, is not this one, a target's."""
+        if other != self:
+            raise CredoError(
+                f"The {role} has other parameters than this target ({self._difference(other)}): fit it on the same "
+                "model."
+            )
+
+    def _difference(self, other: "Structure") -> str:
+        """Where they differ, in words."""
         here, there = ({leaf.name: leaf for leaf in each.leaves} for each in (self, other))
         for name, where in [*((n, "there") for n in there if n not in here), *((n, "here") for n in here)]:
             if name not in here or name not in there:

@@ -227,12 +227,7 @@ class Laplace:
                 "Laplace(prior=…) takes a posterior that has a density, such as one by Laplace() or ADVI(); got "
                 f"{type(getattr(self.prior, 'kind', self.prior)).__name__}."
             )
-        if self.prior.target.structure != target.structure:
-            difference = target.structure.difference(self.prior.target.structure)
-            raise CredoError(
-                f"The posterior given as prior has other parameters than this target ({difference}): fit the same "
-                "model."
-            )
+        target.structure.check_same(self.prior.target.structure, "posterior given as prior")
         if target.y is None or target.model.likelihood is None:
             raise CredoError("Laplace(prior=…) needs a target with a likelihood: this one is a bare log density.")
         scale = getattr(self.prior.kind, "scale", None)

@@ -119,9 +119,7 @@ class Importance:
 
 def kind_with_density(posterior: Posterior, target: Target, role: str) -> Kind:
     """What ``posterior`` says of ``target``'s parameters; CredoError where that is no density over all of them."""
-    if posterior.target.structure != target.structure:
-        difference = target.structure.difference(posterior.target.structure)
-        raise CredoError(f"The {role} has other parameters than this target ({difference}): fit it on the same model.")
+    target.structure.check_same(posterior.target.structure, role)
     if isinstance(posterior.kind, Point | Draws):
         raise CredoError(
             f"The {role} is a {type(posterior.kind).__name__} posterior, which has no density: use one by Laplace() or "
