@@ -308,6 +308,14 @@ def test_derivatives_backward_alone_are_said():
         (lambda model, posterior: credo.vi.divergences(posterior, reference=3), "reference is a int"),
         (lambda model, posterior: credo.diagnose.posterior_sbc(posterior.target, credo.MAP(), 9, key=0), "got Target"),
         (lambda model, posterior: credo.compare([posterior, posterior]), r"dict of name.*got list"),
+        (lambda model, posterior: credo.compare(np.arange(3)), r"dict of name.*got ndarray"),
+        (lambda model, posterior: credo.compare({}), r"dict of name.*got an empty one"),
+        (
+            lambda model, posterior: credo.compare(
+                {"map": credo.fit(posterior.target, credo.MAP(), progress=False), "b": posterior}, reference="map"
+            ),
+            "reference='map' is a point",
+        ),
         (lambda model, posterior: credo.fit(posterior.target, credo.ADVI(step_size=2.0)), "1 or less"),
         (lambda model, posterior: credo.fit(posterior.target, credo.MAP(), start=[np.nan, 0, 0]), "not finite"),
     ],

@@ -85,6 +85,7 @@ def fit(
         raise CredoError("The model has no parameter, so there is nothing to infer: give it a prior, or a latent site.")
     _check_discrete(target, method)
     _check_source(target, method)
+    _check_start(start, method)
     if precision not in (None, "float64", "float32"):
         raise CredoError(f"precision is 'float64' or 'float32'; got {precision!r}.")
     options = _options(checkpoint, layout, time_limit, max_memory, progress)
@@ -144,6 +145,15 @@ def _check_source(target: Target, method: Method) -> None:
             "MAP(batch_size=128), DeepEnsemble(), SWAG(), VBLL(), MCDropout(), SGLD(), SGHMC() or "
             "ADVI(batch_size=128), which read data that lie outside of memory, or give arrays."
         )
+
+
+def _check_start(start, method: Method) -> None:
+    """The one place that keeps a start from methods that choose their own. That of a model is no order to them."""
+    own_start = getattr(method, "own_start", None)
+    if start is None or own_start is None:
+        return
+    if not isinstance(start, Posterior) or not getattr(method, "takes_posterior", False):
+        raise CredoError(f"{type(method).__name__}() {own_start}: leave start out.")
 
 
 def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, progress: bool) -> Options:

@@ -75,6 +75,7 @@ def test_an_error_of_unknown_size_stays_unknown():
     belief = model_probabilities({"fair": FITS["fair"], "any": laplace})
     assert np.isnan(belief.error).all()
     assert np.isnan(credo.decide(belief, ZeroOne()).error)
+    assert credo.decide(belief, CostMatrix([[2.0, 2.0], [5.0, 5.0]])).error == 0, "it costs the same under both"
 
 
 HOLES = np.array([[1, np.nan, 1, 1, 0], [1, 1, np.nan, 1, 0]])  # without its hole the same outcomes twice

@@ -438,3 +438,12 @@ def test_rows_that_lean_on_those_before_them_are_not_cut_apart(width):
     np.testing.assert_allclose(predictive.mean, expected, rtol=1e-3)
     decision = credo.decide(predictive, lambda action, y: (action - y) ** 2, np.array([0.0, 1_000.0]))
     np.testing.assert_allclose(decision.expected_loss, 1.0 + expected**2, rtol=0.2)
+
+
+@pytest.mark.parametrize("num_draws", [33, 49, 100])
+def test_a_probability_is_never_beyond_one_by_rounding(num_draws):
+    model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Bernoulli(logits=params["a"] + 60.0 * x))
+    fitted = credo.fit(model.given(np.array([1.0, -1.0]), np.array([1, 0])), credo.Laplace(), progress=False)
+    predictive = fitted.predict(np.array([1.0, -1.0]), credo.MonteCarlo(num_draws))
+    for probs in (predictive.probs, (predictive.variance, predictive.probs)[1]):  # alone, and with the variances
+        assert np.all((probs >= 0) & (probs <= 1))

@@ -95,7 +95,9 @@ def decide_model(belief: ModelProbabilities, loss: Callable, actions: Sequence |
     expected = costs @ belief.probs
     best = int(np.argmin(expected))
     slopes = belief.probs * (costs[best] - expected[best])
-    return actions[best], float(expected[best]), float(np.sqrt(np.sum((slopes * belief.evidence_error) ** 2)))
+    error = float(np.sqrt(np.sum((slopes * belief.evidence_error) ** 2)))
+    is_sure = np.ptp(costs[best]) == 0  # the same under every model, whatever their evidences
+    return actions[best], float(expected[best]), 0.0 if is_sure else error
 
 
 def _costs(names: tuple[str, ...], loss: Callable, actions: Sequence | None) -> tuple[np.ndarray, Sequence]:

@@ -117,8 +117,13 @@ class Predictive:
     def mean(self):
         """E[y]: (M, …); the probability of 1 for a binary outcome, the probabilities (M, K) for a categorical one."""
         if "_moments" in vars(self) or not hasattr(self._stream.law, "mean"):
-            return over(lambda triple: triple[0], self._moments)
-        return self._mean
+            found = over(lambda triple: triple[0], self._moments)
+        else:
+            found = self._mean
+        # a sum of weights is 1 but for rounding, and a probability is within its bounds all the same
+        return over(
+            lambda mean, outcome: np.clip(mean, 0.0, 1.0) if outcome.is_of_classes else mean, found, self._outcomes
+        )
 
     @functools.cached_property
     def _mean(self):

@@ -38,13 +38,18 @@ def compare(
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise CredoError(
             'compare() takes a dict of name -> posterior, such as {"Laplace": a, "NUTS": b}, with one at least; got '
-            f"{posteriors if posteriors in ({}, [], ()) else type(posteriors).__name__}."
+            f"{'an empty one' if isinstance(posteriors, Mapping) else type(posteriors).__name__}."
         )
     wrong = [name for name, each in posteriors.items() if not isinstance(each, Posterior)]
     if wrong:
         raise CredoError(f"compare() takes posteriors; {wrong[0]!r} is a {type(posteriors[wrong[0]]).__name__}.")
     if reference is not None and reference not in posteriors:
         raise CredoError(f"reference={reference!r} is not among {', '.join(posteriors)}.")
+    if reference is not None and isinstance(posteriors[reference].kind, Point):
+        raise CredoError(
+            f"reference={reference!r} is a point, which has no sds to measure distances in: name "
+            "another, or leave it out."
+        )
     check_alike(posteriors)
     x, y = pair(held_out)
     predictives = {} if held_out is None else {n: predict_held_out(p, x, key=key) for n, p in posteriors.items()}

@@ -89,7 +89,9 @@ def compare_table(request: Request):
     terminal.say(f"{len(prepared.rows):,} rows to fit, {len(test):,} held out.")
     terminal.say_some("Priors: ", prepared.priors)
     results = Results(request.out, prepared, request.as_command())
-    results.write_table(formula=request.formula, exposure=request.exposure)
+    removed = results.write_table(METHODS, formula=request.formula, exposure=request.exposure)
+    if removed:
+        terminal.say(f"Removed from {request.out} what is of another table: {', '.join(removed)}.")
     target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])
     posteriors = _fit_all(target, methods, request.seed, terminal, results)
     y = prepared.y[test] if len(test) else None

@@ -1,7 +1,7 @@
 """What a comparison leaves in its folder: the table, a file a posterior, figures, verdicts and the report."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from credo.checkpoint import write_text_atomically
@@ -13,7 +13,7 @@ from credo.reporting.comparison import answering
 from credo.reporting.page.story import Story
 from credo.reporting.report import write_report
 
-VERDICTS = "verdicts.json"
+FIGURES, VERDICTS, REPORT = "comparison.csv", "verdicts.json", "report.html"
 SUBJECTS = {
     "gaussian": "{outcome}",
     "bernoulli": "the probability of {outcome}",
@@ -34,22 +34,32 @@ class Results:
     def __init__(self, out: Path, prepared: Prepared, command: str):
         self.out, self.prepared, self.command = out, prepared, command
 
-    def write_table(self, *, formula: str | None, exposure: str | None) -> None:
-        recipe.save_recipe(self.out / recipe.FILE, self.prepared, formula=formula, exposure=exposure)
+    def write_table(self, methods: Iterable[str], *, formula: str | None, exposure: str | None) -> list[str]:
+        """Files of an earlier comparison, by ``methods``, of another table are removed: their names."""
+        path = self.out / recipe.FILE
+        before = path.read_bytes() if path.is_file() else None
+        recipe.save_recipe(path, self.prepared, formula=formula, exposure=exposure)
+        if before in (None, path.read_bytes()):
+            return []
+        of_before = [self.out / name for name in (VERDICTS, FIGURES, REPORT, *map(_file, methods))]
+        stale = [path for path in of_before if path.is_file()]
+        for path in stale:
+            path.unlink()
+        return [path.name for path in stale]
 
     def write_posterior(self, name: str, posterior: Posterior) -> None:
-        posterior.save(self.out / f"{name}.credo")
+        posterior.save(self.out / _file(name))
 
     def kept(self, names: Sequence[str]) -> str:
         """What lies in the folder when a run is stopped: a sentence."""
         if not names:
             return "Stopped before any method had ended: there is no posterior yet."
-        files = ", ".join(f"{name}.credo" for name in names)
+        files = ", ".join(map(_file, names))
         return f"Stopped: {files} in {self.out} {'is' if len(names) == 1 else 'are'} whole; there is no report yet."
 
     def write(self, posteriors: Mapping[str, Posterior], compared, predictives: Mapping[str, Predictive], y) -> None:
         """comparison.csv, verdicts.json and report.html."""
-        write_text_atomically(self.out / "comparison.csv", compared.to_csv(index_label="method"))
+        write_text_atomically(self.out / FIGURES, compared.to_csv(index_label="method"))
         best = answering(posteriors)
         verdicts = {
             name: {
@@ -61,7 +71,11 @@ class Results:
         }
         write_text_atomically(self.out / VERDICTS, json.dumps(verdicts, indent=2, ensure_ascii=False))
         story = story_of(self.prepared, self.command)
-        write_report(self.out / "report.html", posteriors, compared, story, predictives, y)
+        write_report(self.out / REPORT, posteriors, compared, story, predictives, y)
+
+
+def _file(method: str) -> str:
+    return f"{method}.credo"
 
 
 def story_of(prepared: Prepared, command: str) -> Story:

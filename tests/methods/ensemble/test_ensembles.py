@@ -210,6 +210,17 @@ def test_several_swags_are_a_mixture():
     assert len(posterior.kind.components) == 2  # type: ignore[attr-defined]
     assert np.all(np.abs(posterior.mean()["weights"] - MEAN) < SD)
     assert np.isfinite(posterior.log_prob({"weights": MEAN}))
+    # training, the path, and what the width of its steps took
+    assert posterior.info["num_gradients"] == 2 * (500 + 10 * (N // 128) + 64 + 20)
+    as_given = dataclasses.replace(method.swag, step_size=1e-3, num_steps=0)
+    assert credo.fit(linear(), as_given, key=7, progress=False).info["num_gradients"] == 10 * (N // 128)
+
+
+@pytest.mark.parametrize("method", [credo.DeepEnsemble(), credo.MultiSWAG(), credo.SMC()])
+def test_a_start_that_would_not_be_used_is_refused(method):
+    """The weights that a network has as its start are no order to these."""
+    with pytest.raises(credo.CredoError, match=r"begins .*: leave start out"):
+        credo.fit(linear(), method, start={"weights": np.zeros(3)}, progress=False)
 
 
 # requests that cannot be answered -------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def test_starts_at_positions_and_posteriors(target, posterior):
     for start in (np.zeros(7), np.zeros((4, 7)), posterior, {"slope": 0.5, "level": np.zeros(5), "noise": 0.4}):
         near = credo.fit(target, few, key=1, start=start, progress=False)
         assert np.all(np.isfinite(near.kind.positions))
-    with pytest.raises(credo.CredoError, match=r"shape \(3, 7\): give one position, \(7,\), or one a chain, \(4, 7\)"):
+    with pytest.raises(credo.CredoError, match=r"shape \(3, 7\): give one position, \(7,\), or 4 of them, \(4, 7\)"):
         credo.fit(target, few, key=1, start=np.zeros((3, 7)), progress=False)
 
 

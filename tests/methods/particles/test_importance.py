@@ -10,11 +10,12 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
+from credo.algorithm import stream
 from credo.fitting import fit
 from credo.linalg.dense import Dense
 from credo.methods.laplace.laplace import Laplace
 from credo.methods.particles.importance import Importance, draw_and_weigh
-from credo.methods.particles.points import WIDE, Independent, log_widening
+from credo.methods.particles.points import WIDE, Independent, log_widening, wide_scales
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
 from credo.posterior.posterior import Posterior
@@ -77,7 +78,8 @@ def test_a_wide_proposal_recovers_evidence_and_moments():
 @pytest.mark.parametrize("every", [10, 2])
 def test_wide_draws_come_from_what_they_are_weighed_against(every):
     z = np.linspace(-300.0, 300.0, 10_001)
-    found = log_widening(z[:, None], every) + stats.norm.logpdf(z)
+    scales = wide_scales(40 * every, every)
+    found = log_widening(z**2, 1, scales) + stats.norm.logpdf(z)
     mixture = (1 - 1 / every) * stats.norm.pdf(z) + np.mean([stats.norm(0, s).pdf(z) for s in WIDE], axis=0) / every
     is_seen = mixture > 0
     np.testing.assert_allclose(found[is_seen], np.log(mixture[is_seen]), atol=1e-9)
@@ -92,6 +94,16 @@ def test_wide_draws_come_from_what_they_are_weighed_against(every):
         own = is_wide & (number // every % len(WIDE) == i)
         assert abs(np.sum(own) - 20_000 / every / len(WIDE)) < 2
         assert stats.kstest(white[own] / scale, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("num_draws", [9, 39, 109])
+def test_the_mean_weight_is_unbiased_however_many_draws_there_are(num_draws):
+    """Of so few, the share of wide draws is another than the one asked for."""
+    target = linear()
+    kind, flat, log_evidence = proposal(target).kind, target.flat(), truth(target)[2]
+    weights = [draw_and_weigh(kind, flat, stream(KEY, i), num_draws, 256, every=10)[1] for i in range(300)]
+    shares = np.exp(np.array(weights) - log_evidence).mean(axis=1)
+    assert abs(shares.mean() - 1) < NUM_ERRORS * shares.std() / np.sqrt(len(shares)) + 1e-9
 
 
 def test_a_wide_draw_at_which_the_density_overflows_has_no_weight():

@@ -109,6 +109,8 @@ def test_starts_and_bad_settings():
     ensemble = credo.fit(NORMAL, credo.DeepEnsemble(members=3, num_steps=5, batch_size=None), key=0)
     begun = credo.fit(NORMAL, credo.SVGD(num_particles=3, num_steps=1, step_size=1e-9), key=0, start=ensemble)
     assert np.allclose(begun.kind.positions, ensemble.kind.positions, atol=1e-6)  # a particle a member
+    with pytest.raises(credo.CredoError, match=r"start has shape \(5, 2\): give one position, \(2,\), or 3 of them"):
+        credo.fit(NORMAL, credo.SVGD(num_particles=3), start=np.zeros((5, 2)))
     with pytest.raises(credo.CredoError, match="step_size"):
         credo.fit(NORMAL, credo.SVGD(step_size=0.0))
     with pytest.raises(credo.CredoError, match="num_particles=100"):

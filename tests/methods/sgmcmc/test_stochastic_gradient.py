@@ -195,6 +195,29 @@ def test_fits_of_a_linear_model_are_right_to_the_bias_they_promise(method):
     assert posterior.verdict.figures["temperature_error"] < 0.15
 
 
+def test_all_rows_need_no_control_variates():
+    with_all, plain = (
+        credo.fit(
+            LINEAR.given(X, Y),
+            credo.SGLD(batch_size=None, num_draws=20, control_variates=wanted),
+            key=2,
+            progress=False,
+        )
+        for wanted in (True, False)
+    )
+    np.testing.assert_array_equal(positions_of(with_all), positions_of(plain))
+    assert with_all.info["num_gradients"] == plain.info["num_gradients"]
+    assert not with_all.info["has_control_variates"]
+
+
+def test_constant_steps_say_where_the_noise_of_gradients_spans_too_much():
+    scales = np.array([1.0, 1_000.0])
+    fitted = credo.fit(
+        LINEAR.given(X * scales, Y), credo.ConstantSGD(batch_size=16, num_draws=20), key=2, progress=False
+    )
+    assert any("standardise the columns" in each.lower() for each in fitted.verdict.sentences)
+
+
 def test_the_bias_vanishes_with_the_step():
     """SGLD without control variates: the variance's excess falls in proportion to ε."""
     excess = []
@@ -224,6 +247,8 @@ def test_a_cycle_explores_without_noise_and_its_draws_are_dropped():
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=schedule, batch_size=None), key=4, progress=False)
     num_kept = positions_of(posterior).shape[1]
     assert abs(num_kept - 250) <= 4
+    for name, figures in posterior.info["sample_stats"].items():
+        assert figures.shape[:2] == (4, num_kept), f"{name} of a draw stands beside it"
     with double():
         place = np.array([schedule.factor(t, 1_000) for t in (0, 125, 249, 250)])
         assert not schedule.is_hot(180, 1_000)
@@ -382,7 +407,7 @@ def test_chains_begin_at_positions_of_their_own():
 def test_starts_that_are_wrong_are_said():
     target = LINEAR.given(X, Y)
     with pytest.raises(
-        credo.CredoError, match=r"start has shape \(3, 2\): give one position, \(2,\), or one a chain, \(4, 2\)"
+        credo.CredoError, match=r"start has shape \(3, 2\): give one position, \(2,\), or 4 of them, \(4, 2\)"
     ):
         credo.fit(target, credo.SGHMC(), start=np.zeros((3, 2)), progress=False)
     with pytest.raises(credo.CredoError, match=r"start is not finite at w\[1\]"):

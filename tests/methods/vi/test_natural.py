@@ -222,7 +222,7 @@ def poisson():
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"batch_size": 4}, "of 4 rows was asked of 3"),
+        ({"batch_size": 0}, "of 0 rows was asked of 3"),
         ({"gradient": Reparameterised()}, "SecondOrder"),
         ({"family": LowRank(1)}, "FullRank"),
         ({"step_size": -1.0}, "step_size"),

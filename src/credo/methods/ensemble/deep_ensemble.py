@@ -39,6 +39,7 @@ class DeepEnsemble:
     num_steps: int | None = field(default=None, metadata={"at_least": 1})
 
     takes_source: ClassVar[bool] = True
+    own_start: ClassVar[str] = "begins each member at a place of its own, for which init= is asked where it is given"
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()

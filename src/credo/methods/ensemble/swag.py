@@ -26,6 +26,7 @@ from credo.algorithm import Options, as_key, stream
 from credo.convolutions import canonical
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
+from credo.methods.ensemble.deep_ensemble import DeepEnsemble
 from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.members import Trained, train, train_members
 from credo.methods.optimise.objective import starting_position
@@ -36,6 +37,7 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
 
 NUM_GRADIENTS, NUM_PRODUCTS = 64, 20  # that tell the gradients' variance and the largest curvature
+WIDTH = NUM_GRADIENTS + NUM_PRODUCTS
 NARROW = 0.25  # of the variance wanted: half the width
 LEAST_SD = 1e-6  # of a coordinate that did not move, beside the largest
 HEURISTIC = (
@@ -67,14 +69,15 @@ class SWAG:
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
+        deadline, before = options.deadline(), []
         positions = starting_position(target, key, start)[None]
         if self.num_steps != 0:
             batch = batch_of(target, self.batch_size)
             num_steps = self.num_steps or default_num_steps(target, batch)
             begun = train(target, adam(num_steps), batch, positions, stream(key, 2), options, num_steps=num_steps)
-            positions = begun.positions
-        kinds, trained, said = self.gaussians(target, positions, key, options)
-        return _posterior(kinds[0], target, trained, said, key)
+            positions, before = begun.positions, [begun]
+        kinds, trained, said = self.gaussians(target, positions, key, options.until(deadline))
+        return self.answer(kinds[0], target, [*before, trained], said, key)
 
     def gaussians(self, target, positions, key, options: Options) -> tuple[list[Gaussian], Trained, list[str]]:
         """One for each of ``positions`` (member, dim), all paths at once; and what to say of their width."""
@@ -116,6 +119,18 @@ class SWAG:
         paths = zip(trained.snapshots, trained.mean, trained.variance, strict=True)
         return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained, said
 
+    def answer(self, kind, target, parts: list[Trained], said: list[str], key) -> Posterior:
+        """``parts``: the training of the members, where there was one, and then their paths."""
+        failed_at = parts[-1].failed_at
+        for before in parts[:-1]:
+            failed_at = np.where(before.failed_at >= 0, before.failed_at, failed_at)
+        num_updates = sum(part.num_updates for part in parts) + (WIDTH if self.step_size is None else 0)
+        info = {"num_gradients": num_updates * len(failed_at), "failed_at": failed_at}
+        found = [sentence for part in parts for sentence in part.sentences()]
+        said = [*found, *without_mode(target, parts[-1].positions[0]), *said, HEURISTIC]
+        figures = {"num_members": float(len(failed_at))}
+        return judged(Posterior(kind, target, verdict=Verdict("doubtful"), info=info), figures, said, key)
+
 
 @dataclass(frozen=True)
 class MultiSWAG:
@@ -126,15 +141,16 @@ class MultiSWAG:
     init: Callable | None = None
 
     takes_source: ClassVar[bool] = True
+    own_start: ClassVar[str] = DeepEnsemble.own_start
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
-        target = target.flat()
-        trained = train_members(
+        target, deadline = target.flat(), options.deadline()
+        begun = train_members(
             target, self.members, self.init, None, self.swag.batch_size, self.swag.num_steps, stream(key, 2), options
         )
-        kinds, trained, said = self.swag.gaussians(target, trained.positions, key, options)
+        kinds, trained, said = self.swag.gaussians(target, begun.positions, key, options.until(deadline))
         weights = np.full(self.members, -np.log(self.members))
-        return _posterior(Mixture(weights, tuple(kinds)), target, trained, said, key)
+        return self.swag.answer(Mixture(weights, tuple(kinds)), target, [begun, trained], said, key)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object
@@ -190,10 +206,3 @@ def gaussian_of(last: Float[np.ndarray, "rank dim"], mean: Float[np.ndarray, " d
     np.subtract(last.T, mean[:, None], out=B)
     B /= (sd * np.sqrt(2.0 * (len(last) - 1)))[:, None]
     return Gaussian(mean, LowRank.from_whitened(sd, B))
-
-
-def _posterior(kind, target, trained: Trained, said: list[str], key) -> Posterior:
-    info = {"num_gradients": trained.num_updates * len(trained.positions), "failed_at": trained.failed_at}
-    figures = {"num_members": float(len(trained.positions))}
-    said = [*trained.sentences(), *without_mode(target, trained.positions[0]), *said, HEURISTIC]
-    return judged(Posterior(kind, target, verdict=Verdict("doubtful"), info=info), figures, said, key)

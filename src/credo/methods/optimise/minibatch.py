@@ -16,7 +16,7 @@ from credo.algorithm import Options
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start
-from credo.methods.optimise.training import adam
+from credo.methods.optimise.training import adam, batch_asked
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -44,10 +44,7 @@ def ascend(
     options: Options,
 ) -> tuple[Float[np.ndarray, " dim"], int]:
     """``num_steps`` updates from ``position`` of the density in the user's space, fewer at the time limit; how many."""
-    if batch_size is not None:
-        target.check_minibatch(batch_size)
-        if batch_size == target.size:
-            batch_size = None
+    batch_size = batch_asked(target, batch_size)
     deadline = options.deadline()
     course = Course("training", initial(optimiser, jax.device_put(position), target.size), options)
 

@@ -152,12 +152,12 @@ def starting_position(target: Target, key, start) -> np.ndarray:
     return start[0] if start.ndim == 2 else start
 
 
-def positions_given(start, num_chains: int, dim: int) -> np.ndarray:
-    """An array ``start`` as positions, (dim,) or (num_chains, dim)."""
+def positions_given(start, number: int, dim: int) -> np.ndarray:
+    """An array ``start`` as positions, (dim,) or (number, dim)."""
     positions = np.asarray(start)
-    if positions.shape not in ((dim,), (num_chains, dim)):
+    if positions.shape not in ((dim,), (number, dim)):
         raise CredoError(
-            f"start has shape {positions.shape}: give one position, ({dim},), or one a chain, ({num_chains}, {dim})."
+            f"start has shape {positions.shape}: give one position, ({dim},), or {number} of them, ({number}, {dim})."
         )
     return positions
 

@@ -16,11 +16,18 @@ def default_num_steps(target: Target, batch_size: int | None) -> int:
 
 
 def batch_of(target: Target, batch_size: int | None) -> int | None:
-    """None where a batch is all rows. CredoError where the likelihood cannot be cut into rows."""
+    """None where a batch is all rows, or there are none. CredoError where the likelihood cannot be cut into rows."""
     if batch_size is None or target.y is None or batch_size >= target.size:
         return None
     target.check_minibatch(batch_size)
     return batch_size
+
+
+def batch_asked(target: Target, batch_size: int | None) -> int | None:
+    """``batch_of`` a size that is nobody's default: CredoError where there are no rows as well."""
+    if batch_size is not None and target.y is None:
+        target.check_minibatch(batch_size)
+    return batch_of(target, batch_size)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object

@@ -159,16 +159,14 @@ def draw_and_weigh(
         if isinstance(
             kind, Gaussian | Flow
         ):  # random numbers of the host: to compile JAX's takes longer than densities
-            z = noise.normal(size=(batch, target.dim))
-            scales = np.ones(batch) if every is None else wide_scales(batch, every, first)
-            z = z * scales[:, None]
-            u, log_weights = weigh_at(kind, target, z, batch)
-            part = u, log_weights if every is None else weighed_widely(log_weights, z, scales, every)
+            z = noise.normal(size=(batch, target.dim)) * wide_scales(batch, every, first)[:, None]
+            part = *weigh_at(kind, target, z, batch), np.sum(z**2, axis=1)
         else:
-            part = _draw_and_weigh(kind, target, stream(key), np.int32(first), batch)
+            part = *_draw_and_weigh(kind, target, stream(key), np.int32(first), batch), np.zeros(batch)
+            every = None
         parts.append(jax.tree.map(np.asarray, part))
-    u, log_weights = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
-    return u, log_weights
+    u, log_weights, squares = (np.concatenate(column)[:num_draws] for column in zip(*parts, strict=True))
+    return u, log_weights if every is None else _weighed_widely(log_weights, squares, target.dim, every)
 
 
 def weigh_at(kind: Gaussian | Flow, target: Target, z: Float[np.ndarray, "S dim"], batch: int) -> Weighed:
@@ -183,26 +181,34 @@ def weigh_at(kind: Gaussian | Flow, target: Target, z: Float[np.ndarray, "S dim"
     return u, log_weights
 
 
-def wide_scales(num_draws: int, every: int, first: int = 0) -> Float[np.ndarray, " S"]:
+def wide_scales(num_draws: int, every: int | None, first: int = 0) -> Float[np.ndarray, " S"]:
     """What white noise is multiplied by: 1, and for one draw of so many those of ``WIDE`` in turn.
 
     ``first``: the number of the first draw.
     """
+    if every is None:
+        return np.ones(num_draws)
     number = first + np.arange(num_draws)
     return np.where(number % every == every - 1, WIDE[number // every % len(WIDE)], 1.0)
 
 
-def weighed_widely(log_weights: Float[np.ndarray, " S"], z: Float[np.ndarray, "S dim"], scales, every: int):
+def _weighed_widely(log_weights: Float[np.ndarray, " S"], squares: Float[np.ndarray, " S"], dim: int, every: int):
     """Log weights against the mixture, from those against N(z; 0, I); a wide draw without a density has no weight."""
+    scales = wide_scales(len(log_weights), every)
     is_lost = (scales > 1) & (np.isnan(log_weights) | (log_weights == np.inf))
-    return np.where(is_lost, -np.inf, log_weights - log_widening(z, every))
+    return np.where(is_lost, -np.inf, log_weights - log_widening(squares, dim, scales))
 
 
-def log_widening(z: Float[np.ndarray, "S dim"], every: int) -> Float[np.ndarray, " S"]:
-    """log of (1 − a) N(z; 0, I) + a mean_s N(z; 0, s² I), a = 1/``every``, less log N(z; 0, I)."""
-    square, dim = np.sum(np.asarray(z, float) ** 2, axis=1), z.shape[1]
-    log_wide = 0.5 * square[:, None] * (1 - 1 / WIDE**2) - dim * np.log(WIDE)
-    return np.logaddexp(np.log1p(-1 / every), logsumexp(log_wide, axis=1) - np.log(len(WIDE) * every))
+def log_widening(
+    squares: Float[np.ndarray, " S"], dim: int, scales: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " S"]:
+    """log of the mean over ``scales`` s of N(z; 0, s² I), less log N(z; 0, I), where |z|² = ``squares``.
+
+    The scales are those that draws were made with, so that their mean weight is unbiased however many there are.
+    """
+    values, counts = np.unique(scales, return_counts=True)
+    each = 0.5 * np.asarray(squares, float)[:, None] * (1 - 1 / values**2) - dim * np.log(values)
+    return np.asarray(logsumexp(each, axis=1, b=counts / len(scales)))
 
 
 @functools.partial(brief, is_large=_is_large)

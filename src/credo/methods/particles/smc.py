@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,9 @@ class SMC:
     ess_share: float = 0.5
     max_moves: int = field(default=64, metadata={"at_least": 1})
     reference: Posterior | None = None
+
+    own_start: ClassVar[str] = "begins at draws of the prior, or of a posterior given as start"
+    takes_posterior: ClassVar[bool] = True
 
     def __post_init__(self):
         if not (is_number(self.ess_share) and 0.01 <= self.ess_share <= 0.99):

@@ -27,7 +27,8 @@ from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.memory import Need, at_once, footprint, require
-from credo.methods.optimise.objective import generator
+from credo.methods.optimise.objective import generator, positions_given
+from credo.methods.optimise.training import batch_asked
 from credo.model.target import Target
 from credo.model.windows import random_window, shuffled
 from credo.posterior.kinds import Draws
@@ -72,7 +73,9 @@ class SVGD:
 
     def fit(self, target: Target, *, key, start: Any, options: Options) -> Posterior:
         target = target.flat()
-        batch_size = self._batch_of(target)
+        if not self.step_size > 0:
+            raise CredoError(f"step_size is {self.step_size}: give a positive number.")
+        batch_size = batch_asked(target, self.batch_size)
         deadline = options.deadline()
         number = np.dtype(jnp.result_type(float)).itemsize * target.dim * COPIES
         few = max(self.num_particles // 10, 1)
@@ -123,14 +126,6 @@ class SVGD:
             },
         )
 
-    def _batch_of(self, target: Target) -> int | None:
-        if not self.step_size > 0:
-            raise CredoError(f"step_size is {self.step_size}: give a positive number.")
-        if self.batch_size is None or (target.y is not None and self.batch_size >= target.size):
-            return None
-        target.check_minibatch(self.batch_size)
-        return self.batch_size
-
 
 def direction(u: Float[Array, "n dim"], scores: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
     """φ at each particle."""
@@ -176,10 +171,10 @@ def first_particles(target: Target, number: int, key, start: Any) -> Float[np.nd
         return (drawn + (NEAR * noise if is_repeated else 0.0)).astype(dtype)
     if start is None:
         return (WIDTH * noise).astype(dtype)
-    positions = np.asarray(start, float)
-    if positions.shape == (number, target.dim):
+    positions = positions_given(start, number, target.dim)
+    if positions.ndim == 2:
         return positions.astype(dtype)
-    return (np.atleast_2d(positions)[0] + NEAR * noise).astype(dtype)
+    return (positions + NEAR * noise).astype(dtype)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object

@@ -9,7 +9,7 @@ from credo.methods.sgmcmc import constant_rate
 from credo.methods.sgmcmc import nose_hoover as thermostat
 from credo.methods.sgmcmc import sghmc as hamiltonian
 from credo.methods.sgmcmc import sgld as langevin
-from credo.methods.sgmcmc.preconditioner import NoiseScale, Preconditioner
+from credo.methods.sgmcmc.preconditioner import FLAT, NoiseScale, Preconditioner
 from credo.methods.sgmcmc.stochastic import BIAS, StochasticGradient
 from credo.status import CredoError
 
@@ -145,3 +145,13 @@ class ConstantSGD(StochasticGradient):
 
     def _is_anchored(self, found):
         return False
+
+    def doubts(self, tuning):
+        spread = np.ptp(np.log(np.asarray(tuning.scale, float)))
+        if not isinstance(self.preconditioner, NoiseScale) or spread < -0.5 * np.log(FLAT) - 0.01:
+            return super().doubts(tuning)
+        return [
+            f"The gradients of some parameters vary {1 / FLAT:,.0f} times as much as those of others, or more: the sds "
+            "of those others are too small. Standardise the columns of x.",
+            *super().doubts(tuning),
+        ]

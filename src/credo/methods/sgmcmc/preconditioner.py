@@ -18,7 +18,7 @@ from credo.model.windows import random_window
 
 NUM_PROBES = 32  # random products: a diagonal to about a fifth
 NUM_GRADIENTS = 64
-FLAT = 1e-4  # of the median curvature: a flatter coordinate counts as so flat
+FLAT = 1e-4  # of the median curvature, or of the largest noise: a flatter coordinate counts as so flat
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class StochasticGradient:
         position = first_position(target, batch, key, start, options.of_start(deadline))
         data = shuffled(target, batch, random)
         found = measure(data, batch, self.preconditioner, key, position)
-        tuning = self._tuning(found, position, known is not None)
+        tuning = self._tuning(found, position, is_noisy=batch is not None, is_apart=known is not None)
         num_steps = self.num_steps or int(np.clip(self.updates(float(tuning.step_size)), 1, MOST_UPDATES))
         first, total = num_steps * self.num_warmup, num_steps * self.num_draws
         self._check_kept(num_steps)
@@ -208,15 +208,19 @@ class StochasticGradient:
             return self.control_variates
         return float(found.anchored_noise) < float(found.noise)
 
-    def _tuning(self, found: Measured, position: np.ndarray, is_apart: bool) -> Tuning:
+    def _tuning(self, found: Measured, position: np.ndarray, *, is_noisy: bool, is_apart: bool) -> Tuning:
         # where chains begin at modes of their own, an anchor at one of them would add noise to the others
-        is_anchored = self._is_anchored(found) and not (is_apart and self.control_variates is None)
+        is_anchored = is_noisy and self._is_anchored(found) and not (is_apart and self.control_variates is None)
         noise = float(found.anchored_noise if is_anchored else found.noise)
         size = self.step_size or self.best_step(float(found.curvature), noise)
         anchor = Anchor(position, found.gradient) if is_anchored else None
         most = np.inf if self.num_warmup else self.most_of_draws()
         size, most, caution = (np.asarray(each, position.dtype) for each in (size, most, 1.0))
         return Tuning(found.scale, size, position, anchor, most, caution)
+
+    def doubts(self, tuning: Tuning) -> list[str]:
+        """What is to be said of the draws whatever they look like."""
+        return [self.heuristic] if self.heuristic else []
 
     def most_of_draws(self) -> float:
         """A step that the caller gave is taken as it is: chains that run away from it are told so."""
@@ -256,8 +260,7 @@ class StochasticGradient:
             sentences.append(f"The time limit came after {num_draws} of {self.num_draws} draws in each chain.")
         if self.temperature != 1:
             sentences.append(f"These are draws of p(u, D)^(1/{self.temperature:g}), which is not the posterior.")
-        if self.heuristic:
-            sentences.append(self.heuristic)
+        sentences += self.doubts(tuning)
         num_updates = self.chains * chain.num_steps * (num_draws + self.num_warmup)
         is_exact = self.temperature == 1 and self.heuristic is None
         return Posterior(
@@ -274,7 +277,7 @@ class StochasticGradient:
                 "layout": done.layout,
                 "is_complete": done.is_complete,
                 "seconds": {"warmup": 0.0} | done.seconds,
-                "sample_stats": infos._asdict(),
+                "sample_stats": {name: np.asarray(each)[:, kept] for name, each in infos._asdict().items()},
             },
         )
 

@@ -7,7 +7,7 @@ than ``tolerance`` (review.py). The ELBO and the Pareto k̂ of q are then measur
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import optax
@@ -15,6 +15,7 @@ import optax
 from credo.algorithm import Options, Phase, stream
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.objective import is_differentiable
+from credo.methods.optimise.training import batch_asked
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.ascent import Ascent, Info, State, Tuning
 from credo.methods.vi.by_draws import measure_without_gradients, start_without_gradients
@@ -105,8 +106,11 @@ class ADVI:
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
+        batch_size = batch_asked(target, self.batch_size)
+        if batch_size != self.batch_size:
+            return replace(self, batch_size=batch_size).fit(target, key=key, start=start, options=options)
         deadline = options.deadline()
-        self._check(target)
+        self._check()
         family = with_discrete(self.family.bound(target.structure), target)
         if self._is_stochastic(target):
             return self._on_minibatches(target, family, key, start, options)
@@ -196,7 +200,7 @@ class ADVI:
             gradient=self.gradient,
             optimiser=as_optimiser(self.optimiser or family.optimiser()),
             num_samples=num_samples,
-            batch_size=None if self.batch_size == target.size else self.batch_size,
+            batch_size=self.batch_size,
             draws_at_once=num_samples,
         )
         step_size = min(self.step_size, stochastic.LARGEST_STEP, family.largest_step(num_samples, target.dim))
@@ -204,20 +208,18 @@ class ADVI:
             ascent, target, key=key, start=start, options=options, step_size=step_size, num_steps=self.max_steps
         )
 
-    def _check(self, target: Target) -> None:
+    def _check(self) -> None:
         for name in ("num_samples", "max_steps", "num_draws", "step_size", "tolerance"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise CredoError(f"{name} is {value}: give a positive number.")
         if self.step_size > 1:
             raise CredoError(f"step_size is {self.step_size:g}, and a whole natural step is 1: give 1 or less.")
-        if self.batch_size is not None:
-            target.check_minibatch(self.batch_size)
-            if not self.objective.is_linear:
-                raise CredoError(
-                    f"{type(self.objective).__name__}() is no average over rows of data, so that minibatches would "
-                    "bias its gradient: leave batch_size out, or take objective=ELBO()."
-                )
+        if self.batch_size is not None and not self.objective.is_linear:
+            raise CredoError(
+                f"{type(self.objective).__name__}() is no average over rows of data, so that minibatches would bias "
+                "its gradient: leave batch_size out, or take objective=ELBO()."
+            )
 
     def _ascent(self, target: Target, family: Family, at_once: int) -> Ascent:
         num_samples = self.objective.num_samples(self.num_samples or family.num_samples(target.dim, target.size))
@@ -228,7 +230,7 @@ class ADVI:
             gradient=self.gradient,
             optimiser=as_optimiser(self.optimiser or family.optimiser()),
             num_samples=num_samples,
-            batch_size=None if self.batch_size == target.size else self.batch_size,
+            batch_size=self.batch_size,
             tolerance=tolerance,
             draws_at_once=min(num_samples, max(at_once // 4, 1)),  # a gradient keeps what its value passed through
         )

@@ -89,6 +89,16 @@ def test_sds_that_mean_field_understates_are_said():
     assert posterior.verdict.figures["log_sd_shift"] > 0.095
 
 
+def test_a_time_limit_ends_the_sweeps():
+    """Classes that a line separates, under next to no prior: the weights grow sweep by sweep."""
+    x = RNG.normal(size=(4_000, 3))
+    target = credo.Model({"weights": dist.Normal(0.0, 1e3).expand([3]).to_event(1)}, probit).given(x, x @ W > 0)
+    method = ProbitRegression(alpha=1e-6, max_sweeps=100_000)
+    posterior = credo.fit(target, method, time_limit=0.2, progress=False)
+    assert not posterior.info["is_complete"]
+    assert any("The time limit came after" in each for each in posterior.verdict.sentences)
+
+
 def test_what_does_not_fit_is_said():
     target = regression_target()
     with pytest.raises(credo.CredoError, match="has data already"):

@@ -103,7 +103,7 @@ class LinearRegression(ReadyModel):
         size = len(y) + (0 if before is None else before.size)
         return self._gathered(Rows(size, triangle[:, :-1], triangle[:, -1]))
 
-    def climb(self) -> Ascent:
+    def climb(self, deadline: float = np.inf) -> Ascent:
         rows, (c, d) = self.statistics, self.weight_prior
         # half of y is noise, and each weight alone explains y: from such wide priors no feature starts out dead
         spread = np.sum(rows.y**2) / rows.size + self.noise_prior[1]
@@ -121,6 +121,7 @@ class LinearRegression(ReadyModel):
             tolerance=self.tolerance,
             relative_tolerance=1e-13,
             max_sweeps=self.max_sweeps,
+            deadline=deadline,
             leap=Leap(_log_precisions, _with_log_precisions),
         )
 

@@ -104,7 +104,7 @@ class NormalMeanPrecision(ReadyModel):
     def _on(self, rows) -> "NormalMeanPrecision":
         return self.update(rows.y)
 
-    def climb(self) -> Ascent:
+    def climb(self, deadline: float = np.inf) -> Ascent:
         prior = Gamma(self.a, self.b)
         start = {"precision": Gamma(self._shape, self.b + 0.5 * self.statistics.scatter)}
         return ascend(
@@ -115,6 +115,7 @@ class NormalMeanPrecision(ReadyModel):
             tolerance=self.tolerance,
             relative_tolerance=0.0,
             max_sweeps=self.max_sweeps,
+            deadline=deadline,
         )
 
     @property

@@ -105,7 +105,7 @@ class ProbitRegression(ReadyModel):
         size = self.statistics.x.shape[1]
         return np.broadcast_to(self.prior_mean, (size,)), np.broadcast_to(self.alpha, (size,))
 
-    def climb(self) -> Ascent:
+    def climb(self, deadline: float = np.inf) -> Ascent:
         rows, (center, alpha) = self.statistics, self._prior
         size = len(center)
         start = Information(np.diag(np.sqrt(alpha)), np.zeros(size))
@@ -136,6 +136,7 @@ class ProbitRegression(ReadyModel):
             tolerance=self.tolerance,
             relative_tolerance=1e-13,
             max_sweeps=self.max_sweeps,
+            deadline=deadline,
             leap=Leap(lambda q: q["weights"], lambda q, m: {**q, "latent": latent({"weights": m}, rows)}),
         )
         return found._replace(factors={**found.factors, "half": half})

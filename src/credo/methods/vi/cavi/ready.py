@@ -7,7 +7,7 @@ of the data gives the same answer. (To take a factorised posterior as the next p
 import abc
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -45,6 +45,8 @@ class ReadyModel(Family):
     max_sweeps: int = field(default=10_000, kw_only=True)
     statistics: Any = field(default=None, kw_only=True, repr=False)
 
+    own_start: ClassVar[str] = "finds its own start"
+
     def __post_init__(self):
         settle(self, tolerance=checks.number("tolerance", self.tolerance))
         if self.tolerance < 0 or not self.max_sweeps >= 1:
@@ -56,27 +58,27 @@ class ReadyModel(Family):
         """What ``credo.fit(target, model)`` asks for: the factors as a ``Posterior`` of the user's own ``Model``.
 
         Its parameters are named as here, and its priors and likelihood are these: the verdict says where the ELBO is
-        not that of the target. The data are the target's. CredoError where the model has data already or a start is
-        given, for weights of rows, and for parameters of other names, shapes or supports.
+        not that of the target. The data are the target's. CredoError where the model has data already, for weights
+        of rows, and for parameters of other names, shapes or supports.
         """
-        target, name = target.flat(), type(self).__name__
+        target, name, deadline = target.flat(), type(self).__name__, options.deadline()
         if self.statistics is not None:
             raise CredoError(f"{name}() has data already, and a fit takes those of its target: give it without any.")
-        if start is not None:
-            raise CredoError(f"{name}() finds its own start: leave start out.")
         rows = target.cast(np.float64).rows()
         if rows.weights is not None:
             raise CredoError(f"{name}() counts every row once, and the target has weights: use ADVI().")
         model = self._on(rows)
-        return answer(model.ascent, model.distributions, target, key=key, num_draws=NUM_DRAWS, options=options)
+        vars(model)["ascent"] = ascent = model.climb(deadline)  # where the property keeps what it has no limit for
+        options = options.until(deadline)
+        return answer(ascent, model.distributions, target, key=key, num_draws=NUM_DRAWS, options=options)
 
     def _on(self, rows: Rows) -> Self:
         """This with the data of a target."""
         return self.update(rows.x, rows.y)  # type: ignore[attr-defined]  # every ready model has one
 
     @abc.abstractmethod
-    def climb(self) -> Ascent:
-        """Coordinate ascent on ``statistics``."""
+    def climb(self, deadline: float = np.inf) -> Ascent:
+        """Coordinate ascent on ``statistics``. ``deadline``: by ``time.monotonic()``."""
 
     @property
     @abc.abstractmethod

@@ -115,7 +115,7 @@ class DADVI:
         )
 
     def _fitted(self, target: Target, family: Family, key, start, options: Options, deadline: float) -> Fitted:
-        num_pairs = self._num_pairs(family, target.dim)
+        num_first = num_pairs = self._num_pairs(family, target.dim)
         wants_response = self.linear_response is True
         if wants_response and not has_curvature(family, target.dim):
             raise CredoError(
@@ -127,7 +127,7 @@ class DADVI:
             return fixed_draws(stream(key, 0), num_pairs, dim, is_whitened=self.is_whitened)
 
         def more_pairs(fitted: Fitted) -> int | None:
-            return self._more_pairs(fitted, num_pairs, deadline)
+            return self._more_pairs(fitted, num_first, deadline)
 
         options = options.until(deadline)
         begun = None

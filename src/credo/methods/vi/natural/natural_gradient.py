@@ -17,6 +17,7 @@ Averages over past gradients (momentum) and over iterates take the place of IVON
 from dataclasses import dataclass, field
 
 from credo.algorithm import Options
+from credo.methods.optimise.training import batch_asked
 from credo.methods.vi.advi import ADVI
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
@@ -81,6 +82,7 @@ class NaturalGradient:
 
     def ascent(self, target: Target) -> ADVI:
         """The ascent that this is on ``target``."""
+        batch_size = batch_asked(target, self.batch_size)
         family = self.family or (FullRank() if target.dim <= MAX_FULL else MeanField())
         gradient = self.gradient or (SecondOrder() if target.dim <= MAX_SECOND else StickingTheLanding())
         if not isinstance(family, MeanField | FullRank):
@@ -90,11 +92,11 @@ class NaturalGradient:
                 f"NaturalGradient(gradient=…) is SecondOrder() or StickingTheLanding(); take ADVI() for {gradient!r}."
             )
         # with a diagonal covariance, correlations make the objective steeper than its Fisher information
-        is_newton = isinstance(family, FullRank) and isinstance(gradient, SecondOrder) and self.batch_size is None
+        is_newton = isinstance(family, FullRank) and isinstance(gradient, SecondOrder) and batch_size is None
         return ADVI(
             family=family,
             gradient=gradient,
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             num_samples=self.num_samples,
             optimiser=Momentum(0.0) if is_newton else Momentum(),
             step_size=(NEWTON if is_newton else CAREFUL) if self.step_size is None else self.step_size,

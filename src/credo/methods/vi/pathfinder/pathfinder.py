@@ -50,11 +50,11 @@ class Best:
     root: Root
     elbo: float
 
-    def log_prob(self, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, " S"]:
-        """With the wide draws (points.py)."""
-        z = self.root.whitened(u - self.mean)
-        log_normal = -0.5 * np.sum(z**2, axis=1) - self.root.log_det() - 0.5 * u.shape[1] * np.log(2 * np.pi)
-        return log_normal + log_widening(z, EVERY)
+    def log_prob(self, u: Float[np.ndarray, "S dim"], scales: Float[np.ndarray, " n"]) -> Float[np.ndarray, " S"]:
+        """Of draws made with ``scales`` (points.py)."""
+        squares, dim = np.sum(self.root.whitened(u - self.mean) ** 2, axis=1), u.shape[1]
+        log_normal = -0.5 * squares - self.root.log_det() - 0.5 * dim * np.log(2 * np.pi)
+        return log_normal + log_widening(squares, dim, scales)
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,7 @@ class Pathfinder:
     ) -> Posterior:
         """Draws of the mixture of the paths' Gaussians, as many of each, with their importance weights."""
         noise = np.random.default_rng(key.tolist())
+        bests = bests[: self.num_draws]  # to more there would be no draw of each
 
         def draw(_: int):
             z = noise.normal(size=(self.num_draws, target.dim))
@@ -197,7 +198,8 @@ class Pathfinder:
             u = np.concatenate([best.mean + best.root.times(share) for best, share in zip(bests, shares, strict=True)])
             sizes = np.array([len(share) for share in shares])
             with np.errstate(divide="ignore"):
-                log_q = logsumexp([b.log_prob(u) for b in bests], axis=0, b=(sizes / len(u))[:, None])
+                each = [best.log_prob(u, wide) for best, wide in zip(bests, scales, strict=True)]
+                log_q = logsumexp(each, axis=0, b=(sizes / len(u))[:, None])
             log_weights = densities(target, u, at_once) - log_q
             is_lost = np.isnan(log_weights) & (np.concatenate(scales) > 1)  # of a wide draw, as after overflow
             return u, np.where(is_lost, -np.inf, log_weights)
