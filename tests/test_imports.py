@@ -35,7 +35,8 @@ LAYERS = (
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.networks", "methods.particles", "methods.grid"),
     ("methods", "methods.settings"),  # the package itself, and methods as text
-    ("diagnose.scales", "starting"),  # what fitting adds to a verdict, and where it begins
+    # what fitting adds to a verdict, and where it begins
+    ("diagnose.angles", "diagnose.derived", "diagnose.scales", "starting"),
     ("fitting",),
     ("diagnose", "evidence", "decisions"),  # what is left of diagnose: sbc, calibration, checks
     ("models", "nn"),

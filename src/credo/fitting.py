@@ -15,6 +15,8 @@ from credo.algorithm import LAYOUTS, Options
 from credo.arguments import THREEFRY, as_key, as_path
 from credo.collector import collecting_rarely
 from credo.cores import begin_work
+from credo.diagnose.angles import angle_sentence
+from credo.diagnose.derived import derived_sentence
 from credo.diagnose.scales import (
     column_sentence,
     escape_sentence,
@@ -321,7 +323,9 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     escape = escape_sentence(posterior.kind, target.structure)
     if escape is not None:
         return replace(verdict, status="failed", sentences=(escape, *verdict.sentences, *remarks))
-    for doubt in (rounded_sentence(posterior.kind, target.structure), _forgotten(target)):
+    doubts = [rounded_sentence(posterior.kind, target.structure), angle_sentence(posterior.kind, target.structure)]
+    doubts += [None if verdict.status == "failed" else derived_sentence(posterior), _forgotten(target)]
+    for doubt in doubts:
         if doubt is not None:
             status = "doubtful" if verdict.status == "pass" else verdict.status
             verdict = replace(verdict, status=status, sentences=(*verdict.sentences, doubt))

@@ -37,7 +37,7 @@ def sd_error(
     """
     share = None if weights is None else np.ravel(weights)
     return _largest(
-        [_errors(_kurtoses(u, support, share), ess[own]) for u, own, support in _blocks(positions, structure)]
+        [_errors(kurtoses_of(u, support, share), ess[own]) for u, own, support in _blocks(positions, structure)]
     )
 
 
@@ -55,9 +55,9 @@ def sd_figures(
     share = None if weights is None else np.ravel(weights)
     errors, shapes = [], []
     for u, own, support in _blocks(positions, structure):
-        kurtoses = _kurtoses(u, support, share)
+        kurtoses = kurtoses_of(u, support, share)
         errors.append(_errors(kurtoses, ess[own]))
-        shapes.append([_shape(u[:, :, i], ess[own][i], support) for i in np.flatnonzero(kurtoses > HEAVY)])
+        shapes.append([tail_shape(u[:, :, i], ess[own][i], support) for i in np.flatnonzero(kurtoses > HEAVY)])
     found = dict(zip(FIGURES, map(_largest, (errors, shapes)), strict=True))
     return {name: value for name, value in found.items() if value is not None}
 
@@ -70,7 +70,7 @@ def heaviest_tail(
     """The parameter with the largest κ, and that."""
     heaviest, place = 0.0, 0
     for u, own, support in _blocks(positions, structure):
-        kurtoses = _kurtoses(u, support, weights)
+        kurtoses = kurtoses_of(u, support, weights)
         i = int(np.argmax(kurtoses))
         if kurtoses[i] > heaviest:
             heaviest, place = float(kurtoses[i]), own.start + i
@@ -93,7 +93,7 @@ def _blocks(positions, structure: Structure) -> Iterator[tuple[np.ndarray, slice
         first = last
 
 
-def _kurtoses(u: Float[np.ndarray, "chain draw k"], support: str, share) -> Float[np.ndarray, " k"]:
+def kurtoses_of(u: Float[np.ndarray, "chain draw k"], support: str = "real", share=None) -> Float[np.ndarray, " k"]:
     """κ of a few coordinates; 0 where one does not move. ``share``: of each draw, None where all are equal."""
 
     def mean(x):
@@ -124,7 +124,7 @@ def _errors(kurtoses, ess) -> Float[np.ndarray, " moving"]:
         return np.sqrt(np.maximum(kurtoses - 1, 0) / (4 * np.asarray(ess)))[is_moving]
 
 
-def _shape(u: Float[np.ndarray, "chain draw"], ess: float, support: str) -> float:
+def tail_shape(u: Float[np.ndarray, "chain draw"], ess: float, support: str = "real") -> float:
     """k of the heavier tail of one coordinate; the exponential of one has no other than the upper."""
     theta = _in_users_space(u.ravel(), support)
     deviation = theta - theta.mean()

@@ -207,7 +207,7 @@ def _that_count(found: Sum, reported: Mapping[str, Any]) -> tuple[np.ndarray, np
         f = np.asarray(values, np.float64).reshape(len(p), -1)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # NaN: a constant, or no number
             square = (f - p @ f) ** 2
-            account = np.fmax(account, np.max(p[:, None] * square / (p @ square), axis=1))
+            account = np.fmax(account, np.max(p[:, None] * square / (p @ square), axis=1, initial=0.0))
     order = np.argsort(account)
     keep = np.sort(order[np.cumsum(account[order]) > DROPPED])
     return found.nodes[keep], found.log_weights[keep] - logsumexp(found.log_weights[keep])

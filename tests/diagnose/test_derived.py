@@ -1,0 +1,73 @@
+"""What is derived of parameters is judged as they are: their draws may be right, and its mean nothing."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+from credo.diagnose import derived
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=10)
+Y = 1.0 + 0.2 * X + RNG.normal(size=10)
+PRIOR = {"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)}
+
+
+def mean(params, x):
+    return dist.Normal(params["a"] + params["b"] * x, 1.0)
+
+
+def line(**quantities) -> credo.Target:
+    return credo.Model(PRIOR, mean, derived=quantities).given(X, Y)
+
+
+def ratio(a, b):
+    return jnp.stack([a, a / b])
+
+
+def said(posterior) -> str:
+    return " ".join(each for each in posterior.verdict.sentences if "derived" in each)
+
+
+@pytest.mark.parametrize(
+    "method", [credo.NUTS(), credo.Laplace(), credo.Grid(), credo.SMC()], ids=lambda method: type(method).__name__
+)
+def test_a_ratio_whose_denominator_may_be_zero_does_not_pass(method):
+    """Its mean does not exist."""
+    posterior = credo.fit(line(r=ratio), method, key=2, progress=False)
+    assert posterior.verdict.status == "doubtful"
+    assert "'r[1]' has a" in said(posterior)
+    assert "median and quantiles" in said(posterior)
+
+
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.Laplace()], ids=lambda method: type(method).__name__)
+def test_what_is_no_number_at_some_draws_does_not_pass(method):
+    posterior = credo.fit(line(log=lambda b: jnp.log(b)), method, key=2, progress=False)
+    share = np.mean(~np.isfinite(posterior._drawn["log"]))
+    assert posterior.verdict.status == "doubtful"
+    assert f"At {share:.2g} of the draws the derived quantity 'log' is no finite number" in said(posterior)
+
+
+@pytest.mark.parametrize(
+    "method", [credo.NUTS(), credo.Laplace(), credo.Grid(), credo.MAP()], ids=lambda method: type(method).__name__
+)
+def test_what_is_known_passes(method):
+    """An effect, a rare event, a whole number and a constant."""
+    target = line(
+        effect=lambda a, b: jnp.exp(a) + b * jnp.arange(3.0),
+        rare=lambda a: a > 1.6,
+        count=lambda b: jnp.round(2 * b),
+        constant=lambda a: jnp.ones(2),
+        nothing=lambda a: jnp.zeros(0),
+    )
+    posterior = credo.fit(target, method, key=2, progress=False)
+    assert posterior.verdict.status == "pass"
+    assert not said(posterior)
+
+
+@pytest.mark.parametrize(("at_once", "is_judged"), [(3 * 4_000 - 1, True), (3 * derived.FEW - 1, False)])
+def test_many_numbers_are_judged_by_some_draws_or_not_at_all(at_once, is_judged, monkeypatch):
+    monkeypatch.setattr(derived, "AT_ONCE", at_once)
+    posterior = credo.fit(line(log=lambda b: jnp.log(b)), credo.NUTS(), key=2, progress=False)
+    assert bool(said(posterior)) == is_judged
