@@ -95,6 +95,18 @@ def test_separable_classes_under_a_flat_prior(method):
     assert any("w" in sentence and "infinity" in sentence for sentence in verdict.sentences)
 
 
+@pytest.mark.parametrize("method", [credo.NUTS(num_warmup=300, num_draws=300), credo.Slice(num_draws=300)])
+def test_chains_that_nothing_holds_are_of_an_improper_posterior(method):
+    x = np.linspace(-1, 1, 20)
+    prior = {"a": dist.Normal(0.0, 5.0), "slope": dist.ImproperUniform(constraints.real, (), ())}
+    model = Model(prior, lambda params, x: dist.Bernoulli(logits=params["a"] + params["slope"] * x))
+    verdict = credo.fit(model.given(x, (x > 0).astype(int)), method, progress=False).verdict
+    assert verdict.status == "failed"
+    assert verdict.sentences[0] == (
+        "The density does not fall along 'slope': the posterior is improper. Give it a proper prior."
+    )
+
+
 def test_likelihood_of_the_wrong_shape():
     model = Model({"w": dist.Normal(0.0, 1.0).expand([3, 1])}, logits)
     with pytest.raises(CredoError, match=r"batch_shape \(20, 1\).*y has shape \(20,\)"):
@@ -158,10 +170,11 @@ def raises(params, x):
         (
             lambda p, x: dist.Normal(1.0 if p["w"][0] > 0 else 0.0, 1.0),
             X,
-            "needs the value of a parameter in Python.*jnp.where",
+            "needs the value of a parameter, .*jnp.where",
             Exception,
         ),
         (lambda p, x: dist.Normal(p.w[0], 1.0), X, "raised AttributeError .*'w'", AttributeError),
+        (lambda x, p: dist.Normal(x @ p["w"], 1.0), X, r"the parameters first, .*likelihood\(params, x\)", TypeError),
         (raises, X, r"The likelihood raised RuntimeError \(out of paper\)", RuntimeError),
     ],
 )

@@ -779,3 +779,21 @@ def test_arguments_left_out_are_named():
     u = np.linspace(-1.0, 1.0, 5)
     with double():
         np.testing.assert_allclose(by_name.flat().log_density(u), bound.flat().log_density(u), rtol=1e-12)
+
+
+def only_slope(x, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    with numpyro.plate("n", len(x)):
+        numpyro.sample("y", dist.Normal(b * x, 1.0), obs=y)
+
+
+def test_a_single_input_may_be_given_by_its_name():
+    model, u = from_numpyro(only_slope), np.array([0.3])
+    by_name, by_place = model.given({"x": SLOPED}, SEEN), model.given(SLOPED, SEEN)
+    with double():
+        np.testing.assert_allclose(by_name.flat().log_density(u), by_place.flat().log_density(u), rtol=1e-12)
+    posterior = credo.fit(by_name, credo.Laplace(), progress=False)
+    new = np.array([1.0, -1.0])
+    np.testing.assert_allclose(posterior.predict({"x": new}).mean, posterior.mean()["b"] * new, atol=1e-3)
+    with pytest.raises(credo.CredoError, match=r"by the names of its arguments, x, y"):
+        model.given({"slope": SLOPED}, SEEN)

@@ -38,7 +38,7 @@ WAYS = {
     "numbers cast": (of_rows(lambda p, x: p["a"][(x["g"] / 1.0).astype(int)]), r"x\['g'\] indexes 'a' at 5"),
     "a row at a time": (of_rows(lambda p, x: jax.vmap(lambda i: p["a"][i])(x["g"])), r"x\['g'\] indexes 'a' at 5"),
     "a jitted one": (of_rows(lambda p, x: jax.jit(lambda a, i: a[i])(p["a"], x["g"])), r"x\['g'\] indexes 'a' at 5"),
-    "a log density": (by_log_density, r"The data index 'a' at 5 \(in row 1\)"),
+    "a log density": (by_log_density, r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
     "a NumPyro program": (lambda g: from_numpyro(numpyro_program).given(g, Y), "The data index 'a' at 5"),
 }
 

@@ -7,6 +7,8 @@ import pytest
 from jax.scipy import stats
 from numpyro.distributions import constraints
 
+from credo.fitting import fit
+from credo.methods.laplace import Laplace
 from credo.model.model import Model
 from credo.precision import double
 from credo.status import CredoError
@@ -180,3 +182,26 @@ def test_the_users_traceback_is_the_cause():
 def test_a_function_is_asked_for():
     with pytest.raises(CredoError, match="The log density is a function"):
         Model.from_log_density(3.0, {"a": constraints.real})  # type: ignore[arg-type]
+
+
+def test_data_are_known_by_their_shapes_alone_as_in_a_fit():
+    """An array of NumPy may be read at a loop's counter; what Python must know of the data is asked for at once."""
+
+    def in_a_loop(params, data):
+        def add(total, i):
+            return total - 0.5 * (params["m"] - data["y"][i]) ** 2, None
+
+        return jax.lax.scan(add, 0.0, jnp.arange(3))[0]
+
+    def by_length(params, data):
+        return -0.5 * jnp.sum((params["m"] - data["y"][: int(data["n"])]) ** 2)
+
+    def by_numpy(params, data):
+        return -0.5 * jnp.sum((params["m"] - np.log(data["y"])) ** 2)
+
+    data = {"y": np.array([1.0, 2.0, 6.0])}
+    target = Model.from_log_density(in_a_loop, {"m": constraints.real}).given(data)
+    assert fit(target, Laplace(), progress=False).mean()["m"] == pytest.approx(3.0)
+    for log_density in (by_length, by_numpy):
+        with pytest.raises(CredoError, match=r"value of a parameter, of data .*bind a number"):
+            Model.from_log_density(log_density, {"m": constraints.real}).given({**data, "n": 2})

@@ -115,6 +115,12 @@ class NumPyroModel(Model):
         except CredoError:
             raise
         except (TypeError, ValueError) as error:
+            if isinstance(x, Mapping) and input_name is not None:
+                raise CredoError(
+                    f"The NumPyro model failed with the table x ({', '.join(map(str, x))}) as its argument "
+                    f"{input_name!r} ({error}): give an array, or inputs by the names of its arguments, "
+                    f"{shown(self.prior.program.fn)}."
+                ) from error
             lengths = {name: len(a) for name, a in (("x", x), ("y", y)) if isinstance(a, np.ndarray) and a.ndim}
             if len(set(lengths.values())) < 2:
                 raise
@@ -155,7 +161,7 @@ class NumPyroModel(Model):
         program = self.prior.program
         if x is None:
             return arguments, self.input_name
-        if isinstance(x, Mapping) and len(free) > 1 and set(x) <= set(free):  # several inputs, each by its argument
+        if isinstance(x, Mapping) and x and set(x) <= set(free):  # inputs, each by its argument
             return {**arguments, **x}, None
         place = free[0] if free else self.input_name
         if place is None:

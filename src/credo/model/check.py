@@ -99,20 +99,20 @@ def check_log_density(model: "Model", data) -> None:
     prior, log_density = model.prior, model.log_factor
     assert log_density is not None
 
-    def value(u):
+    def value(u, data):  # which a fit gives to compiled code as it does the position
         return log_density(prior.constrain(u), data)
 
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
         with explained("The log density", model.structure, data):
-            program, found = jax.make_jaxpr(value, return_shape=True)(u)
+            program, found = jax.make_jaxpr(value, return_shape=True)(u, data)
         if getattr(found, "shape", None) != () or not np.issubdtype(found.dtype, np.floating):
             shown = f"{found.dtype} of shape {found.shape}" if hasattr(found, "shape") else f"a {type(found).__name__}"
             raise CredoError(
                 f"The log density returned {shown}: it must be one real number. Sum the terms of all data, as with "
                 "jnp.sum."
             )
-        check_indices(program, model.structure, u)
+        check_indices(program, model.structure, u, x=data)
 
 
 def check_derived(model: "Model", name: str, function: Callable) -> None:
@@ -152,8 +152,9 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
         return f"{what} asks for {error.args[0]!r}, which is not there: the model has parameters {names}{columns}."
     if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
         return (
-            f"{what} needs the value of a parameter in Python (an `if`, float() or a NumPy function), where only its "
-            f"shape is known: use jax.numpy, such as jnp.where. {seen}"
+            f"{what} needs the value of a parameter, of data or of a loop's counter in Python (an `if`, float(), a "
+            "NumPy function or array), where only shapes are known: use jax.numpy, such as jnp.where and "
+            f"jnp.asarray(a)[i], and bind a number that must be known, as a length, to the function. {seen}"
         )
     reason = str(error).strip().split("\n")[0].rstrip(".")
     if "take_along_axis indices must be of integer type" in reason:
@@ -162,6 +163,11 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
         return (
             f"{what} cannot be evaluated at these data: {reason}. Booleans reach it as they are, for jnp.where and ~x: "
             f"where they count, index or change sign write x.astype(int). {seen}"
+        )
+    if "string indexing" in reason:
+        return (
+            f"{what} takes a parameter by name out of an array: its arguments are the parameters first, a dict, and "
+            f"then the data, as in likelihood(params, x). {seen}"
         )
     if isinstance(data, Mapping) and data and "dict" in reason:
         return (

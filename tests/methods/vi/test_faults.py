@@ -8,7 +8,8 @@ from numpyro.distributions import constraints
 
 import credo
 from credo import vi
-from credo.methods.vi.faults import edge_sentence, falls_along
+from credo.diagnose.endless import falls_along
+from credo.methods.vi.faults import edge_sentence
 from credo.precision import double
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from credo.algorithm import Algorithm, Options, Phase
 from credo.diagnose import geometry
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
+from credo.diagnose.endless import endless_draws_sentence
 from credo.diagnose.function_space import observed
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.sd_error import sd_figures
@@ -182,8 +183,12 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     at_best = "pass" if is_met else "doubtful"
     verdict = judge(found, sentences, at_best=at_best)
     if any(RULES[name].status(found[name]) != "pass" for name in STRUGGLE if name in found):
-        shape = geometry.sentences(positions, is_divergent, target)
-        verdict = judge(found, [*shape, *sentences], at_best=at_best)
+        endless = endless_draws_sentence(target, positions) if verdict.status == "failed" else None
+        if endless:
+            verdict = replace(verdict, sentences=(endless, *verdict.sentences))
+        else:
+            shape = geometry.sentences(positions, is_divergent, target)
+            verdict = judge(found, [*shape, *sentences], at_best=at_best)
     info["seconds"]["verdict"] = time.perf_counter() - begun
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 

@@ -2,30 +2,20 @@
 
 from collections.abc import Callable
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from credo.compiling import brief
+from credo.diagnose.endless import NUM_DECADES, falls_along, improper_sentence, leaf_along, without_small_parts
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.status import Verdict
 from credo.timing import counted
 
-NUM_DECADES = 6  # of distance, from 30 sds on
 LEAST_SD, MOST_SD = 1e-2, 1e12  # q may have shrunk, or grown, for other reasons
 FAR = 3e5  # how far is looked at where q is no wider than a hundredth of it
-SMALL_PART = 0.05  # of a direction, which q knows with noise
 LARGE_SHIFT = 100.0  # sds of q from zero, at which its way is that of its middle
 MOST = 2_000  # dimensions of a covariance that is taken apart
-LEAST_POWER = 1.2  # of 1/|u|: a density along a line whose tails fall by a power of 1 or less has no integral
-
-
-def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> str:
-    """What to say of a posterior that does not fall along ``direction``."""
-    name = _leaf_at(target, int(np.argmax(np.abs(direction))))
-    return f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
 
 
 def verdict_of(
@@ -66,7 +56,7 @@ def widening_sentence(target: Target, q: Kind, family: Family) -> tuple[str, boo
     within = sd * 10.0 ** np.arange(-3, 1)  # q knows its direction to as many digits
     if not falls_along(target, direction, center, within) or endless_sentence(target, q, family) is not None:
         return improper_sentence(target, direction), True
-    name = _leaf_at(target, int(np.argmax(np.abs(direction))))
+    name = leaf_along(target, direction)
     return (
         f"q grew without end along {name!r}, where the density does fall: the steps are too noisy for this posterior. "
         "Raise num_samples, lower step_size, or take gradient=StickingTheLanding().",
@@ -85,25 +75,9 @@ def _way_out(q: Kind, family: Family) -> tuple[Float[np.ndarray, " dim"], Float[
         return center / np.linalg.norm(center), center, sd
     if isinstance(q, Gaussian) and len(center) <= MOST and np.all(np.isfinite(variances)):
         direction = np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
-        direction = np.where(np.abs(direction) < SMALL_PART * np.max(np.abs(direction)), 0.0, direction)
+        direction = without_small_parts(direction)
         return direction / np.linalg.norm(direction), center, sd
     return np.eye(1, len(center), widest)[0], center, sd
-
-
-def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], distances) -> bool:
-    """Whether both tails of the log density along a line fall faster than an integral needs, as far as numbers reach.
-
-    By powers of the ``distances`` from the middle, decades apart; what is no number tells nothing, as where a scale
-    overflows, and two decades are the least to go by.
-    """
-    positions = center + np.concatenate([distances, -distances])[:, None] * direction
-    padded = np.resize(positions, (2 * (NUM_DECADES + 1), len(direction)))  # one program for all
-    heights = np.asarray(_heights(target.flat(), padded), float)[: len(positions)].reshape(2, -1)
-    with np.errstate(invalid="ignore"):
-        powers = -np.diff(heights, axis=1) / np.log(10.0)
-    powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)
-    known = [tail[~np.isnan(tail)] for tail in powers]
-    return not any(len(tail) > 1 and np.max(tail) < LEAST_POWER for tail in known)
 
 
 def edge_sentence(is_taken: Bool[np.ndarray, " steps"]) -> str | None:
@@ -120,14 +94,3 @@ def edge_sentence(is_taken: Bool[np.ndarray, " steps"]) -> str | None:
         "edge inside the space that q covers, which no member of the family follows, or overflows there. Give the "
         "parameter the support that ends at the edge, such as HalfNormal for one above zero, or use Slice()."
     )
-
-
-@brief
-def _heights(target: Target, positions):
-    return jax.lax.map(target.log_density, positions)
-
-
-def _leaf_at(target: Target, coordinate: int) -> str:
-    """The name of the parameter that a coordinate of the position belongs to."""
-    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
-    return target.structure.leaves[int(np.searchsorted(ends, coordinate, side="right"))].name

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from credo.algorithm import Options, stream
+from credo.diagnose.endless import improper_sentence
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.newton import Status
 from credo.methods.particles.elsewhere import Climber
@@ -27,7 +28,7 @@ from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_sm
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.faults import endless_sentence, improper_sentence
+from credo.methods.vi.faults import endless_sentence
 from credo.methods.vi.measure import assess, measure
 from credo.methods.vi.start import Start, density_of
 from credo.model.target import Target

@@ -1,0 +1,70 @@
+"""Densities that do not fall on some way out: posteriors without an integral."""
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from credo.compiling import brief
+from credo.model.target import Target
+from credo.precision import in_double
+from credo.storage import gather
+
+NUM_DECADES = 6  # of distance
+LEAST_POWER = 1.2  # of 1/|u|: a density along a line whose tails fall by a power of 1 or less has no integral
+SMALL_PART = 0.05  # of a direction
+MOST_DRAWS = 1_000  # among which the farthest is looked for
+
+
+def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> str:
+    """What to say of a posterior that does not fall along ``direction``."""
+    name = leaf_along(target, direction)
+    return f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
+
+
+def without_small_parts(direction: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
+    """``direction`` without what it holds of coordinates that hardly move, known with noise."""
+    return np.where(np.abs(direction) < SMALL_PART * np.max(np.abs(direction)), 0.0, direction)
+
+
+def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], distances) -> bool:
+    """Whether both tails of the log density along a line fall faster than an integral needs, as far as numbers reach.
+
+    By powers of the ``distances`` from the middle, decades apart; what is no number tells nothing, as where a scale
+    overflows, and two decades are the least to go by.
+    """
+    positions = center + np.concatenate([distances, -distances])[:, None] * direction
+    padded = np.resize(positions, (2 * (NUM_DECADES + 1), len(direction)))  # one program for all
+    heights = np.asarray(_heights(target.flat(), padded), float)[: len(positions)].reshape(2, -1)
+    with np.errstate(invalid="ignore"):
+        powers = -np.diff(heights, axis=1) / np.log(10.0)
+    powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)
+    known = [tail[~np.isnan(tail)] for tail in powers]
+    return not any(len(tail) > 1 and np.max(tail) < LEAST_POWER for tail in known)
+
+
+@in_double
+def endless_draws_sentence(target: Target, positions: Float[np.ndarray, "chain draw dim"]) -> str | None:
+    """What to say where the density does not fall beyond the draw farthest from the middle of all; else None."""
+    chains, draws, dim = positions.shape
+    few = gather(positions, (slice(None), slice(None, None, max(1, chains * draws // MOST_DRAWS)))).reshape(-1, dim)
+    center = np.median(np.asarray(few, float), axis=0)
+    ways = few - center
+    way = without_small_parts(ways[np.argmax(np.max(np.abs(ways), axis=1))])
+    length = float(np.linalg.norm(way))
+    if not 0 < length < np.inf:
+        return None
+    direction = way / length
+    distances = length * 10.0 ** np.arange(NUM_DECADES + 1)
+    return None if falls_along(target, direction, center, distances) else improper_sentence(target, direction)
+
+
+@brief
+def _heights(target: Target, positions):
+    return jax.lax.map(target.log_density, positions)
+
+
+def leaf_along(target: Target, direction: Float[np.ndarray, " dim"]) -> str:
+    """The name of the parameter that moves most along ``direction``."""
+    coordinate = int(np.argmax(np.abs(direction)))
+    ends = np.cumsum([leaf.size for leaf in target.structure.leaves])
+    return target.structure.leaves[int(np.searchsorted(ends, coordinate, side="right"))].name
