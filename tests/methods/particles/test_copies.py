@@ -151,3 +151,30 @@ def test_draws_weighed_from_there_do_not_pass(far_apart):
     verdict = credo.fit(far_apart, credo.Importance(proposal), key=1, progress=False).verdict
     assert verdict.figures["copy_weight"] > 1_000
     assert verdict.status == "doubtful"
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (three, "components in another order (entries of mu, sigma, w exchanged together)"),
+        (two, "components in another order (entries of mu, sigma, share exchanged together)"),
+        (one_factor, "the sign of a, b turned"),
+        (lengths, "the sign of"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_chains_in_different_copies_are_told_so(build, said):
+    verdict = credo.fit(build(), credo.NUTS(num_warmup=200, num_draws=200), key=1, progress=False).verdict
+    assert verdict.figures["max_r_hat"] > 1.1
+    assert any(said in sentence for sentence in verdict.sentences)
+
+
+def test_chains_that_disagree_for_another_reason_are_not():
+    apart = credo.Model.from_log_density(
+        lambda p: jnp.logaddexp(-0.5 * jnp.sum((p["a"] - 9) ** 2), -0.5 * jnp.sum((p["a"] + 8) ** 2)),
+        {"a": constraints.real},
+        {"a": (2,)},
+    )
+    verdict = credo.fit(apart.given(), credo.NUTS(num_warmup=200, num_draws=200), key=1, progress=False).verdict
+    assert verdict.status == "failed"
+    assert not any("The density is the same" in sentence for sentence in verdict.sentences)

@@ -34,6 +34,7 @@ from credo.methods.mcmc.warmup import (
     warmup_phases,
     watched,
 )
+from credo.methods.particles.copies import symmetry_sentence
 from credo.model.structure import Structure
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import AT_ONCE, report_positions
@@ -41,6 +42,7 @@ from credo.posterior.posterior import Posterior
 from credo.run import Run, run
 from credo.status import CredoError, is_number
 
+APART = 1.1  # R-hat: chains in modes of their own, or on their way without an end; why, is worth a program
 EQUAL = 1e-3  # log weights this close differ by rounding, in single precision too, or by nothing that matters
 STRUGGLE = "max_r_hat", "min_ess_bulk", "persistent_divergences", "e_bfmi"  # that ask for the shape of the posterior
 
@@ -183,14 +185,24 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     at_best = "pass" if is_met else "doubtful"
     verdict = judge(found, sentences, at_best=at_best)
     if any(RULES[name].status(found[name]) != "pass" for name in STRUGGLE if name in found):
-        endless = endless_draws_sentence(target, positions) if verdict.status == "failed" else None
+        endless, causes = _causes(positions, is_divergent, target, found.get("max_r_hat", 1.0))
+        verdict = judge(found, [*causes, *sentences], at_best=at_best)
         if endless:
             verdict = replace(verdict, sentences=(endless, *verdict.sentences))
-        else:
-            shape = geometry.sentences(positions, is_divergent, target)
-            verdict = judge(found, [*shape, *sentences], at_best=at_best)
     info["seconds"]["verdict"] = time.perf_counter() - begun
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
+
+
+def _causes(positions, is_divergent, target, r_hat: float) -> tuple[str | None, list[str]]:
+    """Why draws do not pass: that the posterior is improper, before all else, or else what its shape is."""
+    if not r_hat > APART:
+        return None, geometry.sentences(positions, is_divergent, target)
+    endless = endless_draws_sentence(target, positions)
+    if endless:
+        return endless, []
+    # of a network chains are compared by its outputs, which copies of its weights leave as they are
+    copied = symmetry_sentence(target, positions[:, -1]) if target.model.weights_name is None else None
+    return None, [*geometry.sentences(positions, is_divergent, target), *([copied] if copied else [])]
 
 
 def _counts(sampling, warmup, useful_share: float) -> dict[str, int]:

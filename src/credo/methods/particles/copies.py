@@ -32,8 +32,39 @@ MOST_ENTRIES = 10  # of an axis along which entries are exchanged
 MOST_NUMBERS = 32  # whose signs are turned one at a time
 AT_ONCE = 16  # densities
 MOST = 1e4  # nats: where q vanishes
+SAME = 1e-6  # of a log density
 
 Map = tuple[np.ndarray, np.ndarray]  # entries of the parameters in the user's space: whose value, and with which sign
+
+
+def symmetry_sentence(target: Target, u: Float[np.ndarray, "S dim"]) -> str | None:
+    """What to say where a map leaves the density at draws ``u`` as it is, so that chains settle in different copies."""
+    maps = list(itertools.islice(_maps(target.structure), MOST_MAPS))
+    if not maps or target.structure.discrete_names:  # whose values would be exchanged as well
+        return None
+    whose, sign = map(np.stack, zip(*maps, strict=True))
+    log_p = np.asarray(_densities(None, target.flat(), u[:NUM_DRAWS], whose, sign)[0], float)
+    with np.errstate(invalid="ignore"):
+        off = np.max(np.abs(log_p[1:] - log_p[0]) / (1 + np.abs(log_p[0])), axis=1)
+    if not np.any(off < SAME):
+        return None
+    whose, sign = maps[int(np.argmax(off < SAME))]
+    ends = np.cumsum([int(np.prod(_user_shape(leaf))) for leaf in target.structure.leaves])
+    is_elsewhere = whose != np.arange(len(whose))
+    moved = np.flatnonzero(is_elsewhere | (sign < 0))
+    leaves = [target.structure.leaves[i] for i in np.unique(np.searchsorted(ends, moved, side="right"))]
+    names = ", ".join(leaf.name for leaf in leaves)
+    if is_elsewhere.any():
+        return (
+            f"The density is the same with components in another order (entries of {names} exchanged together): chains "
+            "settle in different orders, whose parameters have no common mean. Order one of them, as by the prior "
+            "dist.TransformedDistribution(…, dist.transforms.OrderedTransform()), or read what the order leaves as it "
+            "is, such as predictions."
+        )
+    return (
+        f"The density is the same with the sign of {names} turned: chains settle on different sides. Give one number "
+        "of them a positive prior, or read what the sign leaves as it is, such as predictions."
+    )
 
 
 def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> float:
@@ -52,7 +83,7 @@ def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> fl
 
 
 @brief
-def _densities(kind: Kind, target: Target, u, whose, sign):
+def _densities(kind: Kind | None, target: Target, u, whose, sign):
     """log p and log q of the draws and of their images (1 + map, draw)."""
     leaves = target.structure.leaves
 
@@ -68,7 +99,11 @@ def _densities(kind: Kind, target: Target, u, whose, sign):
 
     images = jax.vmap(jax.vmap(image, (0, None, None)), (None, 0, 0))(u, whose, sign)
     every = jnp.concatenate([u[None], images]).reshape(-1, u.shape[1])
-    found = in_batches(lambda v: (target.log_density(v), kind.log_prob_u(v)), every, AT_ONCE)
+
+    def both(v):
+        return target.log_density(v), jnp.zeros(()) if kind is None else kind.log_prob_u(v)
+
+    found = in_batches(both, every, AT_ONCE)
     return jax.tree.map(lambda a: a.reshape(-1, len(u)), found)
 
 
