@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 import credo
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.posterior import marginals
 from credo.posterior.factors import LogGamma, Sticks
-from credo.posterior.kinds import Gaussian, Independent
+from credo.posterior.kinds import Gaussian, Independent, Mixture
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
 from credo.precision import double
@@ -61,6 +61,30 @@ def test_draws_of_long_positions_are_few_at_a_time(monkeypatch):
     marginals._sample_positions.clear_cache()  # type: ignore[attr-defined]
     apart = posterior_of(Diagonal(SD)).sample(0, 5)
     np.testing.assert_array_equal(together["w"], apart["w"])
+
+
+def test_quantiles_of_mixtures_are_those_of_their_marginals():
+    """Between two modes, where draws know a median to a tenth of their distance; rising and falling transforms."""
+    free = dist.Normal(0.0, 1.0)
+    falling = dist.TransformedDistribution(dist.HalfNormal(1.0), dist.transforms.AffineTransform(0.0, -1.0))
+    model = credo.Model({"w": free.expand([2]), "tau": dist.HalfNormal(1.0), "fall": falling}, None)
+    target = model.given().flat()
+    middles, sds, shares = np.array([[-1.0] * 4, [3.0, 2.0, 1.0, 1.5]]), np.array([0.3, 0.5]), np.array([0.3, 0.7])
+    parts = tuple(Gaussian(m, Diagonal(np.full(4, sd))) for m, sd in zip(middles, sds, strict=True))
+    posterior = Posterior(Mixture(np.log(shares), parts), target, verdict=Verdict("pass"))
+    levels = np.array([0.01, 0.3, 0.5, 0.99])
+
+    def inverse(coordinate: int, level: float) -> float:
+        laws = [stats.norm(m[coordinate], sd) for m, sd in zip(middles, sds, strict=True)]
+        return optimize.brentq(lambda u: shares @ [law.cdf(u) for law in laws] - level, -9.0, 9.0, xtol=1e-13)
+
+    assert [leaf.name for leaf in target.structure.leaves] == ["w", "tau", "fall"]
+    found = posterior.quantile(levels)
+    np.testing.assert_allclose(found["w"], [[inverse(i, p) for i in (0, 1)] for p in levels], rtol=1e-9)
+    np.testing.assert_allclose(found["tau"], np.exp([inverse(2, p) for p in levels]), rtol=1e-9)
+    np.testing.assert_allclose(found["fall"], -np.exp([inverse(3, 1 - p) for p in levels]), rtol=1e-9)
+    np.testing.assert_array_equal(posterior.quantile([0.0, 1.0])["tau"], [0.0, np.inf])
+    assert posterior.quantile([])["w"].shape[0] == 0
 
 
 LAWS = {

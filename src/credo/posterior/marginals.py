@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from credo.batches import in_batches
 from credo.compiling import brief
@@ -25,6 +25,7 @@ from credo.posterior.product import Product, moments_of, quantiles_of
 from credo.storage import by_columns, gather, is_stored, release, row_blocks, stored
 
 NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127, and for exp(u) with sd up to about 4
+NUM_HALVINGS = 60  # of an interval: to rounding
 NUM_DRAWS = 8_192  # where no formula is: the mean's Monte Carlo error is then 1.1 % of an sd
 
 AT_ONCE = 10_000_000  # numbers: 80 MB in float64
@@ -223,6 +224,8 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         }
         centre, sd = (target.structure.unravel(np.asarray(each)) for each in (kind.mean, sds))
         return found | {n: centre[n] + np.multiply.outer(z.reshape(p.shape), sd[n]) for n in _untransformed(target)}
+    if isinstance(kind, Mixture) and all(isinstance(component, Gaussian) for component in kind.components):
+        return _mixed_quantiles(kind, target, p)
     if isinstance(kind, Product):
         return quantiles_of(kind.distributions, p)
     if isinstance(kind, Independent | LogGamma | Sticks):
@@ -230,6 +233,39 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
         found = _exact_quantiles(normal, target, p) if names else {}
         return {n: v for n, v in found.items() if n in names} | quantiles_of(named_laws(kind, target.structure), p)
     return {}
+
+
+def _mixed_quantiles(kind: Mixture, target: Target, p: np.ndarray) -> Report:
+    """Of a mixture of Gaussians, at which its distribution function, Σ w_k Φ((u − m_k) / s_k), is p."""
+    means, sds = (np.stack([each(c) for c in kind.components]) for each in (lambda c: np.asarray(c.mean), _sd_of))
+    weights = np.exp(np.asarray(kind.log_weights, np.float64) - np.max(kind.log_weights))
+    levels = np.asarray(p, np.float64).ravel()
+    ends = [_mixed_quantile(means, sds, weights / weights.sum(), level) for level in [*levels, *(1 - levels)]]
+    names = _transformed(target)
+    ordered = np.stack([*ends, *(np.mean(means, axis=0) + z for z in (-1.0, 1.0))])
+    found = {}
+    for n, v in (_reported(target, ordered, names) if names else {}).items():
+        v = np.asarray(v)
+        rising = np.where(v[-1] >= v[-2], v[: p.size], v[p.size : 2 * p.size])
+        found[n] = rising.reshape(p.shape + v.shape[1:])
+    at = [target.structure.unravel(end) for end in ends[: p.size]]
+    for n in _untransformed(target):
+        own = np.array([each[n] for each in at])
+        found[n] = own.reshape(p.shape + own.shape[1:])
+    return found
+
+
+def _mixed_quantile(means, sds, weights, level: float) -> np.ndarray:
+    """(dim,), between the least and the largest quantile of a component, by halving."""
+    each = means + ndtri(level) * sds
+    lower, upper = each.min(axis=0), each.max(axis=0)
+    if not 0 < level < 1:
+        return lower
+    for _ in range(NUM_HALVINGS):
+        middle = 0.5 * (lower + upper)
+        is_below = weights @ ndtr((middle - means) / sds) < level
+        lower, upper = np.where(is_below, middle, lower), np.where(is_below, upper, middle)
+    return 0.5 * (lower + upper)
 
 
 def _sd_of(kind: Gaussian) -> np.ndarray:
@@ -242,10 +278,16 @@ def _untransformed(target: Target) -> list[str]:
     return [leaf.name for leaf in leaves if leaf.is_elementwise and leaf.support == "real"]
 
 
+def _transformed(target: Target) -> tuple[str, ...]:
+    """The other elementwise parameters."""
+    own = _untransformed(target)
+    return tuple(sorted(leaf.name for leaf in target.structure.leaves if leaf.is_elementwise and leaf.name not in own))
+
+
 def _along_sd(kind: Gaussian, target: Target, sd: np.ndarray, z: np.ndarray) -> Report:
     """The other elementwise parameters at mean + z·sd, all coordinates moved at once: each depends on its own only."""
-    names = {leaf.name for leaf in target.structure.leaves if leaf.is_elementwise} - set(_untransformed(target))
-    found = _moved(target, kind.mean, sd, z, tuple(sorted(names))) if names else {}
+    names = _transformed(target)
+    found = _moved(target, kind.mean, sd, z, names) if names else {}
     return {n: np.asarray(v) for n, v in found.items()}
 
 
@@ -258,3 +300,14 @@ def _moved(target: Target, mean, sd, z, names: tuple[str, ...]) -> Report:
     if z.size * mean.size <= AT_ONCE:
         return jax.vmap(at)(z)
     return jax.lax.map(at, z)  # the others are as many numbers as there are weights
+
+
+@functools.partial(jax.jit, static_argnames="names")
+def _reported(target: Target, positions, names: tuple[str, ...]) -> Report:
+    """Parameters at positions (n, dim), one after the other."""
+
+    def at(position):
+        values = target.model.report(target.constrain(position))
+        return {n: values[n] for n in names}
+
+    return jax.lax.map(at, positions)
