@@ -237,7 +237,8 @@ def _exact_quantiles(kind: Kind, target: Target, p: np.ndarray) -> Report:
 
 def _mixed_quantiles(kind: Mixture, target: Target, p: np.ndarray) -> Report:
     """Of a mixture of Gaussians, at which its distribution function, Σ w_k Φ((u − m_k) / s_k), is p."""
-    means, sds = (np.stack([each(c) for c in kind.components]) for each in (lambda c: np.asarray(c.mean), _sd_of))
+    parts = [component for component in kind.components if isinstance(component, Gaussian)]
+    means, sds = np.stack([np.asarray(part.mean) for part in parts]), np.stack([_sd_of(part) for part in parts])
     weights = np.exp(np.asarray(kind.log_weights, np.float64) - np.max(kind.log_weights))
     levels = np.asarray(p, np.float64).ravel()
     ends = [_mixed_quantile(means, sds, weights / weights.sum(), level) for level in [*levels, *(1 - levels)]]
