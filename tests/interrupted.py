@@ -55,6 +55,15 @@ def on_a_full_disk(folder: Path, num_files: int, *, phase: int, chunk: int = 16)
 
 
 @contextlib.contextmanager
+def on_chunks_of(length: int) -> Iterator:
+    """Chunks of so many draws in this block, so that a short run has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew, "FIRST_CHUNK", length)
+        patch.setattr(crew, "MAX_CHUNK", length)
+        yield
+
+
+@contextlib.contextmanager
 def out_of_time() -> Iterator:
     """The time limit of a run in this block, however long, is over once each chain has a chunk of its draws: a test
     that waits for a clock fails on a slow machine."""

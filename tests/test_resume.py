@@ -11,7 +11,7 @@ import pytest
 
 import credo
 from credo.methods.mcmc.warmup import MOST_REPEATS
-from interrupted import on_a_full_disk
+from interrupted import at_chunk, on_a_full_disk, on_chunks_of
 
 METHOD = credo.NUTS(num_warmup=60, num_draws=120)
 SAMPLING = 3 + MOST_REPEATS  # the number of its phase
@@ -151,6 +151,33 @@ def test_what_keeps_nothing_on_its_way_is_done_again(target, tmp_path, method):
     assert resumed.info["is_complete"]
     for found, expected in zip(jax.tree.leaves(resumed.kind), jax.tree.leaves(straight.kind), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+FROM_WIDTHS = {
+    "nuts": credo.NUTS(num_warmup=120, num_draws=60),
+    "hmc": credo.HMC(num_warmup=120, num_draws=60),
+    "slice": credo.Slice(num_warmup=120, num_draws=60),
+    "random walk": credo.RandomWalkMetropolis(num_warmup=120, num_draws=60),
+}
+
+
+@pytest.mark.parametrize("number", [2, 30, None], ids=["in warm-up", "later", "complete"])
+@pytest.mark.parametrize("name", FROM_WIDTHS)
+def test_a_run_from_a_posterior_goes_on_in_the_windows_it_began_with(target, tmp_path, name, number):
+    """Which phases there are is chosen by the start, which a checkpoint does not hold."""
+    laplace = credo.fit(target, credo.Laplace(), progress=False)
+    request = {"key": 1, "start": laplace, "progress": False}
+    straight = credo.fit(target, FROM_WIDTHS[name], **request)
+    with on_chunks_of(4), at_chunk(number) if number else contextlib.nullcontext():
+        credo.fit(target, FROM_WIDTHS[name], checkpoint=tmp_path / "run", **request)
+    resumed = credo.resume(tmp_path / "run", target, progress=False)
+    np.testing.assert_array_equal(resumed.kind.positions, straight.kind.positions)
+
+
+def test_a_proposal_is_in_no_checkpoint(target, tmp_path):
+    laplace = credo.fit(target, credo.Laplace(), progress=False)
+    with pytest.raises(credo.CredoError, match=r"not the posterior that IndependenceMH\(\) proposes from"):
+        credo.fit(target, credo.IndependenceMH(), start=laplace, checkpoint=tmp_path / "run", progress=False)
 
 
 def test_a_run_that_goes_on_is_left_alone(target, tmp_path):

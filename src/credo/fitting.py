@@ -28,6 +28,7 @@ from credo.diagnose.scales import (
 )
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
+from credo.methods.mcmc.start import knows_widths
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
@@ -292,6 +293,7 @@ def _identity(target: Target, method: Method, key, precision: str | None, start)
         **({} if impl == THREEFRY else {"key_impl": impl}),
         "precision": precision,
         "start": None if start is None or isinstance(start, Posterior) else np.asarray(start).tolist(),
+        **({"knows_widths": True} if knows_widths(start) else {}),
     }
 
 

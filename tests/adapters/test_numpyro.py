@@ -652,7 +652,7 @@ def predict(fn, *arguments):
         (lambda: from_numpyro(regression).given(np.full((5, 2), np.nan), Y), "x has 10 NaN or infinite values"),
         (lambda: from_numpyro(regression).given(X, GAPS), "1 row.* outside the likelihood's support.* row 2: nan"),
         (lambda: from_numpyro(bernoulli).given(Y, np.array([0, 1, 2, 0, 1])), "row 2: 2"),
-        (lambda: from_numpyro(factors, Y).sample_prior(0, 1), "log factor .'quartic'. that is no distribution"),
+        (lambda: from_numpyro(factors, Y).sample_prior(0, 1), "factor .'quartic'. that cannot be drawn from"),
         (lambda: predict(length_of_y, Y, Y), "does not run at these inputs without y"),
         (lambda: predict(only_with_y, Y, Y), "Without y the NumPyro model has no site 'obs'"),
         (lambda: predict(two_inputs, Y, Y, Y), "no single input: give new ones as a dict"),
@@ -797,3 +797,31 @@ def test_a_single_input_may_be_given_by_its_name():
     np.testing.assert_allclose(posterior.predict({"x": new}).mean, posterior.mean()["b"] * new, atol=1e-3)
     with pytest.raises(credo.CredoError, match=r"by the names of its arguments, x, y"):
         model.given({"slope": SLOPED}, SEEN)
+
+
+@pytest.mark.parametrize("scale", [0.05, 3.0])
+def test_a_scaled_latent_is_not_drawn_from_its_unscaled_prior(scale):
+    """Its density is a power: what is drawn beside it is of another prior, and swaps and evidences were wrong."""
+
+    def program(y=None):
+        with handlers.scale(scale=scale):
+            mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(mu, 2.0), obs=y)
+
+    target = from_numpyro(program, y=2.0).given()
+    for ask in (lambda: target.model.sample_prior(0, 3), lambda: credo.fit(target, credo.SMC(), progress=False)):
+        with pytest.raises(credo.CredoError, match="'mu'"):
+            ask()
+    with np.errstate(all="ignore"):
+        mu = np.linspace(-40.0, 40.0, 20_001)
+        density = np.exp(scale * stats.norm.logpdf(mu) + stats.norm.logpdf(2.0, mu, 2.0))
+    total = density.sum()
+    mean, step = (density @ mu) / total, mu[1] - mu[0]
+    posterior = credo.fit(target, credo.ParallelTempering(), key=1, progress=False)
+    sd = np.sqrt(density @ (mu - mean) ** 2 / total)
+    assert abs(posterior.mean()["mu"] - mean) < 0.15 * sd
+    assert abs(posterior.sd()["mu"] / sd - 1) < 0.1
+    known = credo.fit(target, credo.Grid(), progress=False).log_evidence
+    assert known.value == pytest.approx(np.log(total * step), abs=1e-3)
+    if posterior.log_evidence is not None:
+        assert abs(posterior.log_evidence.value - known.value) < 5 * posterior.log_evidence.error

@@ -19,6 +19,7 @@ from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Mixture, Point
+from credo.posterior.marginals import weighted_quantile
 from credo.posterior.posterior import Posterior
 from credo.predict import predictive as module
 from credo.predict import stream
@@ -337,6 +338,7 @@ import numpy as np, numpyro.distributions as dist
 from pathlib import Path
 from credo.model.model import Model
 from credo.posterior.kinds import Draws
+from credo.posterior.marginals import weighted_quantile
 from credo.posterior.posterior import Posterior
 from credo.status import Verdict
 x = np.random.default_rng(0).normal(size=(100_000, 10))
@@ -447,3 +449,32 @@ def test_a_probability_is_never_beyond_one_by_rounding(num_draws):
     predictive = fitted.predict(np.array([1.0, -1.0]), credo.MonteCarlo(num_draws))
     for probs in (predictive.probs, (predictive.variance, predictive.probs)[1]):  # alone, and with the variances
         assert np.all((probs >= 0) & (probs <= 1))
+
+
+def test_draws_of_no_weight_have_no_say():
+    """Where they are, the rate is negative: 0 times NaN was NaN, and a quantile 0, without a word."""
+    x = np.array([1.0, 2.0])
+    model = credo.Model(
+        {"s": dist.Normal(0.0, 3.0)},
+        lambda params, x: dist.Poisson(params["s"] * x),
+        derived={"log": lambda s: jnp.log(s)},
+    )
+    target = model.given(x, np.array([1, 4]))
+    wide = Posterior(Gaussian(np.array([1.0]), Diagonal(np.array([3.0]))), target, verdict=Verdict("pass"))
+    fitted = credo.fit(target, credo.Importance(proposal=wide, num_draws=1_000), progress=False)
+    s, weights = fitted.draws["s"].ravel(), fitted.weights
+    assert weights is not None
+    assert np.any(weights == 0)
+    counted = weights > 0
+    mean, predictive = weights[counted] @ s[counted], fitted.predict(x)
+    np.testing.assert_allclose(fitted.mean()["s"], mean, rtol=1e-6)
+    np.testing.assert_allclose(fitted.mean()["log"], weights[counted] @ np.log(s[counted]), rtol=1e-6)
+    np.testing.assert_allclose(predictive.mean, mean * x, rtol=1e-6)
+    np.testing.assert_allclose(predictive.variance, mean * x + (weights[counted] @ s[counted] ** 2 - mean**2) * x**2)
+    assert np.all(predictive.quantile(0.9) > predictive.mean)
+    assert np.all(predictive.mutual_information > 0.01)
+
+
+def test_a_quantile_is_not_drawn_towards_draws_of_no_weight():
+    values, weights = np.array([900.0, 0.9, 1.0, 1.1, np.nan]), np.array([0.0, 1.0, 1.0, 1.0, 0.0]) / 3
+    assert weighted_quantile(values, 0.95, weights) == pytest.approx(1.1)

@@ -85,9 +85,9 @@ class NumPyroModel(Model):
         prior = self.prior
         if isinstance(prior, NumPyroPrior) and prior.discrete:
             return f"it sums out {', '.join(prior.discrete)}, which leaves one density of all rows"
-        if isinstance(prior, NumPyroPrior) and prior.factors:
+        if isinstance(prior, NumPyroPrior) and prior.terms:
             return (
-                f"its data enter by log factors alone ({', '.join(prior.factors)}), which are no distribution of them: "
+                f"its data enter by log factors alone ({', '.join(prior.terms)}), which are no distribution of them: "
                 "an outcome is given by obs="
             )
         return super().without_likelihood
@@ -201,7 +201,7 @@ class Unbound(AbstractPrior):
 
 def _target(model: NumPyroModel, prior: "NumPyroPrior", x, weights) -> Target:
     data = _data(prior) if model.likelihood is not None else {}
-    if not prior.outcomes and not prior.factors:
+    if not prior.outcomes and not prior.terms:
         _check_observed(prior.program)
     y = None if not data else next(iter(data.values())) if len(data) == 1 else data
     lengths = [len(values) if np.ndim(values) else 1 for values in data.values()]

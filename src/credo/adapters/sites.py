@@ -16,7 +16,7 @@ from numpyro.distributions import MaskedDistribution, Unit
 from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
 from credo.model.dependence import dependencies
-from credo.model.distributions import flat_like, transform_to, unwrapped
+from credo.model.distributions import Scaled, flat_like, is_improper, transform_to, unwrapped
 from credo.model.structure import Structure, somewhere
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, at_index, origin
 from credo.status import CredoError
@@ -26,8 +26,9 @@ class NumPyroPrior(AbstractPrior):
     """``program`` and the parts its sites play.
 
     ``names``: continuous latent sites. ``discrete``: those summed out. ``outcomes``: observed sites, whose data come
-    from the leaves ``outcome_leaves`` of the arguments. ``factors``: other terms of the log density. ``derived``:
-    deterministic sites (those that depend on a discrete one have no single value and are left out).
+    from the leaves ``outcome_leaves`` of the arguments. ``terms``: other terms of the log density. ``scaled``: latent
+    sites under ``handlers.scale``, whose density, a power, is not what they are drawn from. ``derived``: deterministic
+    sites (those that depend on a discrete one have no single value and are left out).
     """
 
     program: Program
@@ -35,9 +36,14 @@ class NumPyroPrior(AbstractPrior):
     discrete: tuple[str, ...] = eqx.field(static=True)
     outcomes: tuple[str, ...] = eqx.field(static=True)
     outcome_leaves: tuple[int, ...] = eqx.field(static=True)
-    factors: tuple[str, ...] = eqx.field(static=True)
+    terms: tuple[str, ...] = eqx.field(static=True)
+    scaled: tuple[str, ...] = eqx.field(static=True)
     derived: tuple[str, ...] = eqx.field(static=True)
     plate_depth: int = eqx.field(static=True)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        return *self.terms, *self.scaled
 
     def visit(self, value: Value, see: See, key=None) -> Visited:
         def give(name, distribution, index):
@@ -59,7 +65,7 @@ class NumPyroPrior(AbstractPrior):
         def log_factor() -> Any:
             if self.discrete:
                 return enumeration.log_density(self.program, params, self.plate_depth)
-            terms = (distribution_of(sites[name]).log_prob(sites[name]["value"]) for name in self.factors)
+            terms = (distribution_of(sites[name]).log_prob(sites[name]["value"]) for name in self.terms)
             return sum((jnp.sum(term) for term in terms), start=jnp.zeros(()))
 
         return Visited(params, log_factor, None if self.discrete else self.outcome(sites))
@@ -213,10 +219,15 @@ def bind(fn: Callable, arguments: dict[str, Any]) -> NumPyroPrior:
         discrete=tuple(discrete),
         outcomes=tuple(outcomes),
         outcome_leaves=tuple(sorted({places[i - num_drawn] for name in outcomes for i in sources[name]})),
-        factors=tuple(name for name in is_unit if name not in asked and name not in outcomes),
+        terms=tuple(name for name in is_unit if name not in asked and name not in outcomes),
+        scaled=tuple(name for name in latent if _is_power(distribution_of(sites[name]))),
         derived=tuple(name for name in derived if not sources[name] & set(range(len(latent), num_drawn))),
         plate_depth=enumeration.check_plates(sites) if discrete else 0,
     )
+
+
+def _is_power(distribution: Distribution) -> bool:
+    return isinstance(distribution, Scaled) and not is_improper(distribution)
 
 
 def _settled(fn: Callable, arguments: dict[str, Any]) -> Program:

@@ -43,7 +43,7 @@ class Visited(NamedTuple):
 class AbstractPrior(eqx.Module):
     """A program that visits named distributions. ``names``: those of its dict of parameters; None if it is no dict.
 
-    ``factors``: the names of log factors that are no distributions, so that the prior cannot be sampled.
+    ``factors``: the names of log factors that cannot be drawn from, so that the prior cannot be sampled.
     """
 
     names: eqx.AbstractVar[tuple[str, ...] | None]
@@ -105,8 +105,8 @@ class AbstractPrior(eqx.Module):
         u = {}
         if self.factors:
             raise CredoError(
-                f"The prior has a log factor ({self.factors[0]!r}) that is no distribution, so it cannot be sampled: "
-                "write that factor as a distribution, or start from a position."
+                f"The prior has a factor ({self.factors[0]!r}) that cannot be drawn from, a log factor or a latent "
+                "site whose density is scaled: write it as a distribution, or start from a position."
             )
 
         def value(name, distribution, index):

@@ -131,6 +131,7 @@ def mcse_of_weighted_mean(values, weights, num_groups: int) -> np.ndarray:
     """
     if num_groups < 2:
         return np.full(np.shape(values)[1:], np.nan)
+    values = _counted(values, weights)
     weights = weights.reshape(-1, *(1,) * (np.ndim(values) - 1))
     deviations = weights * (values - np.sum(weights * values, axis=0))
     sums = deviations.reshape(num_groups, -1, *np.shape(values)[1:]).sum(axis=1)
@@ -142,6 +143,7 @@ def weighted_quantile(values, p, weights=None) -> np.ndarray:
     """Quantiles over the leading axis; with ``weights``, the inverse of the weighted distribution function."""
     if weights is None:
         return np.quantile(values, p, axis=0)
+    values = _counted(values, weights)
     order = np.argsort(values, axis=0)
     cumulative = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
     ordered = np.take_along_axis(values, order, axis=0)
@@ -156,7 +158,16 @@ def _covers(exact: Report, target: Target) -> bool:
     return {*(leaf.name for leaf in target.structure.leaves), *target.derived_names} <= set(exact)
 
 
+def _counted(values, weights) -> np.ndarray:
+    """Values (n, *shape) with those of no weight where the heaviest is: what is no number times 0 would be none."""
+    values = np.asarray(values)
+    if weights is None or np.all(weights > 0):
+        return values
+    return np.where(weights.reshape(-1, *(1,) * (values.ndim - 1)) > 0, values, values[np.argmax(weights)])
+
+
 def _mean_and_sd(values, weights):
+    values = _counted(values, weights)
     mean = np.average(values, axis=0, weights=weights)
     return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
 

@@ -100,6 +100,9 @@ def _positions(kind: Kind, keys):
 
 
 def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int, generator: np.random.Generator):
+    if weights is not None and not np.all(weights > 0):  # where these are the likelihood may be undefined
+        counts = np.flatnonzero(weights)
+        positions, weights = gather(positions, counts), weights[counts]
     size = len(positions)
     if size <= number:
         return positions, weights

@@ -20,7 +20,7 @@ from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
 from credo.methods.mcmc.modes import missed
-from credo.methods.mcmc.start import draws_of, gradients_away, knows_widths, start_chains
+from credo.methods.mcmc.start import begins_with_widths, draws_of, gradients_away, knows_widths, start_chains
 from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
     FIRST_STEP,
@@ -86,16 +86,15 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None, recipe.num_uniform)
     given = _cast(dict(recipe.given), dtype)
 
-    step_size = getattr(start, "info", {}).get("step_size", FIRST_STEP)  # that of an earlier run
-
     tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])
-    warmup = long_windows if knows_widths(start) and recipe.warmup is warmup_phases else recipe.warmup
+    has_widths = begins_with_widths(start, options)
+    warmup = long_windows if has_widths and recipe.warmup is warmup_phases else recipe.warmup
     windows = warmup(method.num_warmup, recipe.metric, program.record(state))
     stays = Stays.empty(method.chains, target.dim, dtype)
 
     def begin(target):
         kernels = start_chains(target, start, key, method.chains, program, given)
-        tuning, states = first_tuning(recipe, method.num_warmup, kernels, step_size)
+        tuning, states = first_tuning(recipe, method.num_warmup, kernels, _earlier_step(start))
         known, is_given = draws_of(start, key), start is not None and not knows_widths(start)
         if recipe.metric is not None and known is not None:
             tuning = tuning._replace(metric=like_old(recipe.metric.estimate(known, None, tuning.metric), tuning.metric))
@@ -127,6 +126,13 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         meanwhile=prepare_report if dtype == jnp.float64 and num_numbers <= AT_ONCE else None,
     )
     return as_posterior(done, target, method)
+
+
+def _earlier_step(start) -> float:
+    """That of an earlier run by Hamiltonian dynamics, which know energies: in the white coordinates of a metric."""
+    info = getattr(start, "info", {})
+    is_hamiltonian = "energy" in info.get("sample_stats", {})
+    return info.get("step_size", FIRST_STEP) if is_hamiltonian else FIRST_STEP
 
 
 def first_tuning(

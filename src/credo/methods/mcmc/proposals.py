@@ -185,6 +185,11 @@ class IndependenceMH:
                 "IndependenceMH needs a posterior to propose from: IndependenceMH(proposal=credo.fit(target, "
                 "Laplace()))."
             )
+        if self.proposal is None and options.checkpoint is not None:
+            raise CredoError(
+                "A checkpoint holds names and numbers, and not the posterior that IndependenceMH() proposes from: fit "
+                "without checkpoint=."
+            )
         recipe = Recipe(
             independent.independence,
             independent.State.like,

@@ -13,7 +13,7 @@ from credo.methods.mcmc.integrators import LEAPFROG, SPLIT, Integrator
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State, nuts
 from credo.methods.mcmc.reference import given_to
-from credo.methods.mcmc.start import knows_widths
+from credo.methods.mcmc.start import begins_with_widths
 from credo.methods.mcmc.warmup import depth_limit, short_trees_first, windows
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, is_number
@@ -56,7 +56,7 @@ class NUTS:
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         given = given_to(self.integrator, target.dim)
         recipe = dataclasses.replace(self.recipe(target.dim), given=given)
-        if knows_widths(start):  # and so the metric
+        if begins_with_widths(start, options):  # and so the metric
             return sample(self, recipe, target, key=key, start=start, options=options)
         num_windows = len(windows(self.num_warmup, num_chains=self.chains)) if self.num_warmup else 0
         recipe = dataclasses.replace(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
-from credo.algorithm import as_key, stream
+from credo.algorithm import Options, as_key, stream
 from credo.batches import in_batches
 from credo.compiling import brief
 from credo.diagnose.startup import explain
@@ -147,6 +147,13 @@ def gradients_away(target, states: list, key, kernel: Starter, given: dict[str, 
 def knows_widths(start) -> bool:
     """Whether ``start`` is a posterior, and no point."""
     return hasattr(start, "kind") and not isinstance(start.kind, Point)
+
+
+def begins_with_widths(start, options: Options) -> bool:
+    """``knows_widths`` of where the run begins; where it is continued, of where it began."""
+    if options.resume and options.identity is not None:
+        return bool(options.identity.get("knows_widths", False))
+    return knows_widths(start)
 
 
 def draws_of(start, key) -> np.ndarray | None:
