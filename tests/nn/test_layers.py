@@ -249,6 +249,17 @@ def digits():
     return (x[:1200], y[:1200]), (x[1200:], y[1200:])
 
 
+def test_what_was_a_point_stays_one():
+    """Biases of Gaussian dropout have no spread: with a variance of zero the pruned posterior had no density."""
+    params = {"w": np.ones((2, 1)), "b": np.zeros(1)}
+    network = credo.nn.BayesianNetwork(lambda p, x: (x @ p["w"] + p["b"])[:, 0], params, head=Gaussian(0.5))
+    fitted = credo.fit(network.given(X, Y), credo.GaussianDropout(num_steps=50), progress=False)
+    pruned = prune(fitted, np.inf)
+    assert np.isfinite(pruned.kind.scale.log_det())
+    at_mean = jax.tree.map(np.asarray, fitted.mean())
+    assert pruned.log_prob(at_mean) == pytest.approx(fitted.log_prob(at_mean))
+
+
 def test_pruned_weights_are_exactly_zero(fitted, tmp_path):
     mean, sd = (value["weights"]["layer0"]["w"][:, 0] for value in (fitted.mean(), fitted.sd()))
     log_alpha = 2 * np.log(sd / np.abs(mean))

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import MaskedDistribution, Unit
+from numpyro.distributions import Distribution, MaskedDistribution, Unit
 
 from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of

@@ -154,6 +154,28 @@ def test_weights_that_are_their_prior_are_said():
     assert "hardly depend on x" in posterior.verdict.sentences[0]
 
 
+def test_a_noise_is_no_output_that_the_weights_must_determine():
+    """A line through a hundred rows: both weights are known, and so is their one output."""
+    x = np.linspace(-1.0, 1.0, 100)[:, None]
+    line = BayesianNetwork(
+        lambda p, x: (x @ p["w"] + p["b"])[:, 0],
+        {"w": np.zeros((1, 1)), "b": np.zeros(1)},
+        head=Gaussian(dist.LogNormal(0.0, 1.0)),
+        prior=Isotropic(dist.LogNormal(0.0, 2.0)),
+    )
+    y = 3 * x[:, 0] + 1 + 0.1 * np.random.default_rng(0).normal(size=100)
+    posterior = credo.fit(line.given(x, y), credo.Laplace(), progress=False)
+    assert posterior.verdict.figures["num_determined"] > 1.9
+    assert not any("hardly depend on x" in each for each in posterior.verdict.sentences)
+
+
+def test_an_earlier_posterior_leaves_nothing_to_train():
+    target = linear(Isotropic(1.0), Gaussian(0.5)).given(X, Y)
+    earlier = credo.fit(target, credo.Laplace(), progress=False)
+    with pytest.raises(credo.CredoError, match="trains no weights"):
+        credo.fit(target, credo.Laplace(prior=earlier, num_steps=10), progress=False)
+
+
 def test_a_noise_alone_that_is_tuned_says_nothing_of_the_precision():
     model = linear(Isotropic(1e4), Gaussian(dist.LogNormal(0.0, 1.0)))
     posterior = credo.fit(model.given(X, Y), credo.Laplace(), progress=False)

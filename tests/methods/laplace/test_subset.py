@@ -287,6 +287,23 @@ def test_the_prior_of_a_subset_is_that_of_its_weights_given_an_unknown_precision
         objective = in_unconstrained_space(target)
         every = layered.layers_of(target, u, "", "")
         for layers, weights in ((every, slice(1, 21)), (every.within(np.arange(13, 21)), slice(13, 21))):
-            found, is_independent = layered.prior_diagonal(objective, u, layers)
+            found, is_independent = layered.prior_diagonal(objective, target, u, layers)
             np.testing.assert_allclose(found[weights], 2.0, rtol=1e-12)
             assert is_independent
+
+
+def test_the_prior_of_many_coordinates_in_no_layer_is_theirs_alone(monkeypatch):
+    """A product with ones on the unknown precision as well would add what couples it to each of them."""
+    monkeypatch.setattr(layered, "MAX_APART", 3)
+    params = {"g": np.array([0.5, -1.0, 2.0, 1.0]), "w": np.full(4, 0.7)}
+    network = BayesianNetwork(
+        lambda p, x: (x * jnp.sin(p["g"])) @ p["w"], params, head=Gaussian(0.5), prior=Isotropic(dist.LogNormal(0, 1.0))
+    )
+    target = network.given(np.ones((5, 4)), np.arange(5.0)).flat()
+    with double():
+        u = jnp.concatenate([jnp.log(jnp.array([1.35])), jnp.asarray(params["g"]), jnp.full(4, 0.7)])
+        layers = layered.layers_of(target, u, "", "")
+        assert layers.rest.size > 3
+        found, is_independent = layered.prior_diagonal(in_unconstrained_space(target), target, u, layers)
+        np.testing.assert_allclose(found[1:], 1.35, rtol=1e-9)
+        assert is_independent

@@ -125,7 +125,10 @@ class OuterProducts:
         u, where, layers = self._layers(target, optimum, free)
         if layers is None:
             return np.asarray(_products(objective.log_prior, self, diagonal, chunk, objective.args, target, u, free))
-        return layered.diagonal(self, target, u, layers, where) + layered.prior_diagonal(objective, u, layers)[0][where]
+        return (
+            layered.diagonal(self, target, u, layers, where)
+            + layered.prior_diagonal(objective, target, u, layers)[0][where]
+        )
 
     def _layers(self, target: Target, optimum: Optimum, free: Free):
         u = jnp.asarray(optimum.position)
@@ -231,7 +234,7 @@ def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> tuple
         return found, True
     layers = layered.layers_or_none(target, u, free)
     if layers is not None:
-        found, is_diagonal = layered.prior_diagonal(objective, u, layers)
+        found, is_diagonal = layered.prior_diagonal(objective, target, u, layers)
         return found if free is None else found[free], is_diagonal
     return np.asarray(_hessian(objective.log_prior, diagonal, 1, objective.args, u, free)), False
 

@@ -86,7 +86,7 @@ class Kronecker:
                 f"{8e-9 * max(sizes) ** 2:.1f} GB: use structure=Diagonal()."
             )
         factors, num_places = gather(target, u, layers, self.shared, curvature)
-        prior, is_independent = layered.prior_diagonal(objective, u, layers)
+        prior, is_independent = layered.prior_diagonal(objective, target, u, layers)
         num_rows = target.size if target.weights is None else float(np.sum(target.weights))
         blocks, smallest, coordinate = [], np.inf, 0
         last, b, V = None, np.zeros(0), np.zeros((0, 0))

@@ -76,8 +76,8 @@ class Laplace:
     (``num_steps`` updates, 60 epochs if left out; 0 for weights that are trained) and polishes them on all data.
     ``structure`` and ``curvature`` left out: Gauss-Newton, dense up to 1,000 coordinates (3,000 of a subset) and
     Kronecker above, as ``info`` says; where a row has more than 64 outputs and a backward pass for each would be dear,
-    by 32 random columns a row, ``SampledFisher(32)``. ``tune``: noise and prior precisions that are unknown to the
-    model are found by the evidence, in turns with the weights (``Evidence(…)`` has the settings; False leaves them
+    by 32 random columns a row or fewer, ``SampledFisher(32)``. ``tune``: noise and prior precisions that are unknown to
+    the model are found by the evidence, in turns with the weights (``Evidence(…)`` has the settings; False leaves them
     parameters like the others; without any it does nothing): that of the whole matrix, up to 1,000 weights or 2,000
     outputs of all rows, else of Kronecker factors, which stand in for it. ``predict(x)`` is then ``Linearised()``,
     since draws of the weights underfit.
@@ -171,6 +171,12 @@ class Laplace:
         return target.head is not None or self.curvature is not None
 
     def _fit_network(self, target: Target, key, start, options: Options, is_part: bool) -> Posterior:
+        deadline = options.deadline()
+        if self.prior is not None and self.num_steps:
+            raise CredoError(
+                f"Laplace(prior=…, num_steps={self.num_steps}) of a network trains no weights: those of the posterior "
+                "given as prior are polished on the new data. Leave num_steps out."
+            )
         (self.curvature or GaussNewton()).check(target)
         curvature = self.curvature or affordable(target)
         objective = self._objective(target)
@@ -212,9 +218,7 @@ class Laplace:
             posterior.verdict = judge(figures, found.sentences)
             return posterior
         chunk = chunk_size(target, options.max_memory, most=NUM_DRAWS)
-        posterior.verdict, num_draws = verdict_of(
-            posterior, objective, figures, found.sentences, key, chunk, options.deadline()
-        )
+        posterior.verdict, num_draws = verdict_of(posterior, objective, figures, found.sentences, key, chunk, deadline)
         posterior.verdict = after_earlier(of_part(posterior.verdict, found.shape.scale, target), self.prior)
         posterior.info["num_densities"] = num_draws
         return posterior

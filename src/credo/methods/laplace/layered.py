@@ -18,6 +18,7 @@ import numpy as np
 
 from credo.compiling import TINY, brief
 from credo.linalg.products import second_order
+from credo.methods.optimise.hyperparameters import num_before
 from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
 from credo.model.layers import (
@@ -287,29 +288,30 @@ def _summed_squares(a_uses, g_uses):
 # the prior -----------------------------------------------------------------------------------------------------------
 
 
-def prior_diagonal(objective: Objective, u, layers: Layers) -> tuple[np.ndarray, bool]:
+def prior_diagonal(objective: Objective, target: Target, u, layers: Layers) -> tuple[np.ndarray, bool]:
     """The diagonal of −∇² log p(u) (dim,), and whether it has no other entries among the weights of layers.
 
     Weights are independent given the hyperparameters, so that a product with ones on them gives theirs at once; the
-    coordinates in no layer, hyperparameters among them, follow one by one. So do all where the prior correlates them.
+    coordinates in no layer follow one by one, or the hyperparameters alone where those are many. So do all where the
+    prior correlates them.
     """
-    found, is_independent = _prior_of_weights(objective, u, layers)
+    found, is_independent = _prior_of_weights(objective, target, u, layers)
     if not is_independent:
         found = np.asarray(_one_by_one(objective.log_prior, objective.args, u))
     return found, is_independent
 
 
-def _prior_of_weights(objective: Objective, u, layers: Layers) -> tuple[np.ndarray, bool]:
+def _prior_of_weights(objective: Objective, target: Target, u, layers: Layers) -> tuple[np.ndarray, bool]:
     """(the diagonal where weights are independent, whether they are). Coordinates in neither place are left out."""
-    is_few = layers.rest.size <= MAX_APART
-    apart = tuple(int(i) for i in layers.rest) if is_few else ()
+    is_apart = (layers.rest < num_before(target)) | (layers.rest.size <= MAX_APART)
+    apart = tuple(int(i) for i in layers.rest[is_apart])
     is_weight = np.zeros(u.size, bool)
-    for group in (*(layer.index for layer in layers.layers), *(() if is_few else (layers.rest,))):
+    for group in (*(layer.index for layer in layers.layers), layers.rest[~is_apart]):
         is_weight[group] = True
     z = np.where(is_weight, _random(u.size, u.dtype), 0).astype(u.dtype)
     ones = is_weight.astype(u.dtype)
     found, moved = map(np.asarray, _prior_diagonal(objective.log_prior, objective.args, u, apart, ones, z))
-    return found, not is_few or _maps_so(found[is_weight], moved[is_weight], z[is_weight])
+    return found, _maps_so(found[is_weight], moved[is_weight], z[is_weight])
 
 
 def _random(size: int, dtype) -> np.ndarray:

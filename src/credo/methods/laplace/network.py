@@ -25,7 +25,7 @@ from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import size_of_factors
 from credo.methods.laplace.polish import White, polish
-from credo.methods.laplace.prior_gain import of_known_precision, of_tuned_precisions, prior_precision
+from credo.methods.laplace.prior_gain import Told, of_known_precision, of_tuned_precisions, prior_precision
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
 from credo.methods.laplace.subset import All, LargestVariance, Subset, shape_of
 from credo.methods.optimise import training
@@ -130,9 +130,9 @@ def fit_network(
             if laplace.tune is not None:
                 raise
             sentences = (*sentences, f"Noise and precisions are parameters like the weights, not tuned. {error}")
+    told: Told = {}, ()
     if tune is None or linear is None:
         u, shape, count = _approach(objective, look, u, is_trained, deadline)
-        told = {}, ()
     else:
         u, path, count, linear, found = _turns(tune, objective, look, linear, target, u, is_trained, deadline)
         num_fixed = len(found.theta)  # θ is where the evidence has it, not the density
@@ -150,8 +150,8 @@ def fit_network(
             evidence = evidence if isinstance(tuned_by, Gram) and isinstance(look.structure, Kronecker) else None
         elif not look.is_tunable:
             shape, evidence = look(objective, u), None
-        is_of_prior = prior_precision(target) is None  # else the noise alone was tuned
-        told = of_tuned_precisions(scale, found.P, num_fixed, num_outputs(target, u)) if is_of_prior else ({}, ())
+        if prior_precision(target) is None:  # else the noise alone was tuned
+            told = of_tuned_precisions(scale, found.P, num_fixed, num_moved(target, u, num_fixed))
     white = White(objective, u, shape.scale, num_fixed, deadline, is_asked_once=is_trained)
     value, slope, _ = white.at(np.zeros(len(u)))
     if not np.isfinite(value):

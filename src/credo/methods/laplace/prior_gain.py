@@ -29,6 +29,7 @@ from credo.model.target import Target
 WIDEST = np.log(1e6)  # factors of the precision that are looked at, either way
 MOST_LIKELY = 10.0  # of a χ² of one degree: exceeded by one direction of 600
 DECISIVE = 5.0  # nats: very strong evidence (Kass & Raftery 1995, section 3.2)
+SURE = 0.1  # of an output: what one of them determines is next to 1 where data are many
 NONE = 1e-6  # weights: less than rounding leaves of one
 MANY, MOST = 2**22, 1_500  # weights above which looking takes seconds, by factors and by a matrix
 
@@ -124,7 +125,7 @@ def of_tuned_precisions(scale: ScaleOperator, P: np.ndarray, num_fixed: int, num
     ``P``: of each weight.
     """
     number = float(np.sum(1 - P * np.asarray(scale.diagonal(), float)[num_fixed:]))
-    if number >= num_outputs:
+    if number > num_outputs - SURE:
         return {"num_determined": number}, ()
     sentence = (
         f"The evidence was highest where the prior holds the weights near zero: the data determine {number:.2g} of "

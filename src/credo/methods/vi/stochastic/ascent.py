@@ -152,8 +152,8 @@ class StochasticAscent:
 
 
 def first_averaged(num_updates):
-    """The first update after which q counts towards the average."""
-    return FALL * num_updates
+    """The first update after which q counts towards the average: ⌈FALL T⌉, by whole numbers, the same anywhere."""
+    return -(-3 * num_updates // 5)
 
 
 def place(tuning: Tuning, size: int, batch_size: int, count):

@@ -174,7 +174,7 @@ def _verdict(end: End, step_size: float, num_done: int, sentences: list[str], di
 
 def _average(state: State, num_updates: int) -> Kind:
     """q averaged over the last updates; q itself where these were not reached, or failed."""
-    num_averaged = int(state.count) - int(np.ceil(first_averaged(num_updates)))
+    num_averaged = int(state.count) - int(first_averaged(num_updates))
     if num_averaged <= 0 or int(state.failed_at) >= 0:
         return state.q
     return jax.tree.map(lambda leaf: np.asarray(leaf) / np.asarray(num_averaged, leaf.dtype), state.total)
