@@ -153,6 +153,7 @@ def test_stuck_chains():
     assert c.longest_stay(x).tolist() == [1000, 120, 40, 1, 1000]
     assert c.stuck_chains(x).tolist() == [True, True, False, False, True]
     assert c.stuck_chains(x[:, :20]).tolist() == [True, False, False, False, True]
+    assert not c.stuck_chains(x[:, :1]).any(), "one draw tells nothing"
 
 
 # nested R-hat ---------------------------------------------------------------------------------------------------------
@@ -193,6 +194,12 @@ def test_nested_r_hat_sees_superchains_that_disagree(num_draws):
     found = c.nested_r_hat(together, 8)
     assert np.all(found[[0, 3]] < 1.05)
     assert np.all(found[[1, 2]] > 1.1)
+
+
+def test_nested_r_hat_of_two_values_of_half_the_draws_each():
+    """They lie equally far from their median: folded, they say nothing."""
+    x = np.random.default_rng(3).permuted(np.tile([0.0, 1.0], 40)).reshape(8, 10, 1)
+    assert np.isfinite(c.nested_r_hat(x, 4)).all()
 
 
 def test_nested_r_hat_of_too_little():

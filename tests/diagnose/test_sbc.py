@@ -193,6 +193,8 @@ def test_rank_counts_what_lies_below():
     ranks = np.array([rank(np.array([1.0, 1.0, 1.0 + 1e-15, 0.0, 2.0]), random) for _ in range(900)])
     np.testing.assert_allclose(np.bincount(ranks) / 900, [0, 1 / 3, 1 / 3, 1 / 3], atol=5 * np.sqrt(2 / 9 / 900))
     assert rank(np.array([-np.inf, -np.inf, 0.0]), random) in (0, 1)
+    tail = np.array([5.0, 1e15, *np.linspace(-2.0, 2.0, 98)])
+    assert {int(rank(tail, random)) for _ in range(20)} == {98}, "one far draw makes no ties of the others"
 
 
 def test_a_prior_alone_and_a_joint_likelihood():

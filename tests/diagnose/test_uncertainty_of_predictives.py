@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -131,6 +132,22 @@ def test_novelty_of_classes():
 def test_bad_input_gets_a_sentence(call, sentence):
     with pytest.raises(CredoError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_pit_of_ordered_classes_without_inputs_and_in_columns(columns):
+    y = np.random.default_rng(0).integers(0, 3, size=(60, columns))
+    cut = np.array([-0.5, 0.8])
+    model = credo.Model(
+        {"level": dist.Normal(0.0, 1.0).expand([columns])}, lambda params, x: dist.OrderedLogistic(params["level"], cut)
+    )
+    posterior = credo.fit(model.given(y=y[0]), credo.Laplace(), progress=False)
+    predictive, outcome = posterior.predict(), y[0]
+    probs = np.broadcast_to(predictive.probs, (columns, 3))
+    found = pit(predictive, outcome, key=jax.random.key(1))
+    upper = np.cumsum(probs, axis=1)[np.arange(columns), outcome]
+    assert np.all((found >= upper - probs[np.arange(columns), outcome]) & (found <= upper))
+    assert 0 <= interval_coverage(predictive, outcome).value <= 1
 
 
 def test_classes_have_no_pit():

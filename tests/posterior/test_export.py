@@ -59,6 +59,16 @@ def test_several_outcomes_and_weights():
     assert np.isfinite(arviz_stats.loo(tree, var_name="a").elpd)
 
 
+def test_masked_rows_are_left_out_as_rows_of_no_weight_are():
+    seen = np.arange(25) % 5 != 2
+    model = credo.Model({"mean": dist.Normal(0.0, 3.0)}, lambda params, x: dist.Normal(params["mean"], 2.0).mask(x))
+    masked = credo.fit(model.given(seen, Y), credo.Laplace(), progress=False).to_arviz(log_likelihood=True)
+    left = credo.fit(MODEL.given(y=Y, weights=seen.astype(int)), credo.Laplace(), progress=False)
+    by_weights = left.to_arviz(log_likelihood=True)
+    np.testing.assert_allclose(masked["log_likelihood"]["y"], by_weights["log_likelihood"]["y"], rtol=1e-8)
+    assert arviz_stats.loo(masked).elpd == pytest.approx(arviz_stats.loo(by_weights).elpd)
+
+
 def test_names_with_slashes_have_dots():
     prior = {"layer/kernel": dist.Normal(0.0, 1.0), "other": {"a/b": dist.Normal(0.0, 1.0)}}
     model = credo.Model(prior, lambda p, x: dist.Normal(p["layer/kernel"] + p["other"]["a/b"], 1.0))

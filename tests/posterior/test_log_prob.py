@@ -28,6 +28,7 @@ def test_outside_of_the_support_it_is_minus_infinity(beta):
         beta.log_prob({"p": np.array([0.2, -0.1, 0.7])}), stats.beta(3, 2).logpdf([0.2, -0.1, 0.7])
     )
     assert np.isnan(beta.log_prob({"p": np.nan}))
+    np.testing.assert_array_equal(beta.log_prob({"p": np.array([0.0, 1.0])}), -np.inf)  # no coordinate is there
 
 
 def test_a_simplex_that_does_not_sum_to_one_is_outside(several):

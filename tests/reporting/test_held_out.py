@@ -12,6 +12,7 @@ import pytest
 
 import credo
 from credo.diagnose import interval_coverage, pit
+from credo.predict import stream
 from credo.reporting.scores import predict_held_out
 
 RNG = np.random.default_rng(0)
@@ -230,3 +231,28 @@ def test_what_is_no_pair_of_inputs_and_outcomes_is_said(held_out, sentence, tmp_
     ):
         with pytest.raises(credo.CredoError, match=sentence):
             figure()
+
+
+def test_many_outcomes_of_a_model_without_inputs_are_scored_some_at_a_time(monkeypatch):
+    """All of them beside all draws took gigabytes."""
+    y = np.random.default_rng(1).normal(size=300)
+    model = credo.Model({"m": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["m"], 1.0))
+    posterior = credo.fit(model.given(y=y[:20]), credo.NUTS(num_draws=100), progress=False)
+    together = posterior.predict().log_prob(y)
+    monkeypatch.setattr(stream, "MEMORY", 2**18)
+    apart = posterior.predict()
+    assert apart._stream.alone is not None
+    assert apart._stream.alone < 100
+    np.testing.assert_allclose(apart.log_prob(y), together, rtol=1e-13)
+    assert (
+        predict_held_out(posterior, None, np.zeros(10**6))._stream.law.width
+        < predict_held_out(posterior, None)._stream.law.width
+    )
+
+
+def test_a_law_without_a_variance_measures_no_distance():
+    model = credo.Model({"v": dist.InverseGamma(0.5, 1.0)}, lambda params, x: dist.Normal(0.0, jnp.sqrt(params["v"])))
+    target = model.given(y=np.array([1.0]))
+    fits = {"exact": credo.fit(target, credo.Exact()), "laplace": credo.fit(target, credo.Laplace(), progress=False)}
+    table = credo.compare(fits, show=False)
+    assert np.isnan(table["mean_distance"]).all()

@@ -213,7 +213,7 @@ def bind(fn: Callable, arguments: dict[str, Any]) -> NumPyroPrior:
             )
     outcomes = [name for name in observed if not sources[name] & set(range(num_drawn))]
     places = program.places
-    return NumPyroPrior(
+    return NumPyroPrior(  # type: ignore[reportCallIssue]  # ``factors`` is a property
         program=program,
         names=tuple(latent),
         discrete=tuple(discrete),

@@ -87,7 +87,7 @@ def nested_r_hat(x: Draws, num_superchains: int) -> Figures:
         if b.shape[-1] >= MIN_DRAWS:
             b = np.stack([b[..., :half], b[..., -half:]], axis=2).reshape(b.shape[0], -1, half)
         ranks = _Ranks(b)
-        return np.maximum(_nested(ranks.bulk, num_superchains), _nested(ranks.folded(), num_superchains))
+        return np.fmax(_nested(ranks.bulk, num_superchains), _nested(ranks.folded(), num_superchains))  # as in _r_hat
 
     return _by_blocks(block, x, least=1)
 
@@ -192,10 +192,11 @@ def longest_stay(x: Draws) -> np.ndarray:
 def stuck_chains(x: Draws) -> Bool[np.ndarray, " chain"]:
     """Which chains stood still: for all their draws, or for a tenth of them and at least 50 in a row.
 
-    A healthy random walk that accepts one proposal in four stays put 50 times with probability 6e-7.
+    A healthy random walk that accepts one proposal in four stays put 50 times with probability 6e-7. One draw tells
+    nothing.
     """
     num_draws = np.shape(x)[1]
-    return longest_stay(x) >= min(max(50, num_draws / 10), num_draws)
+    return (longest_stay(x) >= min(max(50, num_draws / 10), num_draws)) & (num_draws > 1)
 
 
 # The blocks: (scalar, chain, draw), contiguous, so that sorts and Fourier transforms run along the last axis.
@@ -325,6 +326,7 @@ def _nested(z: np.ndarray, num_superchains: int) -> np.ndarray:
     if z.shape[2] > 1:
         within = within + np.mean(np.var(mean, axis=-1, ddof=1), axis=-1)
     between = np.var(np.mean(mean, axis=-1), axis=-1, ddof=1)
+    within = np.where(within < ROUNDING * between, 0.0, within)
     with np.errstate(divide="ignore", invalid="ignore"):  # superchains that each stand still: infinite
         return np.sqrt(1 + between / within)
 

@@ -5,6 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from credo.algorithm import stream
+from credo.arguments import as_key
 from credo.diagnose.ranking import Measured
 from credo.precision import double
 from credo.predict.predictive import Predictive, outcomes_of
@@ -13,7 +15,7 @@ from credo.status import CredoError, is_number
 NUM_DRAWS = 4_096  # of the outcome, where numpyro knows no distribution function: PIT values to 0.8 % at most
 
 
-def pit(predictive: Predictive, y, *, key: int = 0) -> np.ndarray:
+def pit(predictive: Predictive, y, *, key=0) -> np.ndarray:
     """F(y) of each outcome, in the shape of ``y``: uniform on (0, 1) where the predictive is right (Dawid 1984).
 
     A count's, or an ordered class's, is drawn uniformly between F(y − 1) and F(y) (Czado, Gneiting & Held 2009). NaN
@@ -27,11 +29,12 @@ def pit(predictive: Predictive, y, *, key: int = 0) -> np.ndarray:
     array([0.5])
     """
     before, at, counts = _ends(predictive, y, key)
-    values = before + np.random.default_rng(key).uniform(size=at.shape) * (at - before)
+    seed = key if isinstance(key, int) else stream(as_key(key)).tolist()
+    values = before + np.random.default_rng(seed).uniform(size=at.shape) * (at - before)
     return np.where(counts, values, np.nan)
 
 
-def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int = 0) -> Measured:
+def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key=0) -> Measured:
     """The share of outcomes inside the central interval of ``mass``, and its error from the number of rows.
 
     The ends are the quantiles of (1 ∓ mass) / 2, which count as inside; so counts are covered more often than
@@ -47,7 +50,7 @@ def interval_coverage(predictive: Predictive, y, mass: float = 0.9, *, key: int 
     return Measured(float(is_inside.mean()), float(np.sqrt(a * b / (a + b + 1.0)) / (a + b)))
 
 
-def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ends(predictive: Predictive, y, key) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(Pr(Y < y), Pr(Y ≤ y), which are data): the first two are alike for a continuous outcome."""
     outcome = outcomes_of(predictive)
     if isinstance(outcome, dict):
@@ -64,9 +67,10 @@ def _ends(predictive: Predictive, y, key: int) -> tuple[np.ndarray, np.ndarray, 
     y, counts = predictive._held_out(y)
     if outcome.is_ordered:
         probs: Any = predictive.probs
-        up_to = np.concatenate([np.zeros((len(y), 1)), np.cumsum(probs, axis=-1)], axis=-1)
-        place = np.asarray(y, int)[:, None]
-        before, at = (np.take_along_axis(up_to, each, axis=1)[:, 0] for each in (place, place + 1))
+        probs = np.broadcast_to(probs, (*np.shape(y), probs.shape[-1]))  # one row of a model without inputs
+        up_to = np.concatenate([np.zeros((*np.shape(y), 1)), np.cumsum(probs, axis=-1)], axis=-1)
+        place = np.asarray(y, int)[..., None]
+        before, at = (np.take_along_axis(up_to, each, axis=-1)[..., 0] for each in (place, place + 1))
         return before, at, counts
     if not outcome.has_cdf:
         draws = np.asarray(predictive.sample(key, NUM_DRAWS))

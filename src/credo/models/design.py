@@ -248,8 +248,8 @@ class Scaling:
     def of(cls, x: np.ndarray, rows: Sequence[int] | np.ndarray, is_centred: bool) -> "Scaling":
         """From the rows of the fit among all rows of ``x`` (N, D)."""
         fitted = x[rows]
-        low, high = (x.min(axis=0), x.max(axis=0)) if len(x) else (np.zeros(x.shape[1]),) * 2
-        is_binary = np.all((x == low) | (x == high), axis=0) & (high > low)
+        low, high = (fitted.min(axis=0), fitted.max(axis=0)) if len(fitted) else (np.zeros(x.shape[1]),) * 2
+        is_binary = np.all((fitted == low) | (fitted == high), axis=0) & (high > low)
         sd = fitted.std(axis=0)
         sd = np.where(sd > 1e-12 * np.abs(fitted).max(axis=0, initial=0), sd, 0.0)  # but for rounding
         scale = np.where(is_binary, high - low, sd)

@@ -269,11 +269,15 @@ def _log_prob_one(kind: Kind, target: Target, params):
     pairs = zip(jax.tree.leaves(target.constrain(u)), jax.tree.leaves(params), strict=True)
     is_apart = [jnp.any(jnp.abs(again - given) > SAME * (1 + jnp.abs(given))) for again, given in pairs]
     # where no coordinate belongs to it, or one that belongs to another value: a simplex that does not sum to one
-    is_outside = is_known & (jnp.any(jnp.isnan(u)) | jnp.any(jnp.array(is_apart)))
+    # nor a finite one, on its boundary
+    is_outside = is_known & (jnp.any(~jnp.isfinite(u)) | jnp.any(jnp.array(is_apart)))
     return jnp.where(is_outside, -jnp.inf, kind.log_prob_u(u) - target.log_jacobian(u))
 
 
 def _log_prob(kind: Kind, target: Target, params, is_batch: bool):
     if not is_batch:
         return _log_prob_one(kind, target, params)
-    return jax.jit(jax.vmap(_log_prob_one, in_axes=(None, None, 0)))(kind, target, params)
+    return _log_prob_many(kind, target, params)
+
+
+_log_prob_many = jax.jit(jax.vmap(_log_prob_one, in_axes=(None, None, 0)))

@@ -210,8 +210,8 @@ class Predictive:
                 raise CredoError(
                     f"A categorical outcome{name} has no quantiles, since its classes have no order: use probs."
                 )
-        found = [self._quantile(level) for level in levels.ravel()]
-        return over(lambda *each: np.stack(each).reshape(levels.shape + each[0].shape), *found)
+        found = [self._quantile(level) for level in (levels.ravel() if levels.size else (0.5,))]
+        return over(lambda *each: np.stack(each)[: levels.size].reshape(levels.shape + each[0].shape), *found)
 
     def interval(self, mass: float = 0.9):
         """The central interval that holds ``mass``, or more of a count: (lower, upper), each (M, …)."""

@@ -49,6 +49,7 @@ class Stream(NamedTuple):
     """A law over ``size`` rows, taken ``chunk`` at a time; size None: no inputs, so that the rows cannot be cut.
 
     ``light``: how many at a time where the law's mean alone is asked for. ``at_once``: chunks under way together.
+    ``alone``: of what is asked for beside the one row of a model without inputs, how many at a time.
     """
 
     law: Any
@@ -57,6 +58,7 @@ class Stream(NamedTuple):
     chunk: int | None
     light: int | None = None
     at_once: int = 1
+    alone: int | None = None
 
     def __call__(
         self, function: Callable, *more, key=None, chunk: int | None = None, axis: int = 0, is_light: bool = False
@@ -65,6 +67,8 @@ class Stream(NamedTuple):
 
         ``more``: pytrees with the same leading axis as the rows. ``key``: a chunk's own key is handed on as ``key=``.
         """
+        if self.alone is not None and more:
+            return self._of_one_row(function, more, key, axis, self.alone)
         trees = (self.rows, *more)
         most = (self.light if is_light else None) or self.chunk
         chunk = min(chunk or most or 1, most or 1)
@@ -84,6 +88,15 @@ class Stream(NamedTuple):
         pieces = list(in_groups(of_chunk, range(0, size, chunk), self.at_once))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
 
+    def _of_one_row(self, function: Callable, more: tuple, key, axis: int, chunk: int):
+        """All of ``more`` is asked of the same row."""
+        size = min((len(leaf) for leaf in jax.tree.leaves(more) if np.ndim(leaf)), default=1)
+        pieces = []
+        for start in range(0, size, chunk):
+            own = jax.tree.map(lambda leaf, start=start: leaf[start : start + chunk], more)
+            pieces.append(_to_numpy(function(self.law, self.rows, *own, **_keyed(key, start))))
+        return pieces[0] if len(pieces) == 1 else jax.tree.map(lambda *a: np.concatenate(a, axis=axis), *pieces)
+
     def _can_cut(self, size: int, chunk: int) -> bool:
         """Known of rows that are cut in any case."""
         return (self.chunk or size) < size or _can_cut(self.law, self.rows, size, chunk)
@@ -96,7 +109,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     num_rows = size or named[0].shape[0]
     row_cost, own_cost = _costs(law, rows, size, num_rows, cost)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
-    chunk, light, is_streamed = None, None, False
+    chunk, light, alone, is_streamed = None, None, None, False
     together = NUM_TEMPORARIES * law.width * element + row_cost
     if together - row_cost > WIDE and getattr(law, "is_streamed", None) is not None:  # draw after draw
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
@@ -107,11 +120,15 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
         elif not is_streamed:
             width = getattr(law, "width_of_mean", law.width)
             light = even(size, MEMORY // (NUM_TEMPORARIES * width * element + row_cost))
+    if size is None and num_rows == 1 and not any(o.is_joint for o in named):
+        alone = int(max(1, MEMORY // together))
     batch = int(max(1, MEMORY // ((chunk or num_rows) * row_cost + own_cost)))
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
     fields: Any = law  # a law is a dataclass, which its protocol does not say
-    return outcomes, Stream(jax.tree.map(_moved_once, dataclasses.replace(fields, **changed)), rows, size, chunk, light)
+    return outcomes, Stream(
+        jax.tree.map(_moved_once, dataclasses.replace(fields, **changed)), rows, size, chunk, light, 1, alone
+    )
 
 
 def _moved_once(leaf):

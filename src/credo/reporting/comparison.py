@@ -52,7 +52,7 @@ def compare(
         )
     check_alike(posteriors)
     x, y = pair(held_out)
-    predictives = {} if held_out is None else {n: predict_held_out(p, x, key=key) for n, p in posteriors.items()}
+    predictives = {} if held_out is None else {n: predict_held_out(p, x, y, key=key) for n, p in posteriors.items()}
     table = tabulate(posteriors, predictives, y, reference=reference, key=key)
     if show:
         from credo.reporting.console import show_comparison
@@ -179,7 +179,9 @@ def _distance(posterior: Posterior, reference: Posterior) -> dict:
     reference_mean, reference_sd = reference._moments
     names = [leaf.name for leaf in reference.target.structure.leaves if leaf.name in mean]
     unit = np.concatenate([np.ravel(reference_sd[n]) for n in names])
-    unit = np.where(unit > 0, unit, np.nan)
+    unit = np.where((unit > 0) & np.isfinite(unit), unit, np.nan)  # a law without a variance measures nothing
+    if np.all(np.isnan(unit)):
+        return {"mean_distance": np.nan, "sd_ratio": np.nan}
     shift = np.concatenate([np.ravel(np.asarray(mean[n]) - reference_mean[n]) for n in names]) / unit
     with np.errstate(divide="ignore"):
         log_ratio = np.log(np.concatenate([np.ravel(sd[n]) for n in names]) / unit)

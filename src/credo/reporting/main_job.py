@@ -96,7 +96,7 @@ def compare_table(request: Request):
     posteriors = _fit_all(target, methods, request.seed, terminal, results)
     y = prepared.y[test] if len(test) else None
     x = prepared.inputs(test) if len(test) else None
-    predictives = {name: predict_held_out(p, x) for name, p in posteriors.items()} if y is not None else {}
+    predictives = {name: predict_held_out(p, x, y) for name, p in posteriors.items()} if y is not None else {}
     compared = tabulate(posteriors, predictives, y)
     terminal.say("")
     show_comparison(compared, posteriors)

@@ -54,7 +54,7 @@ def report(
     )
     check_alike(posteriors)
     x, y = pair(held_out)
-    predictives = {} if held_out is None else {name: predict_held_out(p, x) for name, p in posteriors.items()}
+    predictives = {} if held_out is None else {name: predict_held_out(p, x, y) for name, p in posteriors.items()}
     write_report(path, posteriors, tabulate(posteriors, predictives, y), story, predictives, y)
     return Path(path)
 

@@ -54,9 +54,10 @@ def pair(held_out) -> tuple[Any, Any]:
     return x, y
 
 
-def predict_held_out(posterior: Posterior, x, *, key=0) -> Predictive:
+def predict_held_out(posterior: Posterior, x, y=None, *, key=0) -> Predictive:
     """The prediction that is scored, by 2,048 draws of the parameters, or fewer where rows or parameters are many."""
-    size = max(1, next((np.shape(leaf)[0] for leaf in jax.tree.leaves(x) if np.ndim(leaf)), 1))
+    leaves = jax.tree.leaves((x, y), is_leaf=lambda each: isinstance(each, list))
+    size = max(1, next((np.shape(leaf)[0] for leaf in leaves if np.ndim(leaf)), 1))
     most = min(MAX_DENSITIES // size, MAX_WORK // (size * posterior.target.dim))
     predictive = posterior.predict(x, MonteCarlo(int(np.clip(most, MIN_DRAWS, NUM_DRAWS))), key=key)
     if any(outcome.is_joint for _, outcome in predictive._named()):  # each draw factors a matrix of all rows

@@ -19,7 +19,7 @@ from credo.precision import in_double
 from credo.status import CredoError
 
 LOG_LIKELIHOOD = "log_likelihood"
-ROUNDING = 1e-12  # of the largest value: what differs by less is a tie (the diagonal of a correlation matrix)
+ROUNDING = 1e-12  # of the median size: what differs by less is a tie (the diagonal of a correlation matrix)
 
 Statistics = tuple[tuple[str, Callable], ...]
 
@@ -74,7 +74,7 @@ def _quantities(target: Target, positions, statistics: Statistics) -> dict[str, 
 def rank(values: Num[np.ndarray, "draw ..."], random: np.random.Generator) -> Int[np.ndarray, "..."]:
     """Of ``values[0]`` among the others: how many lie below it, ties broken at random."""
     truth, draws = values[0], values[1:]
-    scale = np.max(np.where(np.isfinite(values), np.abs(values), 0.0), axis=0)
+    scale = np.median(np.where(np.isfinite(values), np.abs(values), 0.0), axis=0)  # the largest may be a tail's end
     with np.errstate(invalid="ignore"):  # two infinite values, which are equal
         is_tie = (draws == truth) | (np.abs(draws - truth) <= ROUNDING * scale)
     num_below = np.sum((draws < truth) & ~is_tie, axis=0)
