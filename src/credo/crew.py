@@ -270,7 +270,10 @@ class Crew:
         return end if left <= min(1.5 * quota, self.length) else first + quota
 
     def useful_share(self) -> float:
-        """Of the turns of a shared loop, those of steps that were recorded; 1 where chains have loops of their own."""
+        """Of the turns of a shared loop, those of steps that were recorded; 1 where chains have loops of their own, NaN
+        of a run that was continued."""
+        if self.is_vectorized and self.journal and self.journal.is_resumed:
+            return math.nan
         executed, useful = self.work
         return float(useful / executed) if executed else 1.0
 

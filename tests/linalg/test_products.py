@@ -75,18 +75,6 @@ def test_functions_with_a_rule_for_reverse_mode_alone(is_jitted):
             products.second_order(lambda x: jnp.sum(x) + "a", x)
 
 
-def test_ggn_is_the_dense_one():
-    x, v = rng.normal(size=7), rng.normal(size=7)
-    with double():
-        J, H = jax.jit(jax.jacobian(outputs))(x), jax.jit(lambda x: loss_hessian(outputs(x)))(x)
-        dense = jnp.einsum("nki,nkl,nlj->ij", J, H, J)
-        product = jax.jit(lambda x, v: products.ggn_vp(outputs, loss_hessian, x, v))(x, v)
-        np.testing.assert_allclose(product, dense @ v, rtol=1e-10)
-        ours = jax.jit(lambda x: products.ggn(outputs, loss_hessian, x, chunk=2))(x)
-        np.testing.assert_allclose(ours, dense, rtol=1e-10, atol=1e-10)
-        assert np.linalg.eigvalsh(ours)[0] > 0
-
-
 def test_hessian_holds_no_tensor_beyond_the_result():
     """400 rows and 300 parameters: a vmap over all columns holds several (300, 400) arrays, a chunk of 8 none."""
     data = rng.normal(size=(400, 300))

@@ -1,4 +1,4 @@
-"""Curvature without matrices: products of Hessians and Gauss-Newton matrices with vectors, and their columns.
+"""Curvature without matrices: products of Hessians with vectors, and their columns.
 
 A dense result is filled a chunk of columns at a time from one linearisation, so that nothing larger than the result
 and ``chunk`` copies of the function's intermediates is ever held.
@@ -36,36 +36,9 @@ def second_order(f: Callable[[PyTree], Array], x: PyTree) -> tuple[Array, PyTree
     return value, gradient, lambda v: transpose(v)[0]
 
 
-def ggn_vp(
-    outputs: Callable[[PyTree], Float[Array, "*M K"]],
-    loss_hessian: Callable[[Float[Array, "*M K"]], Float[Array, "*M K K"]],
-    x: PyTree,
-    v: PyTree,
-) -> PyTree:
-    """Jᵀ H J v: the generalised Gauss-Newton matrix (Schraudolph 2002) of loss(outputs(x)) times v.
-
-    J is the Jacobian of ``outputs`` at x and H = ``loss_hessian(z)`` the Hessian of the loss of each datum in its own
-    outputs z, positive semi-definite for the heads of ``model.heads`` (there it is the Fisher information).
-    """
-    return linear_ggn(outputs, loss_hessian, x)(v)
-
-
-def linear_ggn(outputs, loss_hessian, x: PyTree) -> Callable[[PyTree], PyTree]:
-    """v ↦ Jᵀ H J v with the work at x done once. Arguments as for ``ggn_vp``."""
-    z, jvp = jax.linearize(outputs, x)
-    vjp = jax.linear_transpose(jvp, x)
-    H = loss_hessian(z)
-    return lambda v: vjp(jnp.einsum("...ij,...j->...i", H, jvp(v)))[0]
-
-
 def hessian(f: Callable[[Vector], Array], x: Vector, *, chunk: int = CHUNK) -> Float[Array, "dim dim"]:
     """∇²f(x) for a vector x, symmetric to the last digit."""
     return _symmetric(columns(second_order(f, x)[2], x, chunk=chunk))
-
-
-def ggn(outputs, loss_hessian, x: Vector, *, chunk: int = CHUNK) -> Float[Array, "dim dim"]:
-    """The generalised Gauss-Newton matrix as a matrix. Arguments as for ``ggn_vp``."""
-    return _symmetric(columns(linear_ggn(outputs, loss_hessian, x), x, chunk=chunk))
 
 
 def columns(product: Callable[[Vector], Vector], like: Vector, *, chunk: int = CHUNK) -> Float[Array, "out dim"]:

@@ -233,3 +233,15 @@ def test_what_cannot_be():
         credo.fit(target, credo.ParallelTempering(reference=point), progress=False)
     with pytest.raises(credo.CredoError, match="other parameters"):
         credo.fit(target, credo.ParallelTempering(reference=other), progress=False)
+
+
+def test_a_reference_that_knows_of_one_mode_does_not_pass():
+    """Its temperatures all begin there, and the evidence was that of a half."""
+    two = credo.Model.from_log_density(
+        lambda p: jnp.logaddexp(-2 * (p["x"] - 3) ** 2, -2 * (p["x"] + 3) ** 2 - 0.5),
+        {"x": constraints.real},
+        init={"x": 3.0},
+    )
+    reference = credo.fit(two.given(), credo.Laplace(), progress=False)
+    method = credo.ParallelTempering(num_draws=500, num_temperatures=4, reference=reference)
+    assert credo.fit(two.given(), method, key=1, progress=False).verdict.status != "pass"

@@ -271,6 +271,7 @@ def test_chains_in_one_loop_draw_what_they_draw_alone():
         (lambda: credo.Slice(width=0.0), "width is a finite number of standard deviations above 0; got 0.0"),
         (lambda: credo.Slice(width=np.inf), "width is a finite number of standard deviations above 0; got inf"),
         (lambda: credo.Slice(max_widths=0), "max_widths is at least 1; got 0"),
+        (lambda: credo.Slice(width=0.5, max_widths=1), "width × max_widths = 0.5 sds is so short"),
         (lambda: credo.RandomWalkMetropolis(target_acceptance=1.5), "target_acceptance lies between 0 and 1; got 1.5"),
         (lambda: credo.RandomWalkMetropolis(chains=0), "chains is at least 1; got 0"),
     ],

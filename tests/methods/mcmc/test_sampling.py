@@ -310,3 +310,13 @@ def test_gradients_one_unit_away_from_a_start_are_those_of_the_curvature(away):
     signs = -np.linalg.solve(precision, found.T) - away
     np.testing.assert_allclose(np.abs(signs), 1, atol=1e-4)
     assert len(np.unique(np.sign(signs), axis=1).T) > 4
+
+
+def test_the_step_of_another_kind_of_sampler_is_none_of_these(target):
+    """That of SGLD, in other units, cost NUTS a hundred times the gradients."""
+    langevin = credo.fit(target, credo.SGLD(step_size=1e-4, batch_size=None, num_draws=20), progress=False)
+    still = credo.NUTS(num_warmup=0, num_draws=2, max_depth=2)
+    assert credo.fit(target, still, start=langevin, progress=False).info["step_size"] == pytest.approx(1.0)
+    earlier = credo.fit(target, credo.HMC(num_warmup=50, num_draws=20), progress=False)
+    found = credo.fit(target, still, start=earlier, progress=False).info["step_size"]
+    assert found == pytest.approx(earlier.info["step_size"], rel=1e-6)

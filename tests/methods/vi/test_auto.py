@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
+import credo
 from credo.fitting import fit, resume
 from credo.methods.vi import advi
 from credo.methods.vi.advi import ADVI
@@ -171,3 +172,12 @@ def test_a_climb_that_was_cut_goes_on_bit_for_bit(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, expected)
     names = [[rung["name"] for rung in posterior.info["rungs"]] for posterior in (resumed, whole)]
     assert names[0] == names[1]
+
+
+def test_a_rung_that_was_cut_says_so_and_nothing_else():
+    """Its k-hat may be fine: it had no steps to end with."""
+    model = credo.Model({"m": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["m"], 1.0))
+    method = credo.Auto(rungs=(credo.ADVI(max_steps=5), credo.ADVI(credo.FullRank())))
+    story = credo.fit(model.given(y=np.array([1.0, 2.0])), method, progress=False).info["rungs"]
+    assert "weights would correct" not in story[0]["why"]
+    assert story[0]["why"]

@@ -36,6 +36,7 @@ from credo.methods.optimise.hyperparameters import holding, of_prior
 from credo.methods.optimise.members import train_members
 from credo.methods.optimise.objective import (
     chunk_size,
+    first_of,
     generator,
     in_unconstrained_space,
     members,
@@ -108,7 +109,7 @@ class MixtureOfLaplaces:
                 target,
                 number,
                 self.init,
-                self._optimiser(target, starting_position(target, key, start), is_network),
+                self._optimiser(target, starting_position(target, key, first_of(start)), is_network),
                 self.batch_size,
                 self.num_steps,
                 stream(key, 2),
@@ -184,6 +185,11 @@ class MixtureOfLaplaces:
             given = members(start, min(self.members or size, size))
         elif start is not None and np.ndim(start) == 2:
             size, given = len(start), np.asarray(start)
+        elif start is not None and target.model.start is None:
+            raise CredoError(
+                "start= is one position, and MixtureOfLaplaces() begins each member at a place of its own: give "
+                "positions (members, dim), an ensemble by DeepEnsemble(), or leave it out."
+            )
         else:  # where the model starts: members begin elsewhere
             return None
         assert given is not None

@@ -1,5 +1,6 @@
 """Any kernel as a method of ``credo.fit``: starts, warm-up, sampling, and a verdict on the draws."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -183,8 +184,6 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
         if done.is_complete:
             found |= missed(target, positions, found, has_gradient=hasattr(sampling, "is_divergent"))
     is_divergent = getattr(sampling, "is_divergent", None)
-    if is_divergent is not None and is_divergent.ndim > 2:  # of several blocks
-        is_divergent = is_divergent.any(axis=tuple(range(2, is_divergent.ndim)))
     if is_divergent is not None and "num_divergences" in found:
         count = geometry.persistent_divergences(positions, is_divergent, target.structure)
         found = {**found, "persistent_divergences": count}
@@ -211,7 +210,7 @@ def _causes(positions, is_divergent, target, r_hat: float) -> tuple[str | None, 
     return None, [*geometry.sentences(positions, is_divergent, target), *([copied] if copied else [])]
 
 
-def _counts(sampling, warmup, useful_share: float) -> dict[str, int]:
+def _counts(sampling, warmup, useful_share: float) -> dict[str, float]:
     """Evaluations: gradients (``num_steps`` of an info), or densities alone (``num_densities``).
 
     Chains that share a loop evaluate some more, while others finish: ``num_gradients_executed``.
@@ -221,8 +220,9 @@ def _counts(sampling, warmup, useful_share: float) -> dict[str, int]:
         return int(getattr(info, name).sum()) if hasattr(info, name) else 0
 
     useful = total(sampling, "num_steps")
-    counts = {"num_gradients": useful + total(warmup, "num_steps"), "num_gradients_useful": useful}
-    counts["num_gradients_executed"] = round(counts["num_gradients"] / useful_share)
+    counts: dict[str, float] = {"num_gradients": useful + total(warmup, "num_steps"), "num_gradients_useful": useful}
+    is_known = math.isfinite(useful_share)  # not of a run that was continued, whose earlier turns nobody counted
+    counts["num_gradients_executed"] = round(counts["num_gradients"] / useful_share) if is_known else math.nan
     densities = total(sampling, "num_densities") + total(warmup, "num_densities")
     return counts | ({"num_densities": densities} if densities else {})
 

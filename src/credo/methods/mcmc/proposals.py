@@ -25,6 +25,7 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError, is_number
 
 AUTOMATIC = AutomaticMetric()
+LEAST_INTERVAL = 3.0  # sds, of Slice(): as much as most of a density
 STREAM = 1 << 21  # keys of starts lie apart from those of chains
 
 
@@ -101,6 +102,11 @@ class Slice:
             raise CredoError(f"width is a finite number of standard deviations above 0; got {self.width!r}.")
         if not (is_number(self.max_widths) and self.max_widths >= 1):
             raise CredoError(f"max_widths is at least 1; got {self.max_widths!r}.")
+        if self.width * self.max_widths < LEAST_INTERVAL:
+            raise CredoError(
+                f"An interval of width × max_widths = {self.width * self.max_widths:g} sds is so short that warm-up, "
+                f"which learns the sds within it, finds them ever smaller: give {LEAST_INTERVAL:g} or more."
+            )
 
     def recipe(self, dim: int) -> Recipe:
         settings = ("width", float(self.width)), ("max_widths", self.max_widths)

@@ -24,6 +24,7 @@ from credo.methods.mcmc.ladder import (
     stack,
 )
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
+from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.parallel_tempering import Replicas
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import Adaptive, restart, windows
@@ -136,6 +137,8 @@ class ParallelTempering:
             "swap_rate": float(1 - np.max(rejection)),
             "barrier": float(cumulative_barrier(sampling.rejection)[-1]),
         }
+        if done.is_complete and (is_gathering or self.reference is not None):  # which may know of some modes alone
+            found |= missed(target, done.records["position"], found, has_gradient=True)
         posterior = as_posterior(done, target, self, found)
         posterior.info |= {
             "temperatures": np.asarray(done.tuning.betas, np.float64),

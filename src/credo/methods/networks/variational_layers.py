@@ -177,7 +177,9 @@ def _spread_of(start, position, initial_sd: float) -> Parameters:
     """At ``position``, with the sds of a Gaussian posterior that the fit starts from."""
     log_sd = np.full_like(position, np.log(initial_sd))
     if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
-        log_sd = 0.5 * np.log(np.asarray(start.kind.scale.diagonal())).astype(position.dtype)
+        variance = np.asarray(start.kind.scale.diagonal())
+        variance = np.where(variance > 0, variance, initial_sd**2)  # of what it held fixed, or pruned
+        log_sd = 0.5 * np.log(variance).astype(position.dtype)
     return Parameters(position, log_sd)
 
 

@@ -141,7 +141,8 @@ def _density_bytes(target: Target) -> int:
 def starting_position(target: Target, key, start) -> np.ndarray:
     """(dim,): the centre of a posterior, the position given, or a point near the origin.
 
-    A random one, so that no symmetry holds the optimiser (the origin is a saddle of every neural network).
+    A random one, so that no symmetry holds the optimiser (the origin is a saddle of every neural network). CredoError
+    for several positions.
     """
     dtype = np.dtype(jax.numpy.result_type(float))
     if start is None:
@@ -149,7 +150,16 @@ def starting_position(target: Target, key, start) -> np.ndarray:
     if isinstance(start, Posterior):
         start = centre(start)
     start = np.asarray(start, dtype)
-    return start[0] if start.ndim == 2 else start
+    if start.ndim == 2 and len(start) > 1:
+        raise CredoError(
+            f"start has shape {start.shape}, and this method begins at one position: give ({target.dim},)."
+        )
+    return start.reshape(-1)
+
+
+def first_of(start):
+    """The first of several positions, for what begins at one; a posterior, one position or None as they are."""
+    return start[0] if isinstance(start, np.ndarray) and start.ndim == 2 else start
 
 
 def positions_given(start, number: int, dim: int) -> np.ndarray:

@@ -25,6 +25,7 @@ from credo.methods.optimise.newton import Status
 from credo.methods.optimise.objective import (
     MAX_DENSE,
     find_mode,
+    first_of,
     in_unconstrained_space,
     members,
     solver_for,
@@ -75,7 +76,7 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     derivatives on all data, above by Adam on minibatches; so it is where a network's prior has hyperparameters, which
     stay where they are.
     """
-    position = starting_position(target, key, start)
+    position = starting_position(target, key, first_of(start))
     if isinstance(start, Posterior):
         first = members(start, 1)  # the mean of an ensemble is no mode
         return position if first is None else first[0].astype(position.dtype)

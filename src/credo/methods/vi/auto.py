@@ -27,6 +27,7 @@ from credo.status import CredoError
 
 MAX_FULL = 1_000  # dimensions up to which a path and a full covariance are rungs: beyond, a covariance of low rank
 MAX_FLOW = 100  # dimensions up to which a flow is
+MOVED = "mean_shift", "mean_limit", "log_sd_shift", "log_sd_limit"  # what weights would correct
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,10 @@ def _why(posterior: Posterior) -> str:
     k_hat, bound = _k_hat(posterior), RULES["pareto_k"].passes
     if not k_hat <= bound:
         return f"its Pareto k-hat is {k_hat:.2f} ({bound:g} passes)"
-    return f"its Pareto k-hat of {k_hat:.2f} is acceptable, and yet the weights would correct its means or sds"
+    figures = posterior.verdict.figures
+    if any(RULES[name].status(figures[name]) != "pass" for name in MOVED if name in figures):
+        return f"its Pareto k-hat of {k_hat:.2f} is acceptable, and yet the weights would correct its means or sds"
+    return next(iter(posterior.verdict.sentences), f"it is {posterior.verdict.status}").rstrip(".")
 
 
 def _told(posterior: Posterior, story: list[dict[str, Any]], best: int, num_rungs: int) -> Posterior:

@@ -69,14 +69,15 @@ def find_start(
     solver: Solver | None = None,
     sd: float = NARROW,
 ) -> Start:
-    """From a Gaussian posterior: its nearest member. From a position, or nothing: by way of a mode.
+    """From a Gaussian posterior: its nearest member. From a position, a part of the parameters, or nothing: by way of a
+    mode.
 
     A mixture begins at several. ``solver``: of the mode's search, where the caller has compiled one. ``sd``: in every
     coordinate where there is no mode.
     """
     if isinstance(family, MixtureOf) and family.num_starts > 1:
         return _find_modes(target, family, key, start, options, solver)
-    if isinstance(start, Posterior) and isinstance(start.kind, Gaussian):
+    if isinstance(start, Posterior) and isinstance(start.kind, Gaussian) and np.all(start.kind.scale.diagonal() > 0):
         scale, mean = start.kind.scale, np.asarray(start.kind.mean)
         if target.dim > MAX_CURVATURE:
             return Start(family.around(mean, 1 / np.asarray(scale.diagonal())), 0)

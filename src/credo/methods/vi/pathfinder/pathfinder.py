@@ -22,7 +22,14 @@ from scipy.special import logsumexp
 from credo.algorithm import Options, stream
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.methods.optimise.objective import NUM_STARTS, WIDE_SPREAD, generator, random_position, starting_position
+from credo.methods.optimise.objective import (
+    NUM_STARTS,
+    WIDE_SPREAD,
+    generator,
+    positions_given,
+    random_position,
+    starting_position,
+)
 from credo.methods.particles.correction import gradients
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_density, log_evidence
 from credo.methods.particles.points import log_widening, wide_scales
@@ -158,8 +165,8 @@ class Pathfinder:
 
     def _starts(self, target: Target, key, start) -> np.ndarray:
         """(num_paths, dim)."""
-        if isinstance(start, np.ndarray) and start.ndim == 2 and len(start) >= self.num_paths:
-            return start[: self.num_paths]
+        if isinstance(start, np.ndarray) and positions_given(start, self.num_paths, target.dim).ndim == 2:
+            return start
         first = starting_position(target, key, start)
         if self.num_paths == 1:
             return first[None]

@@ -138,6 +138,7 @@ def _start(ascent: StochasticAscent, target: Target, key, start, num_updates, op
         sd = np.full(target.dim, FIRST_SD)
         if isinstance(start.kind, Gaussian):
             sd = np.sqrt(np.asarray(start.kind.scale.diagonal()))
+            sd = np.where(sd > 0, sd, FIRST_SD)  # what the posterior held fixed begins as elsewhere
         return _placed(ascent.family, position, sd.astype(position.dtype)), 0
     num_steps = max(WARM_LEAST, int(WARM_SHARE * num_updates))
     if options.time_limit is not None:
