@@ -59,7 +59,7 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
     ]
     heavy = np.flatnonzero(kurtoses > HEAVY)
     if heavy.size:
-        shapes = [tail_shape(flat[None, :, j], ess) for j in heavy]
+        shapes = np.nan_to_num([tail_shape(flat[None, :, j], ess) for j in heavy])  # NaN: of a value that is repeated
         worst, bound = int(np.argmax(shapes)), RULES["tail_shape"].passes
         found.append(
             (
@@ -74,11 +74,11 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
 
 def _effective(posterior: Posterior) -> float:
     """The effective number of the draws that are looked at."""
-    figures = posterior.verdict.figures
     if not isinstance(posterior.kind, Draws):
         return NUM_DRAWS
-    name = "min_ess_tail" if posterior.kind.log_weights is None else "importance_ess"
-    return max(float(figures.get(name, np.inf)), 1.0)
+    figures = posterior.verdict.figures
+    known = (figures[name] for name in ("min_ess_tail", "importance_ess", "island_ess") if name in figures)
+    return max(float(next(known, np.inf)), 1.0)
 
 
 @in_double

@@ -125,10 +125,8 @@ class OuterProducts:
         u, where, layers = self._layers(target, optimum, free)
         if layers is None:
             return np.asarray(_products(objective.log_prior, self, diagonal, chunk, objective.args, target, u, free))
-        return (
-            layered.diagonal(self, target, u, layers, where)
-            + layered.prior_diagonal(objective, target, u, layers)[0][where]
-        )
+        of_prior, _ = layered.prior_diagonal(objective, target, u, layers)
+        return layered.diagonal(self, target, u, layers, where) + of_prior[where]
 
     def _layers(self, target: Target, optimum: Optimum, free: Free):
         u = jnp.asarray(optimum.position)
