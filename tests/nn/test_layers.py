@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import optax
 import pytest
 from scipy import integrate, special
@@ -30,8 +31,8 @@ def spread(layer, sd: float = 0.3):
     return layer.holding(mean, log_sd)
 
 
-def linear() -> credo.Target:
-    return VBNetwork([VBLinear(2, 1, has_bias=False)], head=Gaussian(NOISE)).given(X, Y)
+def linear(head: Gaussian | None = None) -> credo.Target:
+    return VBNetwork([VBLinear(2, 1, has_bias=False)], head=head or Gaussian(NOISE)).given(X, Y)
 
 
 # moments ----------------------------------------------------------------------------------------------------------
@@ -179,6 +180,15 @@ def test_the_answer_is_a_posterior_like_any_other(fitted, tmp_path):
     np.testing.assert_array_equal(again.mean()["weights"]["layer0"]["w"], fitted.mean()["weights"]["layer0"]["w"])
     assert fitted.info["failed_at"] == -1
     assert fitted.info["loss_path"][-1] < fitted.info["loss_path"][0]
+
+
+def test_the_loss_is_the_bound_with_the_noise_as_well():
+    """A coordinate of the head has an entropy too, in full."""
+    target = linear(Gaussian(dist.LogNormal(-1.0, 0.5)))
+    method = credo.VariationalLayers(num_steps=6_000, batch_size=None, num_draws=2_000)
+    found = credo.fit(target, method, key=1, progress=False)
+    losses = found.info["loss_path"][-100:]
+    assert abs(np.mean(losses) + found.log_evidence.value) < 0.5
 
 
 def test_convolutions_and_learned_noise_train_together():

@@ -34,6 +34,7 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Estimate
 
 INITIAL_SD = 0.01
+ENTROPY = 0.5 * (1 + float(np.log(2 * np.pi)))  # of a standard normal number, nats
 NARROW = (
     "Independent normals leave the correlations of a network's weights out and hold one mode of many: the posterior is "
     "wider. Judge predictions by held-out scores (credo.compare)."
@@ -158,7 +159,7 @@ class Bound:
         terms = weighed(terms, rows.weights)
         own_divergence = -_own_log_prior(head, u)
         if not self.is_warm:
-            own_divergence = own_divergence - sum(jnp.sum(value) for value in own_log_sd.values())
+            own_divergence = own_divergence - sum(jnp.sum(value + ENTROPY) for value in own_log_sd.values())
         return divergence + own_divergence - target.size / terms.shape[0] * jnp.sum(terms)
 
 

@@ -34,12 +34,13 @@ CHEAP = 4  # a gradient keeps what its value passed through: so many fewer at on
 class Measured(NamedTuple):
     """``elbo``: a lower bound of log p(D), with its Monte Carlo error. ``figures``: what importance weights say.
 
-    ``upper``: an upper bound of log p(D), where the weights allow one (upper.py).
+    ``upper``: an upper bound of log p(D), where the weights allow one (upper.py). ``num_draws``: of q, in all rounds.
     """
 
     elbo: Estimate
     figures: dict[str, float]
     upper: Estimate | None = None
+    num_draws: int = 0
 
 
 def measure(
@@ -95,7 +96,7 @@ def assess(
     is_left_out = any(corrected.figures.get(name, 0.0) > RULES[name].passes for name in ("copy_weight", "mode_share"))
     is_unseen = is_left_out or corrected.has_far_tail
     upper = None if is_unseen else evidence_upper(log_weights, smooth(log_weights).k_hat)
-    return Measured(estimate(log_weights), figures, upper)
+    return Measured(estimate(log_weights), figures, upper, len(log_weights))
 
 
 def _has_flow(q: Kind) -> bool:

@@ -116,7 +116,7 @@ class Pathfinder:
         q = Gaussian(best.mean, best.root.operator())
         measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline)
         figures = {"elbo_error": measured.elbo.error, **measured.figures, "elbo": measured.elbo.value}
-        info["num_densities"] += self.num_draws
+        info["num_densities"] += measured.num_draws
 
         def verdict_with(fault: str | None) -> Verdict:
             if fault is not None:
