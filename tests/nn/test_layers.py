@@ -187,7 +187,7 @@ def test_the_loss_is_the_bound_with_the_noise_as_well():
     target = linear(Gaussian(dist.LogNormal(-1.0, 0.5)))
     method = credo.VariationalLayers(num_steps=6_000, batch_size=None, num_draws=2_000)
     found = credo.fit(target, method, key=1, progress=False)
-    losses = found.info["loss_path"][-100:]
+    losses = found.info["loss_path"][-10:]  # each of many updates
     assert abs(np.mean(losses) + found.log_evidence.value) < 0.5
 
 
