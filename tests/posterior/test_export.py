@@ -69,6 +69,16 @@ def test_masked_rows_are_left_out_as_rows_of_no_weight_are():
     assert arviz_stats.loo(masked).elpd == pytest.approx(arviz_stats.loo(by_weights).elpd)
 
 
+def test_a_mask_that_moves_with_the_parameters_is_exported_as_it_is():
+    model = credo.Model(
+        {"mean": dist.Normal(0.0, 3.0)}, lambda params, x: dist.Normal(params["mean"], 2.0).mask(x > params["mean"])
+    )
+    tree = credo.fit(model.given(Y, Y), credo.Laplace(), progress=False).to_arviz(log_likelihood=True)
+    mean = np.asarray(tree["posterior"]["mean"])[..., None]
+    expected = np.where(mean < Y, stats.norm.logpdf(Y, mean, 2.0), 0.0)
+    np.testing.assert_allclose(tree["log_likelihood"]["y"], expected[..., np.any(expected != 0, axis=(0, 1))])
+
+
 def test_names_with_slashes_have_dots():
     prior = {"layer/kernel": dist.Normal(0.0, 1.0), "other": {"a/b": dist.Normal(0.0, 1.0)}}
     model = credo.Model(prior, lambda p, x: dist.Normal(p["layer/kernel"] + p["other"]["a/b"], 1.0))

@@ -26,9 +26,9 @@ class NumPyroPrior(AbstractPrior):
     """``program`` and the parts its sites play.
 
     ``names``: continuous latent sites. ``discrete``: those summed out. ``outcomes``: observed sites, whose data come
-    from the leaves ``outcome_leaves`` of the arguments. ``terms``: other terms of the log density. ``scaled``: latent
-    sites under ``handlers.scale``, whose density, a power, is not what they are drawn from. ``derived``: deterministic
-    sites (those that depend on a discrete one have no single value and are left out).
+    from the leaves ``outcome_leaves`` of the arguments. ``terms``: other terms of the log density. They are
+    ``factors``, and so are latent sites under ``handlers.scale``, whose density is not the one they are drawn from.
+    ``derived``: deterministic sites (those that depend on a discrete one have no single value and are left out).
     """
 
     program: Program
@@ -37,13 +37,9 @@ class NumPyroPrior(AbstractPrior):
     outcomes: tuple[str, ...] = eqx.field(static=True)
     outcome_leaves: tuple[int, ...] = eqx.field(static=True)
     terms: tuple[str, ...] = eqx.field(static=True)
-    scaled: tuple[str, ...] = eqx.field(static=True)
+    factors: tuple[str, ...] = eqx.field(static=True)
     derived: tuple[str, ...] = eqx.field(static=True)
     plate_depth: int = eqx.field(static=True)
-
-    @property
-    def factors(self) -> tuple[str, ...]:
-        return *self.terms, *self.scaled
 
     def visit(self, value: Value, see: See, key=None) -> Visited:
         def give(name, distribution, index):
@@ -213,14 +209,15 @@ def bind(fn: Callable, arguments: dict[str, Any]) -> NumPyroPrior:
             )
     outcomes = [name for name in observed if not sources[name] & set(range(num_drawn))]
     places = program.places
-    return NumPyroPrior(  # type: ignore[reportCallIssue]  # ``factors`` is a property
+    terms = tuple(name for name in is_unit if name not in asked and name not in outcomes)
+    return NumPyroPrior(
         program=program,
         names=tuple(latent),
         discrete=tuple(discrete),
         outcomes=tuple(outcomes),
         outcome_leaves=tuple(sorted({places[i - num_drawn] for name in outcomes for i in sources[name]})),
-        terms=tuple(name for name in is_unit if name not in asked and name not in outcomes),
-        scaled=tuple(name for name in latent if _is_power(distribution_of(sites[name]))),
+        terms=terms,
+        factors=(*terms, *(name for name in latent if _is_power(distribution_of(sites[name])))),
         derived=tuple(name for name in derived if not sources[name] & set(range(len(latent), num_drawn))),
         plate_depth=enumeration.check_plates(sites) if discrete else 0,
     )

@@ -8,7 +8,6 @@ import numpy as np
 from credo.batches import in_batches
 from credo.compiling import brief
 from credo.memory import in_words
-from credo.model.observed import observed, rows_of
 from credo.model.target import Target, log_prob_rows, weighed
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import sample_positions
@@ -79,15 +78,8 @@ def _by_rows(target: Target, positions: np.ndarray) -> dict[str, np.ndarray]:
         )
     found = _terms(target, positions.reshape(-1, dim))
     by_rows = {name: np.asarray(terms).reshape(chains, draws, -1) for name, terms in found.items()}
-    # ArviZ has no leave-one-out of a row that says the same at every draw: one that is masked, or of weight 0
-    weights, seen = target.rows(None).weights, observed(target, target.y)
-    for name, terms in by_rows.items():
-        number = terms.shape[-1]
-        counts = rows_of(seen[name] if isinstance(seen, dict) else seen, number)
-        if weights is not None and len(weights) == number:
-            counts = counts & (np.asarray(weights) != 0)
-        by_rows[name] = terms[..., counts]
-    return by_rows
+    # ArviZ has no leave-one-out of a row that says nothing at any draw, as one that is masked or of weight 0
+    return {name: terms[..., np.any(terms != 0, axis=(0, 1))] for name, terms in by_rows.items()}
 
 
 @brief

@@ -306,8 +306,7 @@ def _along_sd(kind: Gaussian, target: Target, sd: np.ndarray, z: np.ndarray) -> 
 @functools.partial(jax.jit, static_argnames="names")
 def _moved(target: Target, mean, sd, z, names: tuple[str, ...]) -> Report:
     def at(z):
-        values = target.model.report(target.constrain(mean + z * sd))
-        return {n: values[n] for n in names}
+        return _at(target, mean + z * sd, names)
 
     if z.size * mean.size <= AT_ONCE:
         return jax.vmap(at)(z)
@@ -317,9 +316,9 @@ def _moved(target: Target, mean, sd, z, names: tuple[str, ...]) -> Report:
 @functools.partial(jax.jit, static_argnames="names")
 def _reported(target: Target, positions, names: tuple[str, ...]) -> Report:
     """Parameters at positions (n, dim), one after the other."""
+    return jax.lax.map(lambda position: _at(target, position, names), positions)
 
-    def at(position):
-        values = target.model.report(target.constrain(position))
-        return {n: values[n] for n in names}
 
-    return jax.lax.map(at, positions)
+def _at(target: Target, position, names: tuple[str, ...]) -> Report:
+    values = target.model.report(target.constrain(position))
+    return {n: values[n] for n in names}

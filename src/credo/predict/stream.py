@@ -127,7 +127,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
     fields: Any = law  # a law is a dataclass, which its protocol does not say
     return outcomes, Stream(
-        jax.tree.map(_moved_once, dataclasses.replace(fields, **changed)), rows, size, chunk, light, 1, alone
+        jax.tree.map(_moved_once, dataclasses.replace(fields, **changed)), rows, size, chunk, light, alone=alone
     )
 
 

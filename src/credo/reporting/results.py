@@ -35,17 +35,17 @@ class Results:
         self.out, self.prepared, self.command = out, prepared, command
 
     def write_table(self, methods: Iterable[str], *, formula: str | None, exposure: str | None) -> list[str]:
-        """Files of an earlier comparison, by ``methods``, of another table are removed: their names."""
-        path = self.out / recipe.FILE
-        before = path.read_bytes() if path.is_file() else None
-        recipe.save_recipe(path, self.prepared, formula=formula, exposure=exposure)
-        if before in (None, path.read_bytes()):
-            return []
-        of_before = [self.out / name for name in (VERDICTS, FIGURES, REPORT, *map(_file, methods))]
-        stale = [path for path in of_before if path.is_file()]
-        for path in stale:
-            path.unlink()
-        return [path.name for path in stale]
+        """What a comparison by ``methods`` left of another table is removed before: the names of its files."""
+        path, fresh = self.out / recipe.FILE, self.out / f".{recipe.FILE}"
+        recipe.save_recipe(fresh, self.prepared, formula=formula, exposure=exposure)
+        stale = []
+        if path.is_file() and path.read_bytes() != fresh.read_bytes():
+            of_before = (self.out / name for name in (VERDICTS, FIGURES, REPORT, *map(_file, methods)))
+            stale = [each for each in of_before if each.is_file()]
+        for each in stale:
+            each.unlink()
+        fresh.replace(path)
+        return [each.name for each in stale]
 
     def write_posterior(self, name: str, posterior: Posterior) -> None:
         posterior.save(self.out / _file(name))
