@@ -165,3 +165,13 @@ def test_a_factor_alone_has_the_moments_of_its_law():
     posterior = credo.fit(target.given(y=np.array([3, 5, 1, 4])), credo.ADVI(family=credo.vi.Gamma()), progress=False)
     assert float(posterior.mean()["rate"]) == pytest.approx(3.0, rel=1e-4)
     assert float(posterior.sd()["rate"]) == pytest.approx(np.sqrt(15.0) / 5.0, rel=1e-4)
+
+
+def test_a_factor_without_moments_says_so_and_does_not_warn():
+    model = credo.Model({"v": dist.InverseGamma(0.5, 1.0)}, lambda params, x: dist.Normal(0.0, params["v"] ** 0.5))
+    target = model.given(y=np.array([1.0])).flat()
+    # NumPy's parameters, at which NumPyro's formula of the mean divides by zero.
+    product = Product({"v": dist.InverseGamma(np.array(1.0), np.array(1.5))}, target.structure)
+    posterior = Posterior(product, target, verdict=Verdict("pass"))
+    assert posterior.mean()["v"] == np.inf
+    assert not np.isfinite(posterior.sd()["v"])

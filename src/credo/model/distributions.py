@@ -191,6 +191,11 @@ def bare(distribution: Distribution) -> Distribution:
     return inner
 
 
+def in_jax(distribution: Distribution) -> Distribution:
+    """The same with JAX arrays, whose arithmetic has inf and NaN where Python's and NumPy's raise or warn."""
+    return jax.tree.map(jnp.asarray, distribution)
+
+
 def has_kink(distribution: Distribution) -> bool:
     """Whether the log density has a slope that jumps, and no curvature beside the jump."""
     return isinstance(unwrapped(distribution), (Laplace, AsymmetricLaplace, AsymmetricLaplaceQuantile))

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import Distribution, biject_to
 from scipy import special
 
-from credo.model.distributions import bare
+from credo.model.distributions import bare, in_jax
 from credo.model.structure import Structure
 from credo.posterior.kinds import Kind
 
@@ -42,8 +42,9 @@ class Product(Kind):
 
 
 def moments_of(distributions: Mapping[str, Distribution]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """(mean, sd) by name."""
-    return {n: (np.asarray(d.mean), np.asarray(jnp.sqrt(d.variance))) for n, d in distributions.items()}
+    """(mean, sd) by name; NaN or inf where the integral does not exist."""
+    laws = {name: in_jax(d) for name, d in distributions.items()}
+    return {name: (np.asarray(d.mean), np.asarray(jnp.sqrt(d.variance))) for name, d in laws.items()}
 
 
 def quantiles_of(distributions: Mapping[str, Distribution], p: np.ndarray) -> dict[str, np.ndarray]:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from credo.arguments import as_key
+from credo.model.distributions import in_jax
 from credo.model.draws import draw
 from credo.model.prior import Prior
 from credo.precision import in_double
@@ -46,12 +47,12 @@ class Family(abc.ABC):
     @in_double
     def mean(self) -> dict[str, Any]:
         """Posterior means, by parameter name; NaN or inf where the integral does not exist."""
-        return {name: _in_jax(marginal).mean for name, marginal in self.marginals.items()}
+        return {name: in_jax(marginal).mean for name, marginal in self.marginals.items()}
 
     @in_double
     def sd(self) -> dict[str, Any]:
         """Posterior standard deviations, by parameter name; NaN or inf where the integral does not exist."""
-        return {name: jnp.sqrt(_in_jax(marginal).variance) for name, marginal in self.marginals.items()}
+        return {name: jnp.sqrt(in_jax(marginal).variance) for name, marginal in self.marginals.items()}
 
     @in_double
     def sample(self, key: int | jax.Array, n: int) -> dict[str, Any]:
@@ -75,13 +76,13 @@ class Predictive:
     @in_double
     def mean(self) -> np.ndarray:
         """E[y* | y], with the batch and event shape of the distribution."""
-        return _in_jax(self.distribution).mean  # type: ignore[return-value]
+        return in_jax(self.distribution).mean  # type: ignore[return-value]
 
     @property
     @in_double
     def variance(self) -> np.ndarray:
         """Var[y* | y]: noise and parameter uncertainty together."""
-        return _in_jax(self.distribution).variance  # type: ignore[return-value]
+        return in_jax(self.distribution).variance  # type: ignore[return-value]
 
     @in_double
     def log_prob(self, y: ArrayLike) -> np.ndarray:
@@ -115,8 +116,3 @@ def settle(family: Family, **values: Any) -> None:
     """Store checked values on a frozen family, from its ``__post_init__`` only."""
     for name, value in values.items():
         object.__setattr__(family, name, value)
-
-
-def _in_jax(distribution: Distribution) -> Distribution:
-    """The same with JAX arrays, whose arithmetic has inf and NaN where Python's and NumPy's raise or warn."""
-    return jax.tree.map(jnp.asarray, distribution)
