@@ -13,6 +13,7 @@ import numpy as np
 from credo.algorithm import Algorithm, Options, Phase
 from credo.diagnose import geometry
 from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
+from credo.diagnose.edges import edge_sentence
 from credo.diagnose.endless import endless_draws_sentence
 from credo.diagnose.function_space import observed
 from credo.diagnose.pareto import judged_shape, smooth
@@ -190,16 +191,19 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
     at_best = "pass" if is_met else "doubtful"
     verdict = judge(found, sentences, at_best=at_best)
     if any(RULES[name].status(found[name]) != "pass" for name in STRUGGLE if name in found):
-        endless, causes = _causes(positions, is_divergent, target, found.get("max_r_hat", 1.0))
+        first, causes = _causes(positions, is_divergent, target, found.get("max_r_hat", 1.0))
         verdict = judge(found, [*causes, *sentences], at_best=at_best)
-        if endless:
-            verdict = replace(verdict, sentences=(endless, *verdict.sentences))
+        if first:
+            verdict = replace(verdict, sentences=(first, *verdict.sentences))
     info["seconds"]["verdict"] = time.perf_counter() - begun
     return Posterior(Draws(positions), target, verdict=verdict, info=info)
 
 
 def _causes(positions, is_divergent, target, r_hat: float) -> tuple[str | None, list[str]]:
-    """Why draws do not pass: that the posterior is improper, before all else, or else what its shape is."""
+    """Why draws do not pass: that the density has an edge or no integral, before all else; or what its shape is."""
+    edge = None if is_divergent is None else edge_sentence(target, positions, is_divergent)
+    if edge:
+        return edge, []
     if not r_hat > APART:
         return None, geometry.sentences(positions, is_divergent, target)
     endless = endless_draws_sentence(target, positions)
