@@ -49,3 +49,16 @@ def test_within_other_programs():
         jax.grad(lambda v: quick(v, power=2)[0])(VECTOR), jax.grad(lambda v: program(v, 2)[0])(VECTOR), rtol=1e-5
     )
     assert jax.eval_shape(lambda v: quick(v, power=2), VECTOR)[1].shape == (7,)
+
+
+@pytest.mark.parametrize("options", [BRIEF, TINY, LONG, NATIVE], ids=["brief", "tiny", "long", "native"])
+@pytest.mark.parametrize("shape", [(50, 3), (75, 2)])
+def test_the_gradient_of_a_maximum_over_an_axis_is_exact(options, shape):
+    """Its rule compares the operand with the answer: where a program computes one of them anew with another rounding,
+    nothing is equal. Of max_k (z_k a + a) it is z_k + 1 at the largest, for a > 0."""
+    z = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for inner in (lambda a: a, jax.nn.relu):
+        slope = brief(jax.grad(lambda a, inner=inner: jnp.sum(jnp.max(inner(z * a + a), axis=1))), options=options)
+        top = z.max(axis=1).astype(float) + 1
+        expected = top.sum() if inner is not jax.nn.relu else top[top > 0].sum()
+        assert float(slope(np.float32(0.7))) == pytest.approx(expected, rel=1e-5)

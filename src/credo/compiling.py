@@ -19,14 +19,16 @@ from credo.lapack import one_by_one
 
 one_by_one()
 BRIEF = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-TINY = {**BRIEF, "xla_backend_optimization_level": 0}
 LARGE = {"xla_cpu_parallel_codegen_split_count": 1}
 MANY_ROWS = 20_000  # from which thousands of densities earn the emitters
 # Loops of small operations are too short for the vectoriser and the unroller of LLVM's levels 2 and 3 to earn anything:
 # at level 1, without the dearer passes, they compile in two thirds of the time and run at the same speed.
 LONG = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
+# At level 0 it rounds one product in two ways within a program: the gradient of a maximum, which looks for the entry that
+# is equal to it, is then NaN, or wrong.
+TINY = {**BRIEF, **LONG}
 # Sums and maxima of 4,096 numbers and more would go to a library that a native function cannot call.
-NATIVE = {**BRIEF, **LONG, "xla_cpu_experimental_ynn_fusion_type": ""}
+NATIVE = {**TINY, "xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def known(options: dict) -> dict | None:
@@ -56,7 +58,7 @@ def has_many_rows(tree) -> bool:
 class brief:
     """``jax.jit(function)`` of a program that runs a few times.
 
-    ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which LLVM's optimiser does not earn;
+    ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which most of LLVM's optimiser does not earn;
     ``is_small(*args)`` says where it does, if that depends, and ``is_large(*args)`` where the emitters are worth their
     time. Within another program there are none.
     """

@@ -145,7 +145,7 @@ def _check_source(target: Target, method: Method) -> None:
     if target.source is not None and not getattr(method, "takes_source", False):
         raise CredoError(
             f"These data come in a Loader, and {type(method).__name__}() reads arrays alone: fit by "
-            "MAP(batch_size=128), DeepEnsemble(), SWAG(), VBLL(), MCDropout(), SGLD(), SGHMC() or "
+            "MAP(batch_size=128), Laplace(), DeepEnsemble(), SWAG(), VBLL(), MCDropout(), SGLD(), SGHMC() or "
             "ADVI(batch_size=128), which read data that lie outside of memory, or give arrays."
         )
 
@@ -300,7 +300,7 @@ def _identity(target: Target, method: Method, key, precision: str | None, start)
 def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     """The verdict with what the data and the scales of the answer say, whatever the method."""
     remarks, verdict = [], posterior.verdict
-    num_rows = target.size if target.weights is None or target.source is not None else np.count_nonzero(target.weights)
+    num_rows = target.size if target.row_weights is None else np.count_nonzero(target.row_weights)
     num_free = sum(leaf.size for leaf in target.structure.leaves if not leaf.is_discrete)
     in_a_row = 1 if target.y is None else sum(int(np.prod(np.shape(leaf)[1:])) for leaf in jax.tree.leaves(target.y))
     if target.y is not None and num_rows * in_a_row < num_free:  # a row may hold a whole series

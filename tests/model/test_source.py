@@ -17,10 +17,15 @@ X = RNG.normal(size=(N, 2))
 Y = X @ [1.0, -2.0] + 0.5 * RNG.normal(size=N)
 MODEL = credo.Model({"w": dist.Normal(0.0, 3.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
 WEIGHTS = {"in": RNG.normal(size=(2, 4)), "out": {"w": RNG.normal(size=(4, 1)), "b": np.zeros(1)}}
-NETWORK = credo.nn.BayesianNetwork(
-    lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"]["w"] + params["out"]["b"],
-    WEIGHTS,
-    head=credo.nn.Gaussian(0.5),
+
+
+def apply(params, x):
+    return jnp.tanh(x @ params["in"]) @ params["out"]["w"] + params["out"]["b"]
+
+
+NETWORK = credo.nn.BayesianNetwork(apply, WEIGHTS, head=credo.nn.Gaussian(0.5))
+TUNED = credo.nn.BayesianNetwork(
+    apply, WEIGHTS, head=credo.nn.Gaussian(), prior=credo.nn.Isotropic(dist.LogNormal(0.0, 3.0))
 )
 
 
@@ -73,6 +78,40 @@ def test_rows_read_from_disk_give_the_fit_of_arrays(model, method, monkeypatch):
         assert np.allclose(a, b, rtol=1e-9, atol=1e-12)
     assert np.allclose(there.predict(X[:3]).mean, here.predict(X[:3]).mean)
     assert there.info.get("bound") == pytest.approx(here.info.get("bound"))
+
+
+LAPLACE = {
+    "the model": (MODEL, credo.Laplace()),
+    "Gauss-Newton": (MODEL, credo.Laplace(curvature=credo.laplace.GaussNewton(), structure=credo.laplace.Diagonal())),
+    "network": (NETWORK, credo.Laplace(num_steps=40)),
+    "last layer": (NETWORK, credo.Laplace(num_steps=40, subset=credo.laplace.LastLayer())),
+    "low rank": (NETWORK, credo.Laplace(num_steps=40, structure=credo.laplace.LowRank(3))),
+    "factors": (NETWORK, credo.Laplace(num_steps=40, structure=credo.laplace.Kronecker())),
+    "tuned": (TUNED, credo.Laplace(num_steps=0)),
+    "mixture": (NETWORK, credo.MixtureOfLaplaces(members=2, num_steps=400)),
+}
+
+
+@pytest.mark.parametrize("is_weighted", [False, True], ids=["rows", "weighted rows"])
+@pytest.mark.parametrize("name", LAPLACE)
+def test_laplace_reads_all_rows_of_files_at_every_turn(name, is_weighted):
+    model, method = LAPLACE[name]
+    rows = credo.Rows(X, Y, np.arange(N) % 3.0 if is_weighted else None)
+    there, here = (
+        credo.fit(model.given(credo.Loader(rows, in_memory=in_memory)), method, key=1, progress=False)
+        for in_memory in (False, True)
+    )
+    for a, b in zip(jax.tree.leaves(there.mean()), jax.tree.leaves(here.mean()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    if name != "tuned":  # whose weights are no mode
+        assert there.log_evidence.value == pytest.approx(here.log_evidence.value, abs=1e-6)
+    assert (there.verdict.status, there.verdict.sentences) == (here.verdict.status, here.verdict.sentences)
+    np.testing.assert_allclose(there.predict(X[:3]).sd, here.predict(X[:3]).sd, rtol=1e-5)
+
+
+def test_laplace_by_solves_with_the_data_refuses_files(on_disk):
+    with pytest.raises(credo.CredoError, match="multiplies by all data whenever its posterior is used"):
+        credo.fit(on_disk, credo.Laplace(structure=credo.laplace.MatrixFree()))
 
 
 def test_a_wrong_row_of_a_later_block_can_be_found(monkeypatch):
@@ -149,8 +188,8 @@ def test_what_else_a_loader_may_get_wrong():
 
 
 def test_methods_that_need_all_rows_say_so(on_disk):
-    with pytest.raises(credo.CredoError, match="outside of memory"):
-        credo.fit(on_disk, credo.Laplace())
+    with pytest.raises(credo.CredoError, match=r"NUTS\(\) reads arrays alone.*outside of memory"):
+        credo.fit(on_disk, credo.NUTS())
 
 
 def test_mapped_files_larger_than_memory_are_read_by_rows(tmp_path, monkeypatch):

@@ -144,6 +144,17 @@ class Target(eqx.Module):
             return batch
         return jax.tree.map(lambda leaf: leaf[batch], Rows(self.x, self.y, self.weights))
 
+    @property
+    def row_weights(self) -> np.ndarray | Array | None:
+        """(N,) of all rows, in memory or in a file; None where each counts once."""
+        return self.weights if self.source is None else self.source.files.rows.weights
+
+    def read(self, index) -> Rows:
+        """The rows ``index`` on the host, from memory or from a file."""
+        if self.source is not None:
+            return self.source.files.read(index if self.source.order is None else np.asarray(self.source.order)[index])
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[index], Rows(self.x, self.y, self.weights))
+
     def check_minibatch(self, num_rows: int) -> None:
         """Refuse minibatches that the density cannot be estimated from, without bias, row by row."""
         if self.y is None or self.model.likelihood is None:

@@ -31,8 +31,8 @@ LEAST = 1e-10  # of the largest eigenvalue: smaller ones have no eigenvectors, f
 
 
 def serves(target: Target, curvature: Curvature, num_outputs: int) -> bool:
-    """Whether J̃ has fewer rows than columns, and is small enough, and the prior's curvature is that of normal laws."""
-    if not (isinstance(curvature, OuterProducts) and _has_normal_weights(target)):
+    """Whether J̃, of data in memory, has fewer rows than columns, and is small enough, and the prior's curvature is that of normal laws."""
+    if target.source is not None or not (isinstance(curvature, OuterProducts) and _has_normal_weights(target)):
         return False
     num_rows = target.size * curvature.width(num_outputs)
     return num_rows < target.dim and num_rows <= MOST_ROWS and num_rows * target.dim <= MOST_NUMBERS

@@ -87,7 +87,7 @@ class Kronecker:
             )
         factors, num_places = gather(target, u, layers, self.shared, curvature)
         prior, is_independent = layered.prior_diagonal(objective, target, u, layers)
-        num_rows = target.size if target.weights is None else float(np.sum(target.weights))
+        num_rows = target.size if target.row_weights is None else float(np.sum(target.row_weights, dtype=float))
         blocks, smallest, coordinate = [], np.inf, 0
         last, b, V = None, np.zeros(0), np.zeros((0, 0))
         for layer, A, B, places in zip(layers.layers, factors.inputs, factors.outputs, num_places, strict=True):

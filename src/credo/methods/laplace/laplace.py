@@ -8,6 +8,7 @@ falls as 1/N where N data inform every direction (Kass & Raftery 1995, section 4
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -17,12 +18,13 @@ from credo.algorithm import Options
 from credo.diagnose.startup import check_finite_start
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
-from credo.linalg.matrix_free import MatrixFree
+from credo.linalg.matrix_free import MatrixFree as MatrixFreeScale
 from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, affordable
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import after_earlier, verdict_of
 from credo.methods.laplace.kronecker import Kronecker
 from credo.methods.laplace.lowrank import LowRank
+from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import check_memory
 from credo.methods.laplace.network import are_independent, fit_network
 from credo.methods.laplace.proposal import NUM_DRAWS
@@ -97,6 +99,8 @@ class Laplace:
     num_steps: int | None = field(default=None, metadata={"at_least": 0})
     tune: Evidence | bool | None = None
 
+    takes_source: ClassVar[bool] = True
+
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         return self._fit(target.flat(), key, start, options, is_part=False)
 
@@ -110,6 +114,11 @@ class Laplace:
     def _fit(self, target: Target, key, start, options: Options, *, is_part: bool) -> Posterior:
         deadline = options.deadline()
         is_network = self.takes_network(target)
+        if target.source is not None and isinstance(self.structure, MatrixFree):
+            raise CredoError(
+                "MatrixFree() multiplies by all data whenever its posterior is used, and these come in a Loader: take "
+                "structure=Kronecker(), LowRank() or Diagonal(), or give arrays."
+            )
         check_memory(self.structure or (Diagonal() if is_network else Dense()), self.subset, target, options.max_memory)
         if is_network:
             return self._fit_network(target, key, start, options, is_part)
@@ -240,7 +249,7 @@ class Laplace:
                 "The posterior given as prior is of some parameters, the others known: it has no density over all of "
                 "them. Fit it with subset=All()."
             )
-        if any(isinstance(each, MatrixFree) for each in jax.tree.leaves(scale, is_leaf=_is_matrix_free)):
+        if any(isinstance(each, MatrixFreeScale) for each in jax.tree.leaves(scale, is_leaf=_is_matrix_free)):
             raise CredoError(
                 "The posterior given as prior has a covariance without a matrix, and its density takes linear solves "
                 "with the earlier data: fit those with another structure, or all data at once."
@@ -266,7 +275,7 @@ class Laplace:
 
 
 def _is_matrix_free(node) -> bool:
-    return isinstance(node, MatrixFree)
+    return isinstance(node, MatrixFreeScale)
 
 
 def within_range(target: Target, position: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:

@@ -105,14 +105,14 @@ def summed(function, target: Target, u, numbers: int, *static, size: int = 0):
     """
     chunk = int(np.clip(max(MEMORY, size) // (8 * 4 * numbers), 1, target.size))
     chunk = -(-target.size // -(-target.size // chunk))
-    weights = np.ones(target.size) if target.weights is None else np.asarray(target.weights)
     total = None
     for first in range(0, target.size, chunk):
         place = np.arange(first, first + chunk)
         counts = np.where(place < target.size, 1.0, 0.0)
         place = np.minimum(place, target.size - 1)
-        x, y = jax.tree.map(lambda leaf, place=place: np.asarray(leaf)[place], (target.x, target.y))
-        found = function(target, u, Rows(x, y, (counts * weights[place]).astype(u.dtype)), *static)
+        rows = target.read(place)
+        weights = counts if rows.weights is None else counts * rows.weights
+        found = function(target, u, rows._replace(weights=weights.astype(u.dtype)), *static)
         total = found if total is None else _added(total, found)
     assert total is not None
     return total

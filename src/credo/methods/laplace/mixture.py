@@ -10,7 +10,7 @@ Members whose modes are one count there as one, which the distance in posterior 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +95,8 @@ class MixtureOfLaplaces:
     optimiser: optax.GradientTransformation | None = None
     batch_size: int | None = BATCH_SIZE
     num_steps: int | None = field(default=None, metadata={"at_least": 1})
+
+    takes_source: ClassVar[bool] = True
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target, deadline = target.flat(), options.deadline()

@@ -49,7 +49,8 @@ def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
     ``is_linearised``: of the network linearised in its weights; else of draws of them.
     """
     target = posterior.target
-    every = np.arange(target.size) if target.weights is None else np.flatnonzero(np.asarray(target.weights) > 0)
+    weights = target.row_weights
+    every = np.arange(target.size) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
     number = min(len(every), int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
     rows = every[np.unique(np.linspace(0, len(every) - 1, number).astype(int))]
     data = target.rows(rows)
