@@ -24,8 +24,8 @@ MANY_ROWS = 20_000  # from which thousands of densities earn the emitters
 # Loops of small operations are too short for the vectoriser and the unroller of LLVM's levels 2 and 3 to earn anything:
 # at level 1, without the dearer passes, they compile in two thirds of the time and run at the same speed.
 LONG = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
-# At level 0 it rounds one product in two ways within a program: the gradient of a maximum, which looks for the entry that
-# is equal to it, is then NaN, or wrong.
+# At level 0 it rounds one product in two ways within a program: the gradient of a maximum, which looks for the entry
+# that is equal to it, is then NaN, or wrong.
 TINY = {**BRIEF, **LONG}
 # Sums and maxima of 4,096 numbers and more would go to a library that a native function cannot call.
 NATIVE = {**TINY, "xla_cpu_experimental_ynn_fusion_type": ""}

@@ -247,3 +247,12 @@ def test_few_rows_leave_the_noise_in_doubt():
     assert few[1] == {"doubtful"}
     assert 0.86 < many[0] < 0.92
     assert many[1] == {"pass"}
+
+
+def test_a_constant_column_of_two_roundings_is_constant():
+    random = np.random.default_rng(0)
+    a, c = random.normal(size=100), np.where(random.random(100) < 0.5, 0.3, 0.1 + 0.2)
+    model = BayesianLinearRegression().fit(np.c_[a, c], a + 0.1 * random.normal(size=100))
+    mean, sd = model.predict([[0.0, 0.3], [0.0, 0.31]], return_std=True)
+    assert abs(mean[1] - mean[0]) < 1e-6
+    assert abs(sd[1] / sd[0] - 1) < 0.1

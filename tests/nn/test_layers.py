@@ -326,3 +326,39 @@ def test_a_network_of_normal_layers_learns_digits():
     predictive = posterior.predict(x_new)
     assert np.mean(np.argmax(predictive.mean, axis=-1) == y_new) > 0.95
     assert np.mean(predictive.log_prob(y_new)) > -0.2
+
+
+def test_rows_of_zeros_train_layers_without_bias():
+    """Their outputs have no variance, whose root has no derivative there."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    x[0] = 0
+    network = credo.nn.VBNetwork([credo.nn.VBLinear(3, 1, has_bias=False)], head=credo.nn.Gaussian(0.1))
+    posterior = credo.fit(network.given(x, 2 * x[:, 0]), credo.VariationalLayers(num_steps=3_000), key=0)
+    assert float(posterior.mean()["weights"]["layer0"]["w"][0, 0]) == pytest.approx(2.0, abs=0.1)
+
+
+def test_bytes_have_the_variances_of_numbers():
+    layer = credo.nn.VBLinear(2, 1)
+    x = np.array([[255, 16]], np.uint8)
+    np.testing.assert_allclose(layer.moments(x)[1], layer.moments(x.astype(np.float32))[1], rtol=1e-6)
+
+
+def test_wrong_settings_of_a_convolution_have_a_sentence():
+    for settings, said in (({"stride": 0}, "stride of VBConv"), ({"window": 3}, "window of one to three axes")):
+        with pytest.raises(credo.CredoError, match=said):
+            credo.nn.VBConv(1, 1, **settings)
+    assert credo.nn.VBLinear(2, 1, prior=np.float32(2.0)).prior == 2.0
+
+
+def test_pruning_leaves_layers_that_are_points():
+    """As those of a VBLL below its last layer: log α of a weight without spread is −∞, and not +∞."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(100, 2))
+    start = {"a": random.normal(size=(2, 5)), "out": random.normal(size=(5, 1))}
+    network = credo.nn.BayesianNetwork(lambda p, x: jnp.tanh(x @ p["a"]) @ p["out"], start, head=credo.nn.Gaussian(0.2))
+    posterior = credo.fit(
+        network.given(x, np.sin(x[:, 0])), credo.VBLL(covariance="diagonal", num_steps=300), key=0, progress=False
+    )
+    pruned = credo.nn.prune(posterior, 50.0)
+    assert pruned.info["sparsity"]["all"] == 0
+    np.testing.assert_allclose(pruned.predict(x).mean, posterior.predict(x).mean, rtol=1e-5)

@@ -527,3 +527,28 @@ def test_a_graph_whose_rows_are_known_together_alone():
     for method in (credo.MCDropout(), credo.VBLL(), credo.Laplace(credo.laplace.MatrixFree())):
         with pytest.raises(credo.CredoError, match="only knows all 30 of them at once"):
             credo.fit(target, method, progress=False)
+
+
+@pytest.mark.parametrize("missing", ["drop", "impute"])
+def test_outcomes_may_be_missing_whatever_the_head(missing):
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    y = (x[:, 0] > 0).astype(float)
+    y[3] = np.nan
+    masked = np.ma.masked_array(np.where(np.isnan(y), -1, y).astype(int), np.isnan(y))
+
+    def of(head, num_outputs=1):
+        return credo.nn.BayesianNetwork(lambda p, x: x @ p["w"], {"w": np.full((3, num_outputs), 0.1)}, head=head)
+
+    for model, outcome in (
+        (of(credo.nn.Bernoulli()), y),
+        (of(credo.nn.Poisson()), y),
+        (of(credo.nn.Categorical(), 2), y),
+        (of(credo.nn.Categorical(), 2), masked),
+    ):
+        assert model.given(x, outcome, missing=missing).size == 29
+    two = of(lambda z: {"a": dist.Normal(z[..., 0], 1.0), "b": dist.Normal(z[..., 0], 1.0)})
+    assert two.given(x, {"a": y, "b": y}, missing="drop").size == 29
+    with pytest.raises(credo.CredoError, match="differ in length"):
+        of(credo.nn.Bernoulli()).given(x[1:], y, missing=missing)
+    with pytest.raises(credo.CredoError, match="A label is 2, and"):
+        of(credo.nn.Bernoulli()).given(x, np.where(y == 1, 2, y), missing=missing)

@@ -84,8 +84,8 @@ def _explain(target: Target, u: np.ndarray) -> str:
     if not np.isfinite(value):
         return f"Each part of the log density is finite but their sum is {value}: rescale the data."
     return (
-        f"The log density ({value:.6g}) and its gradient are finite at this position, and what the method makes of them "
-        "is not: look for a root, a power or an absolute value at 0 in the model, or start elsewhere (start=)."
+        f"The log density ({value:.6g}) and its gradient are finite at this position, and what the method makes of "
+        "them is not: look for a root, a power or an absolute value at 0 in the model, or start elsewhere (start=)."
     )
 
 

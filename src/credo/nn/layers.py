@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from credo.nn.divergence import log_uniform_divergence, normal_divergence
 from credo.nn.laws import LogUniformWeight
 from credo.nn.priors import WEIGHTS, WeightPrior, _each
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 INITIAL_SD = 0.01  # of a weight at first: small beside the weights, so that training begins at the network's own noise
 
@@ -55,10 +55,12 @@ class VBLayer(eqx.Module):
         if key is None:
             return self._mean(x)
         mean, variance = self.moments(x)
-        return mean + jnp.sqrt(variance) * jax.random.normal(key, mean.shape, mean.dtype)
+        least = jnp.finfo(variance.dtype).tiny  # of a row of zeros without a bias, where √ has no derivative
+        return mean + jnp.sqrt(jnp.maximum(variance, least)) * jax.random.normal(key, mean.shape, mean.dtype)
 
     def moments(self, x) -> tuple[Float[Array, "M ... out"], Float[Array, "M ... out"]]:
         """Mean and variance of the outputs, in closed form."""
+        x = jnp.asarray(x, self.log_sd["w"].dtype)  # squares of bytes are none
         variance = self.product(jnp.square(x), jnp.exp(2 * self.log_sd["w"]))
         return self._mean(x), variance + jnp.exp(2 * self.log_sd["b"]) if "b" in self.log_sd else variance
 
@@ -150,11 +152,13 @@ class VBConv(VBLayer):
         has_bias: bool = True,
         key: int = 0,
     ):
-        if padding not in ("SAME", "VALID") or not 1 <= len(window) <= 3:
+        if padding not in ("SAME", "VALID") or not (isinstance(window, Sequence) and 1 <= len(window) <= 3):
             raise CredoError(
-                f"VBConv has a window of one to three axes and padding 'SAME' or 'VALID'; got {tuple(window)} and "
-                f"{padding!r}."
+                "VBConv has a window of one to three axes, such as (3, 3), and padding 'SAME' or 'VALID'; got "
+                f"{window!r} and {padding!r}."
             )
+        if not (isinstance(stride, int | np.integer) and stride >= 1):
+            raise CredoError(f"The stride of VBConv is a whole number from 1; got {stride!r}.")
         shape = (*window, num_in, num_out)
         self.mean, self.log_sd = _initial(shape, math.prod(shape[:-1]), has_bias, key)
         self.prior, self.stride, self.padding = _checked(prior), stride, padding
@@ -180,6 +184,6 @@ def _initial(shape: tuple[int, ...], num_in: int, has_bias: bool, key: int) -> t
 def _checked(prior) -> float | LogUniform:
     if isinstance(prior, LogUniform):
         return prior
-    if isinstance(prior, bool) or not isinstance(prior, int | float) or not prior > 0:
+    if not is_number(prior) or not prior > 0:
         raise CredoError(f"The prior of a VB layer is the sd of a normal, above 0, or LogUniform(); got {prior!r}.")
     return float(prior)

@@ -11,6 +11,7 @@ from numpyro.distributions import Distribution
 
 from credo.arguments import leaves_of
 from credo.model.data import inputs, num_rows, outcomes
+from credo.model.missing import check_request, observed_rows, select, whole
 from credo.model.model import Model
 from credo.model.prior import Prior
 from credo.model.shared import first_of, shared
@@ -91,10 +92,11 @@ class BayesianNetwork(Model):
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
         if y is not None and not isinstance(x, Loader):
+            check_request(self, missing)
+            columns = inputs(x, self.groups, rows=self.group_rows)[0]
+            seen = (columns, outcomes(y)) if missing is None else _observed(columns, y, missing)
             with double():  # as fits are: JAX keeps a constant in the precision in which it first met it
-                self._check_outputs(
-                    inputs(x, self.groups, rows=self.group_rows)[0], outcomes(y) if missing is None else np.asarray(y)
-                )
+                self._check_outputs(*seen)
         return super().given(x, y, weights=weights, missing=missing)
 
     def head_of(self, outcome, x):
@@ -196,3 +198,11 @@ def _custom(head) -> Head:
             f"distribution; got {head!r}."
         )
     return Custom(head)
+
+
+def _observed(x, y, missing: str):
+    """The rows that have an outcome."""
+    y, is_observed = observed_rows(y, missing)
+    num_rows(x, y, None)
+    x, y = select((x, y), is_observed)
+    return x, whole(y)

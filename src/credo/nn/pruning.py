@@ -32,8 +32,8 @@ def prune(posterior: Posterior, log_alpha: float = LOG_ALPHA) -> Posterior:
     if not is_weight.any():
         raise CredoError("The posterior has no matrix of weights to prune: it is not that of a network.")
     with np.errstate(divide="ignore", invalid="ignore"):
-        is_zero = is_weight & ((2 * (np.log(sd) - np.log(np.abs(mean))) > log_alpha) | (sd == 0))
-    free = np.flatnonzero(~is_zero & (sd > 0))  # what was a point before, as biases of GaussianDropout, stays one
+        is_zero = is_weight & ((2 * (np.log(sd) - np.log(np.abs(mean))) > log_alpha) | ((sd == 0) & (mean == 0)))
+    free = np.flatnonzero(~is_zero & (sd > 0))  # what was a point before, such as layers without spread, stays one
     if not free.size:
         raise CredoError(f"Every weight has log alpha above {log_alpha:g}, so that nothing would be left: raise it.")
     kind = Gaussian(np.where(is_zero, 0.0, mean), Grouped.of_variances(free, sd[free], mean.size))

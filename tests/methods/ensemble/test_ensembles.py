@@ -300,3 +300,14 @@ def test_a_path_too_narrow_for_its_batches_says_so():
     assert "batches of 128 of the 143 rows" in said[0][0]
     assert float(said[0][0].split("with about ")[1].split()[0]) < 0.02  # 0.1 of it is left by the batches alone
     assert not said[1]
+
+
+def test_members_of_multiswag_that_are_trained_are_not_trained_again():
+    trained = {"w": np.array([1.0, -1.0, 0.5])}
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    network = credo.nn.BayesianNetwork(lambda p, x: x @ p["w"], trained, head=credo.nn.Gaussian(0.5))
+    y = x @ trained["w"] + 0.5 * np.random.default_rng(1).normal(size=200)
+    swag = credo.SWAG(num_steps=0, num_snapshots=5, rank=2, batch_size=32)
+    one = credo.fit(network.given(x, y), swag, key=0)
+    two = credo.fit(network.given(x, y), credo.MultiSWAG(members=2, swag=swag, init=lambda key: trained), key=0)
+    assert two.info["num_gradients"] == 2 * one.info["num_gradients"] < 1_000

@@ -152,15 +152,13 @@ def test_noise_of_gradients_heats_sgld_as_said():
 
 
 def test_sghmc_has_the_law_that_its_step_size_gives():
-    """The stationary covariance of the linear recursion O A B A O, by Lyapunov's equation in each eigenvector."""
+    """The stationary covariance of the linear recursion B A O A, by Lyapunov's equation, is that of the density."""
     h, γ, λ = 0.6, 1.5, 1.0
-    c = np.exp(-γ * h / 2)
+    c = np.exp(-γ * h)
     O, A, B = np.diag([1.0, c]), np.array([[1.0, h / 2], [0.0, 1.0]]), np.array([[1.0, 0.0], [-h * λ, 1.0]])
-    noise = np.diag([0.0, 1 - c**2])
-    M = O @ A @ B @ A @ O
-    Q = O @ A @ B @ A @ noise @ (O @ A @ B @ A).T + noise
-    expected = linalg.solve_discrete_lyapunov(M, Q)[0, 0]
-    assert abs(expected - 1) < 0.1
+    M, noise = A @ O @ A @ B, np.diag([0.0, 1 - c**2])
+    expected = linalg.solve_discrete_lyapunov(M, A @ noise @ A.T)[0, 0]
+    assert expected == pytest.approx(1.0, abs=1e-12)
 
     def unit(key, u):
         return -(u - MEAN)
@@ -478,3 +476,32 @@ def test_sds_that_do_not_exist_do_not_pass():
     fits = [credo.fit(target, method, key=key, progress=False) for method in methods for key in range(2)]
     assert sum(fit.verdict.status == "pass" for fit in fits) <= 2  # that have hardly met the tail
     assert all("sd_error" in fit.verdict.figures for fit in fits)
+
+
+@pytest.mark.parametrize("step_size", [1.0, 1.9])
+def test_draws_of_sghmc_are_where_its_force_is_taken(step_size):
+    """Of a normal density its law is exact at any step below 2; half a drift on the variance is 1 − h²/4 of that."""
+    y = np.random.default_rng(0).normal(1.0, 2.0, size=1_000)
+    model = credo.Model({"mean": dist.Normal(0.0, 100.0)}, lambda params, x: dist.Normal(params["mean"], 2.0))
+    posterior = credo.fit(model.given(y=y), credo.SGHMC(step_size=step_size, batch_size=None), key=1, progress=False)
+    assert float(posterior.sd()["mean"]) == pytest.approx(2 / np.sqrt(1_000), rel=0.05)
+
+
+def test_a_thermostat_waits_while_a_cycle_explores():
+    """Without noise its friction could only rise, and its draws were a tenth as wide."""
+    y = np.random.default_rng(0).normal(1.0, 2.0, size=5_000)
+    model = credo.Model({"mean": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["mean"], 2.0))
+    method = credo.SGNHT(schedule=Cyclical(), num_draws=4_000, num_steps=10, control_variates=False)
+    posterior = credo.fit(model.given(y=y), method, key=1, progress=False)
+    assert float(posterior.sd()["mean"]) == pytest.approx(2 / np.sqrt(5_000), rel=0.15)
+
+
+def test_automatic_steps_are_shorter_for_a_cold_posterior():
+    """The noise of gradients heats a chain by a share that grows as its temperature falls."""
+    warm, cold = (
+        credo.fit(
+            LINEAR.given(X, Y), credo.SGLD(temperature=T, control_variates=False, batch_size=10, num_draws=20), key=1
+        ).info["step_size"]
+        for T in (1.0, 0.01)
+    )
+    assert cold < 0.1 * warm

@@ -30,6 +30,7 @@ from credo.methods.ensemble.deep_ensemble import DeepEnsemble
 from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.members import Trained, train, train_members
 from credo.methods.optimise.objective import starting_position
+from credo.methods.optimise.starts import fresh_positions
 from credo.methods.optimise.surprise import judged
 from credo.methods.optimise.training import adam, batch_of, default_num_steps
 from credo.posterior.kinds import Gaussian, Mixture
@@ -134,7 +135,10 @@ class SWAG:
 
 @dataclass(frozen=True)
 class MultiSWAG:
-    """A mixture of ``members`` SWAGs of equal weight from different initialisations; ``init``: see ``DeepEnsemble``."""
+    """A mixture of ``members`` SWAGs of equal weight from different initialisations; ``init``: see ``DeepEnsemble``.
+
+    ``SWAG(num_steps=0)``: ``init(key)`` gives weights that are trained, and the paths begin there.
+    """
 
     members: int = field(default=3, metadata={"at_least": 1})
     swag: SWAG = field(default_factory=SWAG)
@@ -144,13 +148,17 @@ class MultiSWAG:
     own_start: ClassVar[str] = DeepEnsemble.own_start
 
     def fit(self, target, *, key, start, options: Options) -> Posterior:
-        target, deadline = target.flat(), options.deadline()
-        begun = train_members(
-            target, self.members, self.init, None, self.swag.batch_size, self.swag.num_steps, stream(key, 2), options
-        )
-        kinds, trained, said = self.swag.gaussians(target, begun.positions, key, options.until(deadline))
+        target, deadline, swag, before = target.flat(), options.deadline(), self.swag, []
+        if swag.num_steps == 0:
+            positions = fresh_positions(target, self.members, self.init, stream(key, 2))
+            positions = positions.astype(jnp.result_type(float), copy=False)
+        else:
+            settings = self.init, None, swag.batch_size, swag.num_steps
+            begun = train_members(target, self.members, *settings, stream(key, 2), options)
+            positions, before = begun.positions, [begun]
+        kinds, trained, said = swag.gaussians(target, positions, key, options.until(deadline))
         weights = np.full(self.members, -np.log(self.members))
-        return self.swag.answer(Mixture(weights, tuple(kinds)), target, [begun, trained], said, key)
+        return swag.answer(Mixture(weights, tuple(kinds)), target, [*before, trained], said, key)
 
 
 @functools.lru_cache(maxsize=32)  # a compiled program is keyed on the object

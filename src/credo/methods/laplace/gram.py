@@ -31,7 +31,7 @@ LEAST = 1e-10  # of the largest eigenvalue: smaller ones have no eigenvectors, f
 
 
 def serves(target: Target, curvature: Curvature, num_outputs: int) -> bool:
-    """Whether J̃, of data in memory, has fewer rows than columns, and is small enough, and the prior's curvature is that of normal laws."""
+    """Whether J̃, of data in memory, has fewer rows than columns and is small, and the weights have normal laws."""
     if target.source is not None or not (isinstance(curvature, OuterProducts) and _has_normal_weights(target)):
         return False
     num_rows = target.size * curvature.width(num_outputs)

@@ -87,7 +87,7 @@ class VariationalLayers:
         position = np.asarray(starting_position(target, key, start)).astype(jnp.result_type(float))
         batch = batch_of(target, self.batch_size)
         num_steps = self.num_steps or default_num_steps(target, batch)
-        num_warm = round(self.warm_share * num_steps)
+        num_warm = min(round(self.warm_share * num_steps), num_steps - 1)
         begun = _spread_of(start, position, self.initial_sd)
         train = functools.partial(descend, target=target, position=position, optimiser=self.optimiser, batch_size=batch)
         parts: list[Descended] = []
@@ -106,7 +106,7 @@ class VariationalLayers:
                 train(
                     Bound(),
                     parameters=begun,
-                    num_steps=max(num_steps - num_warm, 1),
+                    num_steps=num_steps - num_warm,
                     key=stream(key, 1),
                     options=options.until(deadline),
                 )

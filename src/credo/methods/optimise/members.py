@@ -73,7 +73,7 @@ class Trained(NamedTuple):
     def sentences(self) -> list[str]:
         """What went wrong, in single members or all."""
         failures = [
-            f"Member {i}'s loss or gradient was not finite at update {at:,}: it stays at its last finite position. "
+            f"Member {i}'s loss or gradient was not finite at update {at + 1:,}: it stays at its last finite position. "
             "Lower the step size of the optimiser, or add optax.clip_by_global_norm before it."
             for i, at in enumerate(self.failed_at)
             if at >= 0

@@ -217,11 +217,11 @@ def find_mode(
 ) -> Optimum:
     """The maximum from ``start``, or from random positions where the density is not finite there.
 
-    ``time_limit``: seconds of all of it. Raises CredoError, naming parameter or row, where it is finite at none of
-    them.
+    ``max_steps`` 0: ``start`` itself, and no other. ``time_limit``: seconds of all of it. Raises CredoError, naming
+    parameter or row, where it is finite at none of them.
     """
     deadline = np.inf if time_limit is None else time.monotonic() + time_limit
-    for attempt in range(NUM_STARTS + 1):
+    for attempt in range(NUM_STARTS + 1 if max_steps > 0 else 1):
         position = start if attempt == 0 else random_position(target, key, attempt, WIDE_SPREAD).astype(start.dtype)
         optimum = _climb(objective, target, position, solver, max_steps, deadline)
         if optimum is not None:

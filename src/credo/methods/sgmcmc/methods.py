@@ -36,7 +36,7 @@ class SGLD(StochasticGradient):
         return langevin.sgld(dynamics)
 
     def best_step(self, curvature, noise):
-        return 4 * BIAS / max(curvature, noise, 1.0)
+        return 4 * BIAS / max(curvature, noise / self.temperature, 1.0)
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -57,7 +57,8 @@ class SGHMC(StochasticGradient):
         return hamiltonian.sghmc(dynamics, self.friction)
 
     def best_step(self, curvature, noise):
-        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), 2 * BIAS * self.friction / max(noise, 1e-12))
+        heated = 2 * BIAS * self.friction * self.temperature / max(noise, 1e-12)
+        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), heated)
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -86,7 +87,7 @@ class SGNHT(StochasticGradient):
         return thermostat.nose_hoover(dynamics, self.diffusion)
 
     def best_step(self, curvature, noise):
-        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), 2 * self.diffusion / max(noise, 1e-12))
+        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), 2 * self.diffusion * self.temperature / max(noise, 1e-12))
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))

@@ -7,6 +7,8 @@ symmetric order with one gradient a step (Leimkuhler & Shang 2016): A B D O D B 
 
     A  v ← v + ½ h r        B  r ← r + ½ h g        D  ξ ← ξ + ½ h (rᵀr / d − T)
     O  r ← e^{−ξh} r + √(2 A (1 − e^{−2ξh}) / (2 ξ)) z
+
+A cyclical schedule explores at T = 0, where ξ could only rise: it waits, and the friction is A.
 """
 
 from typing import NamedTuple
@@ -41,12 +43,12 @@ def nose_hoover(dynamics: Dynamics, diffusion) -> Algorithm:
         middle = state.position + 0.5 * h * dynamics.scale * state.momentum
         g = dynamics.force(k_batch, middle, h)
         r = state.momentum + 0.5 * h * g
-        ξ = state.friction + 0.5 * h * (jnp.mean(r * r) - T)
+        ξ = jnp.where(T > 0, state.friction + 0.5 * h * (jnp.mean(r * r) - T), diffusion)
         x = 2 * ξ * h
         decay = jnp.where(jnp.abs(x) < 1e-6, 1 - 0.5 * x, -jnp.expm1(-x) / jnp.where(x == 0, 1, x))  # (1 − e^−x) / x
         z = normal_apart(k_noise, r.shape, r.dtype, state.count)
         r = jnp.exp(-ξ * h) * r + jnp.sqrt(2 * diffusion * T * h * decay) * z
-        ξ = ξ + 0.5 * h * (jnp.mean(r * r) - T)
+        ξ = jnp.where(T > 0, ξ + 0.5 * h * (jnp.mean(r * r) - T), state.friction)
         r = r + 0.5 * h * g
         position = middle + 0.5 * h * dynamics.scale * r
         return State(position, r, ξ, state.count + 1), dynamics.seen(middle, g, h)
