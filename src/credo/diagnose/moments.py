@@ -103,8 +103,12 @@ class _Halves(NamedTuple):
 
 
 def shifts(weighed: Weighed) -> Shifts:
-    """How far means and log sds of the scalars move under the weights; NaN where weights or scalars are unknown."""
+    """How far means and log sds of the scalars move under the weights; NaN where weights or scalars are unknown, or
+    where nothing varies."""
     num_draws, num_scalars = weighed.scalars.shape
+    if not num_scalars:
+        unknown = Shift(*4 * (np.array([np.nan]),))
+        return Shifts(unknown, unknown)
     with np.errstate(all="ignore"):
         draws = _Halves.of(weighed)
 

@@ -72,10 +72,12 @@ def judged_shape(log_weights: Float[np.ndarray, " S"], k_hat: float) -> float:
     """k̂ for a verdict: that of the tail, or 0 where raw ``log_weights`` are worth 99 % of their draws.
 
     With χ² = E_q[(p/q − 1)²], about S/ESS − 1, any mean obeys |E_p f − E_q f| ≤ χ sd_q f (Cauchy & Schwarz): below
-    0.1 sd there. Such weights differ in a few draws far out only, to which k̂ alone would give the word.
+    0.1 sd there. Such weights differ in a few draws far out only, to which k̂ alone would give the word, or take a few
+    values only, as those of discrete parameters, whose tail has no shape. Fewer draws than have a tail tell nothing.
     """
-    share = effective_sample_size(log_weights) / len(log_weights) if len(log_weights) else 0.0
-    return 0.0 if share >= NEARLY_EQUAL and not np.isnan(k_hat) else k_hat
+    if _tail_size(len(log_weights), 1.0) < MIN_TAIL:
+        return k_hat
+    return 0.0 if effective_sample_size(log_weights) >= NEARLY_EQUAL * len(log_weights) else k_hat
 
 
 def threshold(num_draws: int) -> float:

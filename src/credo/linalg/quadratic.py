@@ -4,8 +4,9 @@ P is minus the Hessian at one point. With S a square root of P⁻¹, a quadratic
 
     Sᵀ ∇f(u) = −r z,    f(u) = f(m) − ½ r² zᵀz,
 
-which is tried in random directions z at distances r from half a standard deviation to 64. A residual of
-these equations is an error in the answer itself: it sees a third derivative, a kink, and an ill-conditioned P alike.
+which is tried in random directions z and −z, so that both sides of each coordinate are seen, at distances r from half a
+standard deviation to 64. A residual of these equations is an error in the answer itself: it sees a third derivative, a
+kink, and an ill-conditioned P alike.
 What f itself loses to rounding, as where y − m is a difference of numbers near 10⁹, is measured next to m and is none.
 """
 
@@ -22,6 +23,7 @@ from credo.linalg.products import hessian
 from credo.status import CredoError
 
 DISTANCES = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])  # in standard deviations
+NUM_SETS = 3  # of directions: of up to 500 coordinates, a kink that all miss is 10 standard deviations off
 NUM_REFINEMENTS = 3  # of m, by Newton steps with the one factor of P: each gains the digits that the last one left
 NEAR = 1e-4  # standard deviations from m at which rounding is measured: what bends f shows 10⁻⁸ of itself there
 ROUNDINGS, MOST_ROUNDING = 4.0, 1e-4  # of those of the worst position; in standard deviations that m may be off by
@@ -73,8 +75,8 @@ def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     mean = S @ (S.T @ slopes[0])
     for _ in range(NUM_REFINEMENTS):
         mean = mean + S @ (S.T @ _values_and_slopes(f, mean[None])[1][0])
-    z = _directions(dim)
-    positions = mean + DISTANCES[:, None] * z @ S.T
+    z = np.concatenate([sign * _directions(dim, seed) for seed in range(NUM_SETS) for sign in (1, -1)])
+    positions = mean + np.tile(DISTANCES, 2 * NUM_SETS)[:, None] * z @ S.T
     steps = np.linalg.solve(S, (positions - mean).T).T  # where mean is large, rounded
     values, slopes = _values_and_slopes(f, np.concatenate([mean[None], positions]))
     wanted = -0.5 * np.sum(steps**2, axis=1)
@@ -144,9 +146,9 @@ def _unit_diagonal(precision: np.ndarray) -> np.ndarray:
     return np.where(size > 0, size, max(np.max(size), 1.0))
 
 
-def _directions(dim: int) -> Float[np.ndarray, "distance dim"]:
+def _directions(dim: int, seed: int = 0) -> Float[np.ndarray, "distance dim"]:
     """Random and fixed: recognition is a property of the function. Each of length √dim at every distance."""
-    z = np.random.default_rng(0).normal(size=(len(DISTANCES), dim))
+    z = np.random.default_rng(seed).normal(size=(len(DISTANCES), dim))
     return z * np.sqrt(dim) / np.linalg.norm(z, axis=1, keepdims=True)
 
 

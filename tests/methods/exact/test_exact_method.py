@@ -234,3 +234,13 @@ def test_rounding_is_no_excuse_for_what_is_not_conjugate():
     model = Model({"m": dist.StudentT(1e5, 1e7, 10.0)}, lambda params, x: dist.Normal(params["m"], 10.0).expand([30]))
     with pytest.raises(CredoError, match="No closed form is known"):
         fit(model.given(y=1e7 + 10.0 * np.random.default_rng(0).normal(size=30)), Exact())
+
+
+@pytest.mark.parametrize(("dim", "place", "y"), [(5, 2, -2.2), (6, 5, 1.7), (8, 1, 2.3), (11, 2, 1.5), (15, 0, -1.2)])
+def test_a_kink_on_one_side_of_one_coordinate_is_seen(dim, place, y):
+    """Eight positions, on one side each, passed these as exact; the other coordinates are quadratic."""
+    names = [f"w{k:02d}" for k in range(dim)]
+    prior = {n: dist.Laplace(0.0, 1.0) if k == place else dist.Normal(0.0, 1.0) for k, n in enumerate(names)}
+    model = Model(prior, lambda p, x: dist.Normal(jnp.stack([p[n] for n in names]), 1.0).to_event(1))
+    with pytest.raises(CredoError, match="No closed form is known"):
+        fit(model.given(y=y * np.eye(dim)[place : place + 1]), Exact())

@@ -306,3 +306,11 @@ def test_what_cannot_be_has_no_probability(predictive, possible, impossible):
 def test_a_key_is_a_whole_number():
     with pytest.raises(CredoError, match="key is an int"):
         GammaPoisson(2.0, 3.0).sample(1.5, 3)
+
+
+def test_labels_and_counts_that_are_no_whole_numbers_have_no_probability():
+    predictive = DirichletCategorical([20.0, 30.0, 50.0]).predictive()
+    np.testing.assert_allclose(np.exp(predictive.log_prob([0.0, 2.0, 0.5, 3.0])), [0.2, 0.5, 0.0, 0.0])
+    counts = DirichletCategorical([20.0, 30.0, 50.0]).predictive(trials=100)
+    assert counts.log_prob(np.array([30.5, 29.5, 40.0])) == -np.inf
+    assert np.isfinite(counts.log_prob(np.array([30.0, 30.0, 40.0])))

@@ -267,8 +267,14 @@ def test_a_spike_between_the_nodes_is_no_answer(num_points):
     found = fit(target, Grid(num_points))
     assert found.verdict.status == "failed"
     assert any("has a spike" in sentence for sentence in found.verdict.sentences)
-    with pytest.raises(CredoError, match=r"zero at all 2,500 nodes"):
-        fit(target, Grid(50))
+
+
+def test_bounds_without_mass_are_refused():
+    target = Model({"top": dist.HalfNormal(1.0)}, lambda params, x: dist.Uniform(0.0, params["top"])).given(
+        y=np.ones(3)
+    )
+    with pytest.raises(CredoError, match=r"zero at all 50 nodes"):
+        fit(target, Grid(50, bounds={"top": (0.1, 0.9)}))
 
 
 @pytest.mark.parametrize("seed", [40, 43])

@@ -90,9 +90,12 @@ class Predictive:
         y = np.asarray(y)
         support: Any = self.distribution.support
         is_inside = np.asarray(support(y))
+        if support.is_discrete:
+            is_whole = y == np.floor(y)
+            is_inside &= is_whole if not support.event_dim else np.all(is_whole, axis=-1)
+            y = y.astype(np.int64) if np.all(np.isfinite(y)) else y
         if self.density is None:
             return np.where(is_inside, self.distribution.log_prob(y), -np.inf)
-        is_inside &= y == np.floor(y)
         return np.where(is_inside, self.density(np.where(is_inside, y, 0)), -np.inf)
 
     @in_double

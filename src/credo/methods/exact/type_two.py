@@ -81,7 +81,8 @@ def one_alpha(data: Data) -> Maximum:
         return nothing
     # L rises with λ below the lower end (unless the fit can be perfect), and is monotone above the upper end
     least_noise = float(data.noise(np.asarray(outside)))
-    rises_below = least_noise * len(s2) / np.sum(t**2 / s2) if least_noise > 0 else np.inf
+    explained = np.sum(t**2 / s2)
+    rises_below = least_noise * len(s2) / explained if least_noise > 0 < explained else np.inf
     grid = np.arange(np.log(min(s2.min(), rises_below)) - 7, np.log(s2.max() * num_rows) + 10, 0.1)
     slopes = slope(grid)
     tops = np.flatnonzero((slopes[:-1] > 0) & (slopes[1:] <= 0))

@@ -110,7 +110,10 @@ def divergences(
     _check(q, target, reference, num_draws)
     at_once = evaluations_at_once(target)
     u, log_weights = draw_and_weigh(q.kind, target, stream(as_key(key)), num_draws, at_once)
-    slope = gradients(_log_weight, (target, q.kind), u, max(at_once // 4, 1))
+    fisher = Estimate(np.nan, np.nan, "monte carlo")  # discrete parameters have no derivative
+    if not target.structure.discrete_names:
+        slope = gradients(_log_weight, (target, q.kind), u, max(at_once // 4, 1))
+        fisher = _mean(np.einsum("si,ij,sj->s", slope, _covariance(q.kind, u), slope), "monte carlo")
     smoothed = smooth(log_weights)
     elbo = _mean(log_weights, "lower bound")
     shift = float(np.max(log_weights))
@@ -132,7 +135,7 @@ def divergences(
         log_evidence,
         exclusive,
         Estimate(inclusive, _error(of_inclusive) if is_known else np.nan, "monte carlo"),
-        _mean(np.einsum("si,ij,sj->s", slope, _covariance(q.kind, u), slope), "monte carlo"),
+        fisher,
         Estimate(float(smoothed.k_hat), float((1 + abs(smoothed.k_hat)) / np.sqrt(tail)), "monte carlo"),
         _by_weights(q.kind, target, u, smoothed.log_weights) if reference is None else _by_reference(q, reference),
     )
@@ -147,6 +150,8 @@ def _check(q: Posterior, target: Target, reference: Posterior | None, num_draws:
     for name, posterior in (("q", q), ("reference", reference)):
         if posterior is not None and posterior.target.structure != target.structure:
             raise CredoError(f"The parameters of {name} are not those of the target: fit the same model.")
+    if reference is not None and isinstance(reference.kind, Point):
+        raise CredoError("The reference is a point, which has no moments: give a posterior, such as one by NUTS().")
     if isinstance(q.kind, Point | Draws):
         raise CredoError(
             f"A posterior of kind {type(q.kind).__name__} has no density: divergences compare an approximation that "

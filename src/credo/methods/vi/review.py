@@ -108,7 +108,7 @@ def review(
 
 
 def _num_draws(ascent: "Ascent") -> int:
-    return max(NUM_DRAWS, NUM_GROUPS * ascent.objective.group_size)
+    return ascent.objective.num_samples(max(NUM_DRAWS, NUM_GROUPS * ascent.objective.group_size))
 
 
 def _along_paths(ascent: "Ascent", target: Target, key, members: Kind) -> Float[Array, "members S"]:

@@ -102,4 +102,4 @@ def _root(q: Gaussian):
 def _spectral_norm(B):
     """An upper bound: (‖B‖₁ ‖B‖_∞)^½."""
     size = jnp.abs(B)
-    return jnp.sqrt(jnp.max(jnp.sum(size, axis=0)) * jnp.max(jnp.sum(size, axis=1)))
+    return jnp.sqrt(jnp.max(jnp.sum(size, axis=0), initial=0.0) * jnp.max(jnp.sum(size, axis=1), initial=0.0))

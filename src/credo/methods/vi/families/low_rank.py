@@ -168,4 +168,4 @@ def _nearest(precision: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _spectral_norm(C):
     """An upper bound of that of a tall matrix: that of CᵀC is at most its largest absolute row sum."""
-    return jnp.sqrt(jnp.max(jnp.sum(jnp.abs(jnp.matmul(C.T, C)), axis=1)))
+    return jnp.sqrt(jnp.max(jnp.sum(jnp.abs(jnp.matmul(C.T, C)), axis=1), initial=0.0))

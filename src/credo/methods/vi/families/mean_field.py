@@ -88,7 +88,7 @@ def gaussian_entropy(q: Gaussian):
 
 def shortened(a):
     """A step of the mean in standard deviations, brought to the longest that is taken at once."""
-    length = jnp.max(jnp.abs(a))  # one coordinate alone may be thrown to where nothing leads back
+    length = jnp.max(jnp.abs(a), initial=0.0)  # one coordinate alone may be thrown to where nothing leads back
     return a * jnp.minimum(1.0, LONGEST_STEP / jnp.maximum(length, jnp.finfo(a.dtype).tiny))
 
 

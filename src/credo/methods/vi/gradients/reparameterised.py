@@ -31,6 +31,7 @@ from credo.methods.vi.objectives.objective import WeightObjective
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
+MAX_DIM = 2_000  # beyond, the whole curvature of the prior would take minutes and gigabytes to look at
 IS_QUADRATIC = 1e-8  # relative residual of the log prior: what rounding leaves
 
 
@@ -109,8 +110,8 @@ def _at_fixed_draws(objective: WeightObjective, family: Family, q: Kind, moved: 
 
 
 def gaussian_prior(target: Target) -> GaussianPrior | None:
-    """The prior of u where it is Gaussian; None where it is not, or where the target has no prior of its own."""
-    if target.model.log_factor is not None:
+    """The prior of u where it is Gaussian; None where it is not, has too many dimensions to tell, or is not apart."""
+    if target.model.log_factor is not None or target.dim > MAX_DIM:
         return None
     found = quadratic(target.log_prior, target.dim)
     if found.scale is None or not found.residual <= IS_QUADRATIC:

@@ -15,6 +15,7 @@ from credo.batches import in_batches
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.objectives.objective import Objective
 from credo.posterior.kinds import Kind
+from credo.status import CredoError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class FisherDivergence(Objective):
 
     def on_paths(self, family: Family, q: Kind, tangent, log_density, z, draws_at_once: int):
         """One term a draw, (K,); its derivative in ``tangent`` is the whole gradient."""
+        if any(jnp.issubdtype(leaf.dtype, jnp.unsignedinteger) for leaf in jax.tree.leaves(z)):  # keys
+            raise CredoError(
+                "FisherDivergence() follows how a draw moves with its noise, and draws of Gamma(), Beta() and "
+                "Dirichlet() are made from keys: take objective=ELBO(), or another family."
+            )
         moved = family.move(q, tangent)
 
         def one(z):
