@@ -49,13 +49,20 @@ def warn_of_shared_rows(target: Target, table: Table) -> None:
                 "they are others, give the rows a column of x that indexes the parameter.",
                 stacklevel=4,
             )
-    elif _may_lean(target, table.x, size=table.size) and _leans(target, table.x):
+    elif _may_lean(target, table.x, size=table.size) and _changes(target, table.x, is_last=False):
         warnings.warn(
             "The likelihood of a row changes with the rows beside it (a mean over x inside the model?), so that these "
             "predictions hang on which rows are asked for together: compute that of the data of the fit, and give it "
             "as a column of x or a constant.",
             stacklevel=4,
         )
+
+
+def stands_alone(target: Target, x, size: int) -> bool:
+    """Whether a row's outcome is the same without the rows beside it: not after a mean over them, a scan or a lag."""
+    if target.model.weights_name is not None or size < 2 or not _may_lean(target, x, size=size):
+        return True
+    return not any(_changes(target, x, is_last=is_last) for is_last in (False, True))
 
 
 def _outcomes(target: Target, u, x) -> list:
@@ -110,11 +117,11 @@ def _may_lean(target: Target, x, *, size: int) -> bool:
     return is_by_row and any(runs_along(equation, size) for equation in equations(program.jaxpr))
 
 
-def _leans(target: Target, x) -> bool:
-    """By the values of the first of a few rows."""
+def _changes(target: Target, x, *, is_last: bool) -> bool:
+    """Whether what the likelihood says of the first of a few rows, or the last, hangs on the others, by its values."""
     few = jax.tree.map(lambda leaf: leaf[:FEW], x)
     try:
-        together, alone = _first(target.flat(), somewhere(target.dim), few)
+        together, alone = _end(target.flat(), somewhere(target.dim), few, is_last)
     except REFUSED:
         return False
     return not all(
@@ -123,9 +130,12 @@ def _leans(target: Target, x) -> bool:
     )
 
 
-@functools.partial(brief, options=TINY)
-def _first(target: Target, u, x):
-    """What the likelihood says of the first row among others, and alone."""
-    ends = x, jax.tree.map(lambda leaf: leaf[:1], x)
-    each = [[leaf for d in _outcomes(target, u, end) for leaf in jax.tree.leaves(d)] for end in ends]
-    return tuple([leaf[:1] if np.ndim(leaf) else leaf for leaf in leaves] for leaves in each)
+@functools.partial(brief, static_argnames="is_last", options=TINY)
+def _end(target: Target, u, x, is_last: bool):
+    """What the likelihood says of the first row, or the last, among others, and alone."""
+    end = slice(-1, None) if is_last else slice(1)
+    each = [
+        [leaf for d in _outcomes(target, u, rows) for leaf in jax.tree.leaves(d)]
+        for rows in (x, jax.tree.map(lambda leaf: leaf[end], x))
+    ]
+    return tuple([leaf[end] if np.ndim(leaf) else leaf for leaf in leaves] for leaves in each)

@@ -26,6 +26,7 @@ from credo.predict import by_draws, by_layers
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS
 from credo.predict.monte_carlo import likelihood_at, outputs_at, without_data
+from credo.predict.own import stands_alone
 from credo.predict.stream import MEMORY, Stream, even
 from credo.status import CredoError
 from credo.traced import by_shapes
@@ -124,6 +125,7 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
             f"x has unseen levels of {names}, drawn from their prior given each draw: use MonteCarlo() for them."
         )
     head, num_outputs, is_cut = _head(target, table.x, size=table.size)
+    is_cut = is_cut and stands_alone(target, table.x, table.size or 1)
     if head is None or (isinstance(head, UserHead) and rule != "Linearised"):
         known = ", ".join(name for name, link in LINKS.items() if link.column is None)
         instead = "MonteCarlo()" if head is None else "Linearised()"

@@ -34,12 +34,14 @@ from credo.model.user_head import UserHead
 from credo.status import CredoError
 
 PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is read from
+FEW = 8  # rows by which it is seen which outputs the weights move
 EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
 LEAST = 1e-6  # curvature of the prior of a parameter of a user's head
-STEP = 1e-5  # of θ, between gradients whose difference is a second derivative
+STEP = 1e-5
+ROUNDING = 30.0  # times that of the outcomes: a noise below it is none
 NOISY = "normal", "student_t"  # heads of a location and a log scale
 
 
@@ -89,7 +91,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
     """
     theta, weights = u[:num_fixed], u[num_fixed:]
     number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
-    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:number], target.x)
+    rows = _some_rows(target, number)
     probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
     found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
     bend, P = map(np.asarray, _read(found, theta))
@@ -98,7 +100,7 @@ def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperato
         further = theta.copy()
         further[i] += 0.5
         bends, P = map(np.asarray, _read(found, further))
-        ratio = bends / bend
+        ratio = np.where(bend > 0, bends / np.where(bend > 0, bend, 1), 1.0)
         precisions.append(P)
         if not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
             name = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)][i]
@@ -117,9 +119,16 @@ def num_outputs(target: Target, u: np.ndarray) -> int:
 
 def num_moved(target: Target, u: np.ndarray, num_fixed: int) -> int:
     """The outputs of a row that change with the weights: a noise is one for all rows, and does not."""
-    row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
+    rows = _some_rows(target, FEW)
     direction = np.where(np.arange(u.size) < num_fixed, 0.0, np.random.default_rng(0).normal(size=u.size))
-    return int(np.count_nonzero(_moved(target, u, direction.astype(u.dtype), row)))
+    return int(np.count_nonzero(np.any(_moved(target, u, direction.astype(u.dtype), rows), axis=0)))
+
+
+def _some_rows(target: Target, number: int):
+    """Inputs from end to end of the data, of files from the first: sorted ones may begin where weights say nothing."""
+    held = len(jax.tree.leaves(target.x)[0])
+    place = np.linspace(0, held - 1, min(number, held)).astype(int)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[place], target.x)
 
 
 def maximum(args: Linearised, theta: np.ndarray) -> Found:
@@ -128,7 +137,7 @@ def maximum(args: Linearised, theta: np.ndarray) -> Found:
     if found is None or found.curvature is None:
         raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
     _check_noise(args, found.position)
-    is_peak = Spectrum(found.curvature, STEP).is_positive
+    is_peak = Spectrum(found.curvature, _step(theta.dtype)).is_positive
     covariance = np.linalg.inv(found.curvature) if is_peak else np.diag(np.full(len(theta), WIDE**2))
     return at(args, found.position)._replace(covariance=covariance)
 
@@ -157,7 +166,7 @@ def _check_noise(args: Linearised, theta: np.ndarray) -> None:
     z, _ = _outputs(target, jnp.asarray(u), args.rows)
     noise = float(np.exp(np.min(np.asarray(z)[:, 1::2])))  # location and log scale of each column
     largest = float(np.nanmax(np.abs(target.y))) or 1.0
-    if noise > np.finfo(u.dtype).eps * largest:
+    if noise > ROUNDING * np.finfo(u.dtype).eps * largest:
         return
     raise CredoError(
         f"The evidence of the noise rises without end as it goes to zero (to {noise:.1g}, of outcomes up to "
@@ -196,13 +205,19 @@ class Differences:
 
     def evaluate(self, objective, args, u, minimum, last) -> Evaluation:
         (value, _), gradient = _slope(objective, args, u)
-        steps = STEP * np.eye(len(u), dtype=u.dtype)
+        step = _step(u.dtype)
+        steps = step * np.eye(len(u), dtype=u.dtype)
         gradient = np.asarray(gradient)
-        A = np.asarray([gradient - _slope(objective, args, u + h)[1] for h in steps], np.float64) / STEP
+        A = np.asarray([gradient - _slope(objective, args, u + h)[1] for h in steps], np.float64) / step
         return Evaluation(float(value), gradient, 0.5 * (A + A.T), (), float(np.finfo(gradient.dtype).eps), 0)
 
     def propose(self, at: Evaluation, radius, scale) -> Proposal:
         return DenseSolver(1).propose(at, radius, scale)
+
+
+def _step(dtype) -> float:
+    """Of θ, between gradients whose difference is a second derivative: its rounding and its bend then weigh alike."""
+    return max(STEP, float(np.cbrt(np.finfo(dtype).eps)))
 
 
 def _is_small(args: Linearised) -> bool:

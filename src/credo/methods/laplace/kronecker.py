@@ -152,6 +152,11 @@ def sides(layer: Layer) -> tuple[int, ...]:
 
 def layers_of(target: Target, u) -> Layers:
     """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone."""
+    if not layered.stands_alone(target):
+        raise CredoError(
+            "What the model says of a row changes without the rows beside it (a parameter with one entry a row, a lag "
+            "or a mean over x?), and Kronecker() goes row by row: use structure=Diagonal() or Dense()."
+        )
     return layered.layers_of(target, u, "Kronecker()", "structure=Diagonal() or Dense()")
 
 

@@ -72,9 +72,16 @@ def _layers_at(target: Target, u, row) -> Layers:
     return find_layers(functools.partial(outputs_of_row, target), u, row)
 
 
+def stands_alone(target: Target) -> bool:
+    """Whether a row's outputs are its own. Networks were looked at when they met their data."""
+    return target.model.weights_name is not None or target.y is None or target.rows_stand_apart()
+
+
 def layers_or_none(target: Target, u, free: np.ndarray | None) -> Layers | None:
     """The layers among the free coordinates, None where there are none or a row cannot be evaluated alone."""
     if target.head is None or target.num_terms != target.size or not jax.tree.leaves(target.x):
+        return None
+    if not stands_alone(target):
         return None
     try:
         layers = layers_of(target, u, "", "")
@@ -319,8 +326,12 @@ def _random(size: int, dtype) -> np.ndarray:
 
 
 def _maps_so(diagonal, moved, z) -> bool:
-    """Whether a matrix with the row sums ``diagonal`` maps a random z to z times these: it is diagonal then."""
-    scale = np.finfo(moved.dtype).eps * 100 * max(float(np.max(np.abs(diagonal), initial=0.0)), 1e-30)
+    """Whether a matrix with the row sums ``diagonal`` maps a random z to z times these: it is diagonal then.
+
+    To the rounding of each row, or of the middle one where a row's terms cancel: the largest would hide the others.
+    """
+    size = np.abs(diagonal)
+    scale = np.finfo(moved.dtype).eps * 100 * np.maximum(size, max(float(np.median(size)) if size.size else 0.0, 1e-30))
     return bool(np.all(np.abs(moved - diagonal * z) <= scale * (1 + np.abs(z))))
 
 

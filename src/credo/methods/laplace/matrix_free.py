@@ -40,6 +40,7 @@ MOST_AT_ONCE = 16  # solves: more are no faster
 VECTORS = 45  # of a solve: directions of some 20 shifts, before and after a step, and what stands beside them
 SIGNS = 32  # of the estimate of a diagonal that only speeds solves up
 COSTLY = 1e8  # rows times coordinates
+FLOOR = 0.1  # of the median of an estimated diagonal
 SAFE = 10.0  # how far the smallest eigenvalue may lie below the smallest that solves have met
 
 
@@ -73,11 +74,11 @@ class MatrixFree:
         rows = _rows_at_once(target, u, at_once)
         fisher = curvature.fisher if isinstance(curvature, OuterProducts) else None
         product = Curvature(target, u, prior, free, fisher, rows, target.size)
-        diagonal = self._diagonal(curvature, objective, target, optimum, chunk, free, product)
+        diagonal, is_exact = self._diagonal(curvature, objective, target, optimum, chunk, free, product)
         if not (is_mode and np.min(diagonal) > 0):
             return Diagonal().shape(curvature, objective, target, optimum, chunk, False, free)
         unit = diagonal**-0.5
-        probes = self._probe(product, unit.astype(u.dtype), at_once)
+        probes = self._probe(product, unit.astype(u.dtype), at_once, has_unit_diagonal=is_exact)
         if probes.least <= 0:
             fallback = Diagonal().shape(curvature, objective, target, optimum, chunk, False, free)
             return fallback._replace(min_curvature=probes.least, coordinate=probes.coordinate)
@@ -113,20 +114,24 @@ class MatrixFree:
             )
         return found
 
-    def _diagonal(self, curvature, objective, target, optimum, chunk, free, product: Curvature) -> np.ndarray:
-        """diag A, or where that would take a product a coordinate an estimate: solves need no more than the scales."""
+    def _diagonal(
+        self, curvature, objective, target, optimum, chunk, free, product: Curvature
+    ) -> tuple[np.ndarray, bool]:
+        """diag A, and whether it is exact: where that would take a product a coordinate an estimate, as solves need no
+        more than the scales."""
         u = jnp.asarray(optimum.position)
         dim = u.size if free is None else free.size
         has_layers = isinstance(curvature, OuterProducts) and layered.layers_or_none(target, u, free) is not None
         if dim <= MOST_COLUMNS or has_layers:
-            return curvature.diagonal(objective, target, optimum, chunk, free).astype(np.float64)
+            return curvature.diagonal(objective, target, optimum, chunk, free).astype(np.float64), True
         signs = _signs(np.random.default_rng(self.seed), SIGNS, dim, u.dtype)
         found = np.mean([z * np.asarray(_product(product, z)) for z in signs], axis=0, dtype=np.float64)
-        floor = np.full(dim, 1e-3 * np.mean(np.abs(found))) if product.prior is None else product.prior
-        return np.maximum(found, floor)
+        # where entries beside the diagonal add up their noise hides it, and a floor far below would scale at random
+        floor = np.full(dim, FLOOR * np.median(np.abs(found))) if product.prior is None else product.prior
+        return np.maximum(found, floor), False
 
-    def _probe(self, product: Curvature, unit: np.ndarray, at_once: int) -> "Probes":
-        """Solves with Ã of random signs, or of each unit vector."""
+    def _probe(self, product: Curvature, unit: np.ndarray, at_once: int, *, has_unit_diagonal: bool) -> "Probes":
+        """Solves with Ã of random signs, or of each unit vector. ``has_unit_diagonal``: Ã, whose (Ã⁻¹)ᵢᵢ ≥ 1/Ãᵢᵢ."""
         dim, is_exact = unit.size, unit.size <= self.num_probes
         number = dim if is_exact else self.num_probes
         noise = np.random.default_rng(self.seed)
@@ -166,12 +171,13 @@ class MatrixFree:
         error = np.sqrt(np.maximum(squares / number - mean**2, 0) / (number - 1))
         prior = product.prior
         above = np.inf if prior is None else unit**-2.0 / np.where(prior > 0, prior, np.nan)
+        below = 1.0 if has_unit_diagonal else 1 / (1.1 * highest)
         return Probes(
             least,
             0,
             lowest,
             highest,
-            np.fmin(np.maximum(mean, 1.0), above),
+            np.fmin(np.maximum(mean, below), above),
             error,
             dim * float(np.mean(logs)),
             dim * float(np.std(logs, ddof=1)) / number**0.5,
@@ -255,6 +261,8 @@ def _rows_at_once(target: Target, u: np.ndarray, at_once: int) -> int:
     """How many rows a product takes together, ``at_once`` of them at a time: by what one more row computes."""
     if target.y is None or target.num_terms != target.size or not jax.tree.leaves(target.x):
         return max(target.size, 1)
+    if not layered.stands_alone(target):
+        return target.size
 
     def takes(number: int) -> int:
         x, y = jax.tree.map(

@@ -137,7 +137,7 @@ def fit_network(
         u, path, count, linear, found = _turns(tune, objective, look, linear, target, u, is_trained, deadline)
         num_fixed = len(found.theta)  # θ is where the evidence has it, not the density
         scale = linear.pieces.scale(found.c, found.P, found.covariance)
-        shape = Shape(scale, float(np.min(found.P)), num_fixed)
+        shape = Shape(scale, linear.pieces.least(found.c, found.P), num_fixed)
         evidence = found.value + 0.5 * num_fixed * float(np.log(2 * np.pi))
         evidence += 0.5 * float(np.linalg.slogdet(found.covariance)[1])
         tuned_by = look.tunable().structure

@@ -41,6 +41,10 @@ class Pieces(eqx.Module):
     def bend(self, c, v: Float[Array, " weight"]) -> Float[Array, ""]:
         """vᵀ c H v."""
 
+    def least(self, c: float, P: np.ndarray) -> float:
+        """The smallest eigenvalue of c H + diag(P), or a positive bound below it: H has no negative ones."""
+        return float(np.min(P))
+
     @abstractmethod
     def scale(self, c: float, P: np.ndarray, covariance: np.ndarray) -> ScaleOperator:
         """That of all coordinates: the hyperparameters with ``covariance`` first, then the weights."""
@@ -65,6 +69,11 @@ class DensePieces(Pieces):
 
     def bend(self, c, v):
         return c * jnp.dot(v, self.matrix @ v)
+
+    def least(self, c, P):
+        if np.min(P) > 0:
+            return float(np.min(P))
+        return float(np.linalg.eigvalsh(c * np.asarray(self.matrix) + np.diag(P))[0])
 
     def scale(self, c, P, covariance):
         lower = np.asarray(DenseScale.from_precision(c * np.asarray(self.matrix) + np.diag(P)).lower)
@@ -172,6 +181,10 @@ class BlockPieces(Pieces):
         v = jnp.concatenate([jnp.zeros(self.num_fixed, v.dtype), v])
         pairs = zip(self.blocks, self.values, strict=True)
         return c * sum(jnp.sum(values * jnp.square(block.rotate_back(v[block.index]))) for block, values in pairs)
+
+    def least(self, c, P):
+        each = [np.where(is_weight, A, np.inf) for _, A, is_weight in self._each(c, jnp.asarray(P))]
+        return float(min(np.min(values) for values in each))
 
     def scale(self, c, P, covariance):
         own = np.concatenate([np.diagonal(covariance) ** -1.0, P])
