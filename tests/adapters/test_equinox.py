@@ -36,7 +36,7 @@ class Block(eqx.Module):
 
 def test_a_module_with_state_is_frozen_and_goes_back():
     module, state = eqx.nn.make_with_state(Block)()
-    with pytest.warns(UserWarning, match=r"\(norm\) keeps the means.*Dropout \(dropout\) is off.*whole numbers \(1\)"):
+    with pytest.warns(UserWarning, match=r"\(norm\) keeps the means.*Dropout \(dropout\) is off.*no real numbers \(1;"):
         network = from_equinox(module, X, state=state)
     assert len(network.notes) == 3
     assert jax.tree.map(np.shape, network.params) == {
@@ -107,3 +107,40 @@ def test_a_network_applies_its_own_weights_outside_of_a_program():
     alone = network.apply(network.params, x)
     np.testing.assert_allclose(alone, jax.jit(network.apply)(network.params, x), rtol=1e-5)
     np.testing.assert_allclose(alone, jax.vmap(Words())(x), rtol=1e-5)
+
+
+class Attention(eqx.Module):
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+
+    def __call__(self, x):
+        return (x @ self.query) * (x @ self.key) + x @ self.value
+
+
+class Holder(eqx.Module):
+    attention: Attention
+
+    def __call__(self, x):
+        return self.attention(x)
+
+
+def test_a_weight_called_value_is_one_among_the_others():
+    keys = jax.random.split(jax.random.key(0), 3)
+    module = Holder(Attention(*(jax.random.normal(key, (3, 2)) for key in keys)))
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    network = from_equinox(module, x)
+    assert sorted(network.params["attention"]) == ["key", "query", "value"]
+    np.testing.assert_allclose(network.apply(network.params, x), jax.vmap(module)(x.astype(np.float32)), rtol=1e-5)
+
+
+def test_what_goes_from_row_to_row_is_refused_though_the_first_is_left_alone():
+    module = eqx.nn.Linear(3, 1, key=jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    with pytest.raises(credo.CredoError, match="changes with the rows beside it"):
+        from_equinox(module, x, call=lambda module, x: jnp.cumsum(jax.vmap(module)(x), axis=0))
+
+
+def test_rows_of_another_rank_than_a_convolution_has():
+    with pytest.raises(credo.CredoError, match="cannot be applied to rows"):
+        from_equinox(eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0)), np.ones((5, 3)))

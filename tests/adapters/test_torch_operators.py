@@ -197,3 +197,39 @@ def test_such_networks_are_fitted(name):
     for method in (credo.Laplace(), credo.SGLD(num_draws=10, num_warmup=10)):
         posterior = credo.fit(target, method, progress=False)
         assert np.isfinite(np.asarray(posterior.predict(x.numpy()).mean)).all()
+
+
+OTHERS = {
+    "elu at zero": lambda x: F.elu(x - 1.0),
+    "selu at zero": lambda x: F.selu(x - 1.0),
+    "celu at zero": lambda x: F.celu(x - 1.0),
+    "powers with one of zero": lambda x: ((x - 1.0)[:, :, None] ** torch.arange(3.0, dtype=x.dtype)).flatten(1),
+    "stable sort": lambda x: torch.sort(x, dim=1, stable=True)[0],
+    "pinv with rtol": lambda x: torch.linalg.pinv(x.unflatten(1, (3, 3)), rtol=0.01).flatten(1),
+    "eigenvalues": lambda x: torch.linalg.eigvalsh(x.unflatten(1, (3, 3)) + x.unflatten(1, (3, 3)).mT),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_outputs_and_gradients_where_they_once_differed(name):
+    module = Scaled(OTHERS[name], (9,)).double()
+    x = torch.randn(5, 9, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    x[:, 0] = 1.0  # times a weight of one
+    network = from_torch(module, x)
+    with double():
+        z, pull = jax.vjp(lambda p: network.apply(p, jnp.asarray(x.numpy())), network.params)
+        slope = pull(jnp.ones_like(z))[0]["weight"]
+    found = module(x)
+    found.sum().backward()
+    np.testing.assert_allclose(z, found.detach().numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(slope, module.weight.grad.numpy(), rtol=1e-8, atol=1e-8)
+
+
+def test_eigenvalues_of_one_triangle_are_those_that_are_differentiated():
+    from credo.adapters.aten.matrices import eigenvectors
+
+    with double():
+        a = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)))
+        for triangle in "LU":
+            value, _ = jax.value_and_grad(lambda a, t=triangle: eigenvectors(a, t)[0][0])(a)
+            assert float(value) == pytest.approx(np.linalg.eigvalsh(a, triangle)[0], abs=1e-12)

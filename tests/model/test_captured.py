@@ -275,3 +275,29 @@ def test_which_of_two_objects_comes_again_is_told():
     before = captured(model)
     steps[-1] = other
     assert before != captured(model)
+
+
+@pytest.mark.parametrize("way", ["a name within a package", "a closure"])
+def test_a_constant_of_a_module_within_a_package_is_read(way, tmp_path, monkeypatch):
+    """The fit before was given back, with the old constant in it."""
+    package = tmp_path / "my_package_of_settings"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "settings.py").write_text("SD = 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_package_of_settings.settings as settings  # type: ignore[import-not-found]
+
+    if way == "a closure":
+
+        def likelihood(params, x):
+            return dist.Normal(params["b"], settings.SD)
+    else:
+        space = {"dist": dist, "my_package_of_settings": __import__("my_package_of_settings"), "__name__": __name__}
+        exec("def likelihood(params, x): return dist.Normal(params['b'], my_package_of_settings.settings.SD)", space)
+        likelihood = space["likelihood"]
+    found = []
+    for sd in (1.0, 5.0):
+        monkeypatch.setattr(settings, "SD", sd)
+        target = credo.Model({"b": dist.Normal(0.0, 1.0)}, likelihood).given(y=np.ones(20))
+        found.append(float(credo.fit(target, credo.MAP(), progress=False).mean()["b"]))
+    np.testing.assert_allclose(found, [20 / 21, 20 / 45], rtol=1e-6)

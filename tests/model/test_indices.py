@@ -175,3 +175,25 @@ def test_tokens_past_the_table_of_a_network_are_told():
     posterior = credo.fit(network.given(tokens, y), credo.MAP(), progress=False)
     with pytest.raises(credo.CredoError, match=r"'weights.table' at 9 .*there are 7 entries"):
         posterior.predict(wrong)
+
+
+@pytest.mark.parametrize(("x", "said"), [([1, 1, 2, 2, 3, 3], "at 3, and there are 3"), ([-1, 0, 0, 1, 1, 2], "at -1")])
+def test_entries_that_are_read_one_by_one(x, said):
+    """A loop of Python over the rows reads slices, which JAX keeps within the array without a word."""
+    prior = {"theta": dist.Normal(0.0, 10.0).expand([3])}
+    y = np.array([0.0, 0, 5, 5, 10, 10])
+
+    def likelihood(params, x):
+        return dist.Normal(jnp.stack([params["theta"][x[i]] for i in range(6)]), 1.0)
+
+    def masked(params, x):
+        read = [jnp.where((x[i] > 2) | (x[i] < 0), 0.0, params["theta"][x[i]]) for i in range(6)]
+        return dist.Normal(jnp.stack(read), 1.0)
+
+    with pytest.raises(credo.CredoError, match=said):
+        credo.fit(credo.Model(prior, likelihood).given(np.array(x), y), credo.MAP())
+    credo.fit(credo.Model(prior, masked).given(np.array(x), y), credo.MAP(), progress=False)
+    found = credo.fit(
+        credo.Model(prior, likelihood).given(np.array([0, 0, 1, 1, 2, 2]), y), credo.MAP(), progress=False
+    )
+    np.testing.assert_allclose(found.mean()["theta"], [0.0, 10 / 2.01, 20 / 2.01], atol=1e-6)

@@ -42,7 +42,7 @@ def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | N
                 return jax.vmap(here)(x)
             own = jax.tree.map(lambda leaf: in_precision(leaf, jax.tree.leaves(params)[0].dtype), state)
             return jax.vmap(lambda row: here(row, own)[0], axis_name="batch")(x)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise CredoError(
                 f"The module cannot be applied to rows ({first_line(error)}): it is called with one row, and with "
                 "state=… where it has one; say how else: call=lambda module, x: jax.vmap(module)(x)."
@@ -78,5 +78,5 @@ def _notes(module, leaves: Leaves) -> list[str]:
         notes.append(f"Dropout ({listed(drops)}) is off.")
     count = sum(name is None for name in leaves.names)
     if count:
-        notes.append(f"Arrays of whole numbers ({count}) are constants.")
+        notes.append(f"Arrays that hold no real numbers ({count}; whole or complex ones, keys) are constants.")
     return notes

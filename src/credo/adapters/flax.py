@@ -55,9 +55,11 @@ def to_flax(module, weights: Any) -> Any:
     nnx = library("flax.nnx", "flax")
     if isinstance(module, nnx.Module):
         graph, params, rest = nnx.split(nnx.clone(module), nnx.Param, ...)
-        return nnx.merge(graph, Leaves.of(params, is_float).restored(weights), rest)
+        return nnx.merge(graph, Leaves.of(params, is_float, ".value").restored(weights), rest)
     if isinstance(module, Mapping) and "params" in module:
-        return {**module, "params": Leaves.of(module["params"], is_float).restored(weights)}
+        names = Leaves.of(library("flax.core.meta", "flax").unbox(module["params"]), is_float).names
+        leaves = Leaves.of(module["params"], is_float)._replace(names=names)  # boxes stay boxes
+        return {**module, "params": leaves.restored(weights)}
     raise not_a("to_flax takes an nnx module, or the variables of a linen module with their 'params'", module)
 
 
@@ -65,7 +67,7 @@ def _of_nnx(nnx, module, call: Callable | None):
     frozen = nnx.clone(module)
     frozen.eval()
     graph, params, rest = nnx.split(frozen, nnx.Param, ...)
-    leaves, others = Leaves.of(params, is_float), Leaves.of(rest, lambda leaf: False)
+    leaves, others = Leaves.of(params, is_float, ".value"), Leaves.of(rest, lambda leaf: False)
 
     def run(params, x):
         dtype = _dtype(params)

@@ -20,9 +20,10 @@ class Leaves(NamedTuple):
     structure: Any
 
     @classmethod
-    def of(cls, tree: Any, is_weight: Callable[[Any], bool]) -> "Leaves":
+    def of(cls, tree: Any, is_weight: Callable[[Any], bool], suffix: str = "") -> "Leaves":
+        """``suffix``: what the names of all end in, and is left out."""
         found, structure = jax.tree_util.tree_flatten_with_path(tree)
-        names = tuple(_name(path) if is_weight(leaf) else None for path, leaf in found)
+        names = tuple(leaf_name(path).removesuffix(suffix) if is_weight(leaf) else None for path, leaf in found)
         return cls(names, tuple(leaf for _, leaf in found), structure)
 
     @property
@@ -92,8 +93,3 @@ def not_a(what: str, found: Any) -> CredoError:
 
 def _narrow(leaf, dtype: str):
     return np.asarray(leaf, dtype) if is_float(leaf) else leaf
-
-
-def _name(path) -> str:
-    name = leaf_name(path)
-    return name.removesuffix(".value")  # of a flax variable

@@ -58,9 +58,16 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in arrays.items():
         *folders, last = name.split(".")
-        place = tree
+        place: Any = tree
         for folder in folders:
             place = place.setdefault(folder, {})
+            if not isinstance(place, dict):
+                break
+        if not isinstance(place, dict) or last in place:
+            raise CredoError(
+                f"The weights have two names of which one stands within the other, beside {name!r} (a name with a dot "
+                "in it?): rename one of them."
+            )
         place[last] = value
     return tree
 
@@ -118,6 +125,9 @@ def check_dtypes(dtypes: Mapping[str, str], remedy: str) -> str:
     return dtype
 
 
+ENDS = slice(1), slice(-1, None)  # what goes from earlier rows to later ones leaves the first alone
+
+
 # does the conversion say what the network says? ---------------------------------------------------------------------
 
 
@@ -131,11 +141,12 @@ def check_rows(
     num_rows = len(jax.tree.leaves(x)[0])
 
     def together_and_alone(params, x):  # one program: compiling is what takes the time
-        return apply(params, x), apply(params, jax.tree.map(lambda leaf: leaf[:1], x))
+        ends = (jax.tree.map(lambda leaf, end=end: leaf[end], x) for end in ENDS)
+        return apply(params, x), *(apply(params, end) for end in ends)
 
     with jax.ensure_compile_time_eval(), double(dtype == "float64"), jax.default_matmul_precision("highest"):
         found = jax.jit(together_and_alone)(params, x)
-    z, alone = ([np.asarray(leaf) for leaf in jax.tree.leaves(part)] for part in found)
+    z, *alone = ([np.asarray(leaf) for leaf in jax.tree.leaves(part)] for part in found)
     if any(leaf.shape[:1] != (num_rows,) for leaf in z):
         shapes = [leaf.shape for leaf in z]
         raise CredoError(f"The network gives outputs of shape {shapes} for {num_rows} rows: one a row are needed.")
@@ -151,7 +162,8 @@ def check_rows(
                 f"The network in JAX differs from the one in {said} by {error:.2g} of the largest output, beyond "
                 f"rounding ({tolerance:g}): please report the module; until then, write apply by hand."
             )
-    check_apart(alone, z, slice(1), dtype)
+    for each, end in zip(alone, ENDS, strict=True):
+        check_apart(each, z, end, dtype)
 
 
 def check_apart(alone: list[np.ndarray], together: list[np.ndarray], row: slice, dtype: str) -> None:

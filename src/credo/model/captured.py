@@ -153,21 +153,25 @@ class _Reader:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         for name, attributes in read.items():
             if name in cells:
-                self._cell(cells[name])
+                self._cell(cells[name], attributes)
             elif name in function.__globals__ and is_written_by_user(function.__module__):
                 self._global(function.__globals__[name], attributes)
 
-    def _cell(self, cell: CellType) -> None:
+    def _cell(self, cell: CellType, attributes: set[str]) -> None:
         try:
-            self.value(cell.cell_contents)
+            contents = cell.cell_contents
         except ValueError:  # not filled yet
             return
+        self._global(contents, attributes)
 
     def _global(self, value, attributes: set[str]) -> None:
+        """``attributes``: names of all that may be read of a module, and of the modules within it."""
         if not isinstance(value, ModuleType):
             self.value(value)
         elif is_written_by_user(value.__name__):
-            self._each(getattr(value, each) for each in sorted(attributes) if hasattr(value, each))
+            for each in sorted(attributes):
+                if hasattr(value, each):
+                    self._global(getattr(value, each), attributes - {each})
 
 
 def _of_class(base: type) -> dict[str, Any]:

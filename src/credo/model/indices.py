@@ -77,7 +77,7 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
 
 def has_reads(program: jex.ClosedJaxpr) -> bool:
     """Whether there is anything in ``program`` for ``check_indices`` to look at."""
-    return any(equation.primitive.name == "gather" for equation in equations(program.jaxpr))
+    return any(equation.primitive.name in ("gather", "dynamic_slice") for equation in equations(program.jaxpr))
 
 
 def _somewhere(leaf) -> np.ndarray:
@@ -99,9 +99,36 @@ def _named(path, root: str) -> str | None:
     return column_name(path, root) if is_column else None
 
 
-def _reads_the_last(equation) -> bool:
-    """Whether an array is read, and past its end the last entry in place of what is not there."""
-    return equation.params["mode"] in (GatherScatterMode.PROMISE_IN_BOUNDS, GatherScatterMode.CLIP)
+def _read_by(equation, given: list[_Value], path: Path) -> _Read | None:
+    """What ``equation`` reads of an array that parameters reach, at an index that is known; None where it does not."""
+    name = equation.primitive.name
+    if name not in ("gather", "dynamic_slice") or given[0].value is not None:
+        return None
+    shape, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
+    if name == "gather":
+        index, axes = given[1], equation.params["dimension_numbers"].start_index_map
+        # past the end the last entry is read in place of what is not there
+        reads_the_last = equation.params["mode"] in (GatherScatterMode.PROMISE_IN_BOUNDS, GatherScatterMode.CLIP)
+    else:  # of one number, as in theta[x[i]]
+        axes = tuple(axis for axis, size in enumerate(sizes) if size < shape[axis])
+        index, reads_the_last = _joined([given[1 + axis] for axis in axes]), True
+    if index.value is None:
+        return None
+    return _Read(given[0], index, path, shape, axes, tuple(sizes[axis] for axis in axes), reads_the_last)
+
+
+def _joined(starts: list[_Value]) -> _Value:
+    """Where a slice begins, along one axis after the other, as the index (K,) of one read."""
+    makers = [start.value for start in starts if start.value is not None]
+    written = [start.written or start.value for start in starts if start.value is not None]
+    columns = frozenset().union(*(start.columns for start in starts))
+    if len(makers) < len(starts):
+        return _Value(columns=columns)
+    return _Value(
+        columns=columns,
+        value=lambda: _numbers(makers),
+        written=None if written == makers else lambda: _numbers(written),
+    )
 
 
 def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, reads: list[_Read]) -> list[_Value]:
@@ -114,12 +141,9 @@ def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, r
     for i, equation in enumerate(jaxpr.eqns):
         given = [value_of(atom) for atom in equation.invars]
         inner = called(equation)
-        is_read = equation.primitive.name == "gather"
-        if is_read and given[0].value is None and given[1].value is not None:
-            axes = equation.params["dimension_numbers"].start_index_map
-            widths = tuple(equation.params["slice_sizes"][axis] for axis in axes)
-            shape = equation.invars[0].aval.shape
-            reads.append(_Read(given[0], given[1], (*path, i), shape, axes, widths, _reads_the_last(equation)))
+        read = _read_by(equation, given, (*path, i))
+        if read is not None:
+            reads.append(read)
         if inner is not None:
             own, given = list(map(_constant, inner.consts)), given[-len(inner.jaxpr.invars) :]
             outputs = _walk(inner.jaxpr, own, given, (*path, i), reads)
@@ -127,6 +151,10 @@ def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, r
             outputs = _outputs(equation, given)
         values.update(zip(equation.outvars, outputs, strict=True))
     return [value_of(atom) for atom in jaxpr.outvars]
+
+
+def _numbers(makers) -> np.ndarray:
+    return np.array([int(make()) for make in makers], int)
 
 
 def _outputs(equation, given: list[_Value]) -> list[_Value]:
@@ -193,6 +221,8 @@ def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Call
 
     def outputs(filling, *arguments):
         def filled(equation, operands):
+            if equation.primitive.name == "dynamic_slice":
+                return [_slice_or(filling, *operands, sizes=equation.params["slice_sizes"], read=read, index=other)]
             how = {name: equation.params[name] for name in ("dimension_numbers", "slice_sizes")}
             operands = operands if other is None else [operands[0], other]
             there = jax.lax.gather(*operands, **how, mode=GatherScatterMode.FILL_OR_DROP, fill_value=0)
@@ -204,6 +234,16 @@ def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Call
 
     one, *rest = (jax.jit(outputs)(np.asarray(filling), *arguments) for filling in FILLINGS)
     return any(not np.array_equal(a, b, equal_nan=True) for each in rest for a, b in zip(one, each, strict=True))
+
+
+def _slice_or(filling, array, *starts, sizes: tuple[int, ...], read: _Read, index: np.ndarray | None):
+    """The slice, or ``filling`` where it does not begin within the array; ``index``: where else it begins."""
+    if index is not None:
+        moved = dict(zip(read.axes, index.tolist(), strict=True))
+        starts = tuple(moved.get(axis, start) for axis, start in enumerate(starts))
+    pairs = zip(starts, sizes, array.shape, strict=True)
+    is_there = jnp.all(jnp.array([(start >= 0) & (start <= length - size) for start, size, length in pairs]))
+    return jnp.where(is_there, jax.lax.dynamic_slice(array, starts, sizes), filling.astype(array.dtype))
 
 
 def _beyond(read: _Read, structure: Structure, names: list[str | None]) -> str | None:

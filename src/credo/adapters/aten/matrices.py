@@ -6,6 +6,7 @@ What torch gives beside an answer, such as pivots, is None here: nothing reads i
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as sl
+from jax.core import Tracer
 
 from credo.status import CredoError
 
@@ -31,13 +32,16 @@ def cholesky(a, *, upper=False):
     """Of the lower triangle, or of the upper one: the other may hold anything."""
     a = _turned(a) if upper else a
     low = jnp.tril(a, -1)
-    factor = jnp.linalg.cholesky(low + _turned(low) + jnp.eye(a.shape[-1], dtype=a.dtype) * a, symmetrize_input=False)
+    own = jnp.where(jnp.eye(a.shape[-1], dtype=bool), a, 0)
+    factor = jnp.linalg.cholesky(low + _turned(low) + own, symmetrize_input=False)
     return _turned(factor) if upper else factor
 
 
 def eigenvectors(a, triangle="L", compute_v=True):
-    values, vectors = jnp.linalg.eigh(a, UPLO=triangle, symmetrize_input=False)
-    return values, vectors
+    """Of one triangle: the other may hold anything. JAX's derivative would take both."""
+    one = jnp.tril(a, -1) if triangle == "L" else jnp.triu(a, 1)
+    own = jnp.where(jnp.eye(a.shape[-1], dtype=bool), a, 0)
+    return tuple(jnp.linalg.eigh(one + _turned(one) + own, symmetrize_input=False))
 
 
 def singular(a, full_matrices=False, compute_uv=True, *, driver=None):
@@ -63,10 +67,19 @@ def inverse_by_cholesky(factor, upper=False):
 
 def pseudoinverse(a, *, atol=None, rtol=None, hermitian=False):
     """Singular values below ``atol``, or ``rtol`` of the largest, count as zero."""
-    if atol is not None:
+    if not (atol is None or _is_zero(atol)):
         raise CredoError("torch.linalg.pinv with atol= depends on the scale of its matrix: give rtol=, or neither.")
     rtol = max(a.shape[-2:]) * jnp.finfo(a.dtype).eps if rtol is None else rtol
     return jnp.linalg.pinv(a, rtol=rtol, hermitian=hermitian)
+
+
+def _is_zero(number) -> bool:
+    """Whether it is known to be."""
+    return not isinstance(number, Tracer) and not jnp.any(number)
+
+
+def orthogonal(a, mode="reduced"):
+    return (None, jnp.linalg.qr(a, mode=mode)) if mode == "r" else tuple(jnp.linalg.qr(a, mode=mode))
 
 
 def _turned(a):
@@ -85,6 +98,6 @@ MATRICES = {
     "_linalg_slogdet": lambda a: (*jnp.linalg.slogdet(a), None, None),
     "_linalg_eigh": eigenvectors,
     "_linalg_svd": singular,
-    "linalg_qr": lambda a, mode="reduced": tuple(jnp.linalg.qr(a, mode=mode)),
+    "linalg_qr": orthogonal,
     "linalg_matrix_exp": exponential,
 }

@@ -50,8 +50,16 @@ def celu(x, alpha=1.0):
 
 
 def elu(x, alpha=1.0, scale=1.0, input_scale=1.0):
-    below = jnp.expm1(input_scale * jnp.minimum(x, 0.0))  # no overflow, and no NaN in the gradient of the other branch
+    below = jnp.expm1(input_scale * jnp.where(x > 0, 0.0, x))  # no overflow, nor NaN in the gradient of the other
     return scale * jnp.where(x > 0, x, alpha * below)
+
+
+def power(x, y):
+    """At an exponent of 0 the gradient by x is zero, at x = 0 too."""
+    if not jnp.issubdtype(jnp.result_type(y), jnp.floating) or not jnp.ndim(y):
+        return jnp.power(x, y)
+    is_one = y == 0
+    return jnp.where(is_one, jnp.ones_like(x), jnp.power(jnp.where(is_one, 1, x), y))
 
 
 @partial(jax.jit, static_argnames=("beta", "threshold"))  # keeps its name in programs, as jax.nn's does
@@ -143,7 +151,7 @@ BINARY |= {
     "sub": scaled(operator.sub),
     "rsub": scaled(lambda x, y: y - x),
     "div": divide,
-    "pow": jnp.power,
+    "pow": power,
     "atan2": atan2,
     "hypot": hypot,
     "copysign": jnp.copysign,

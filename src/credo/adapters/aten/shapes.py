@@ -163,7 +163,7 @@ def top(x, k, dim=-1, largest=True, is_sorted=True):
     return jnp.take_along_axis(x, order, axis=dim), order
 
 
-def sort(x, dim=-1, descending=False):
+def sort(x, dim=-1, descending=False, *, stable=None):
     order = jnp.argsort(x, axis=dim, descending=descending)
     return jnp.take_along_axis(x, order, axis=dim), order
 
