@@ -83,3 +83,15 @@ def test_an_acquisition_of_ones_own():
 def test_bad_input_gets_a_sentence(call, sentence):
     with pytest.raises(CredoError, match=sentence):
         call()
+
+
+def test_what_is_no_predictive_or_no_column_has_a_sentence():
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.BernoulliLogits(params["w"] * x))
+    posterior = credo.fit(model.given(np.ones(4), np.ones(4)), credo.Laplace(), progress=False)
+    for acquisition in (credo.decisions.bald, credo.decisions.predictive_variance):
+        with pytest.raises(credo.CredoError, match="takes a predictive"):
+            acquisition(posterior)
+    predictive = posterior.predict(np.ones(4))
+    for function in (credo.diagnose.calibration_error, credo.diagnose.brier_decomposition, credo.diagnose.auroc):
+        with pytest.raises(credo.CredoError, match="is a predictive: give an array"):
+            function(predictive, np.ones(4))

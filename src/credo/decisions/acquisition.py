@@ -15,12 +15,12 @@ def bald(predictive: Predictive) -> Float[np.ndarray, " M"]:
     2011; MacKay 1992). It passes over rows whose outcome is noise, however uncertain. By draws, as ``MonteCarlo()`` has
     them, it is noisy: of a Gaussian posterior ``predict(x, Quadrature())`` gives it to many digits.
     """
-    return _of_one(predictive, "bald", predictive.mutual_information)
+    return _of_one(predictive, "bald", "mutual_information")
 
 
 def predictive_variance(predictive: Predictive) -> Float[np.ndarray, " M"]:
     """The variance of the outcome, summed over its columns: of the noise too, which no label removes."""
-    return _of_one(predictive, "predictive_variance", predictive.variance)
+    return _of_one(predictive, "predictive_variance", "variance")
 
 
 def entropy(predictive: Predictive) -> Float[np.ndarray, " M"]:
@@ -68,7 +68,10 @@ def choose(
     return np.argsort(-values, kind="stable")[:n]
 
 
-def _of_one(predictive: Predictive, name: str, values) -> np.ndarray:
+def _of_one(predictive: Predictive, name: str, figure: str) -> np.ndarray:
+    if not isinstance(predictive, Predictive):
+        raise CredoError(f"{name} takes a predictive, posterior.predict(x); got {type(predictive).__name__}.")
+    values = getattr(predictive, figure)
     if isinstance(values, dict):
         raise CredoError(
             f"{name} is of one outcome a row, and the predictive has {', '.join(values)}: give choose a function of "
