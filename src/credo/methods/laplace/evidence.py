@@ -40,7 +40,7 @@ WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
 LEAST = 1e-6  # curvature of the prior of a parameter of a user's head
-STEP = 1e-5
+STEP = 1e-5  # of θ, at least: see _step
 ROUNDING = 30.0  # times that of the outcomes: a noise below it is none
 NOISY = "normal", "student_t"  # heads of a location and a log scale
 
