@@ -233,3 +233,11 @@ def test_eigenvalues_of_one_triangle_are_those_that_are_differentiated():
         for triangle in "LU":
             value, _ = jax.value_and_grad(lambda a, t=triangle: eigenvectors(a, t)[0][0])(a)
             assert float(value) == pytest.approx(np.linalg.eigvalsh(a, triangle)[0], abs=1e-12)
+
+
+def test_the_triangle_of_qr_alone():
+    """Which torch has no gradient of."""
+    module = Scaled(lambda x: torch.linalg.qr(x.unflatten(1, (3, 3)), mode="r")[1].flatten(1), (9,))
+    x = torch.randn(5, 9, generator=torch.Generator().manual_seed(1))
+    network = from_torch(module, x)
+    np.testing.assert_allclose(network.apply(network.params, x.numpy()), module(x).detach().numpy(), atol=1e-5)

@@ -75,8 +75,7 @@ def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     mean = S @ (S.T @ slopes[0])
     for _ in range(NUM_REFINEMENTS):
         mean = mean + S @ (S.T @ _values_and_slopes(f, mean[None])[1][0])
-    z = np.concatenate([sign * _directions(dim, seed) for seed in range(NUM_SETS) for sign in (1, -1)])
-    positions = mean + np.tile(DISTANCES, 2 * NUM_SETS)[:, None] * z @ S.T
+    positions = mean + _tried(dim) @ S.T
     steps = np.linalg.solve(S, (positions - mean).T).T  # where mean is large, rounded
     values, slopes = _values_and_slopes(f, np.concatenate([mean[None], positions]))
     wanted = -0.5 * np.sum(steps**2, axis=1)
@@ -84,7 +83,7 @@ def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     if not (np.isfinite(values).all() and np.isfinite(slopes).all()):  # further off f is no quadratic
         return Quadratic(float(values[0]), mean, precision, slopes[0], scale, np.inf)
     rounding = _rounding(f, mean, slopes[0], precision, S)
-    off = np.linalg.norm(slopes @ S + np.vstack([0 * z[:1], steps]), axis=1) - rounding
+    off = np.linalg.norm(slopes @ S + np.vstack([0 * steps[:1], steps]), axis=1) - rounding
     residual = max(
         0.0,
         np.max(off[1:] / np.linalg.norm(steps, axis=1)),
@@ -144,6 +143,12 @@ def _square_root(precision: np.ndarray) -> Dense | None:
 def _unit_diagonal(precision: np.ndarray) -> np.ndarray:
     size = np.sqrt(np.abs(np.diagonal(precision)))
     return np.where(size > 0, size, max(np.max(size), 1.0))
+
+
+def _tried(dim: int) -> Float[np.ndarray, "tried dim"]:
+    """r z, on both sides of every coordinate."""
+    ahead = np.concatenate([DISTANCES[:, None] * _directions(dim, seed) for seed in range(NUM_SETS)])
+    return np.concatenate([ahead, -ahead])
 
 
 def _directions(dim: int, seed: int = 0) -> Float[np.ndarray, "distance dim"]:

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 
 import targets
 from credo.fitting import fit
-from credo.linalg.quadratic import quadratic, third_derivatives
+from credo.linalg.quadratic import _tried, quadratic, third_derivatives
 from credo.methods.exact import Exact, LinearRegression
 from credo.model.model import Model
 from credo.posterior.kinds import Gaussian
@@ -244,3 +244,11 @@ def test_a_kink_on_one_side_of_one_coordinate_is_seen(dim, place, y):
     model = Model(prior, lambda p, x: dist.Normal(jnp.stack([p[n] for n in names]), 1.0).to_event(1))
     with pytest.raises(CredoError, match="No closed form is known"):
         fit(model.given(y=y * np.eye(dim)[place : place + 1]), Exact())
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 11, 23, 24, 100, 499])
+def test_every_coordinate_is_tried_far_out_on_both_sides(dim):
+    """Where a kink may hide beyond, there is no mass."""
+    tried = _tried(dim)
+    assert tried.max(axis=0).min() > 10
+    assert tried.min(axis=0).max() < -10
