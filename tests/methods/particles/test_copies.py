@@ -153,18 +153,33 @@ def test_draws_weighed_from_there_do_not_pass(far_apart):
     assert verdict.status == "doubtful"
 
 
+THREE, THREE_TURNED = ([-3.0, 0.0, 4.0], [0.0, -3.0, 4.0])
+FACTORS = {"a": np.array([1.0, -1.0, 2.0, 0.5]), "b": np.array([1.0, 1.5, -1.0])}
+
+
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "starts", "said"),
     [
-        (three, "components in another order (entries of mu, sigma, w exchanged together)"),
-        (two, "components in another order (entries of mu, sigma, share exchanged together)"),
-        (one_factor, "the sign of a, b turned"),
-        (lengths, "the sign of"),
+        (
+            three,
+            [{"mu": mu, "sigma": np.ones(3), "w": np.ones(3) / 3} for mu in (THREE, THREE_TURNED)],
+            "components in another order (entries of mu, sigma, w exchanged together)",
+        ),
+        (
+            two,
+            [{"mu": mu, "sigma": np.ones(2), "share": 0.5} for mu in ([0.0, 4.0], [4.0, 0.0])],
+            "components in another order (entries of mu, sigma, share exchanged together)",
+        ),
+        (one_factor, [FACTORS, {name: -v for name, v in FACTORS.items()}], "the sign of a, b turned"),
+        (lengths, [{"v": np.array([3.0, 1.0])}, {"v": np.array([-3.0, 1.0])}], "the sign of"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ids=["three", "two", "one_factor", "lengths"],
 )
-def test_chains_in_different_copies_are_told_so(build, said):
-    verdict = credo.fit(build(), credo.NUTS(num_warmup=200, num_draws=200), key=1, progress=False).verdict
+def test_chains_in_different_copies_are_told_so(build, starts, said):
+    target = build()
+    starts = [target.flat().unconstrain({k: jnp.asarray(v) for k, v in start.items()}) for start in starts]
+    method = credo.NUTS(num_warmup=200, num_draws=200)
+    verdict = credo.fit(target, method, key=1, start=np.stack(2 * starts), progress=False).verdict
     assert verdict.figures["max_r_hat"] > 1.1
     assert any(said in sentence for sentence in verdict.sentences)
 

@@ -72,7 +72,8 @@ def _way_out(q: Kind, family: Family) -> tuple[Float[np.ndarray, " dim"], Float[
     if not np.all(np.isfinite(center)):
         return np.eye(1, len(center), int(np.argmax(~np.isfinite(center))))[0], np.zeros(len(center)), 1.0
     if np.max(np.abs(center)) > LARGE_SHIFT * max(sd, 1.0):
-        return center / np.linalg.norm(center), center, sd
+        toward = center / np.max(np.abs(center))  # a square of 1e158 overflows
+        return toward / np.linalg.norm(toward), center, sd
     if isinstance(q, Gaussian) and len(center) <= MOST and np.all(np.isfinite(variances)):
         direction = np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
         direction = without_small_parts(direction)
