@@ -36,7 +36,7 @@ class Block(eqx.Module):
 
 def test_a_module_with_state_is_frozen_and_goes_back():
     module, state = eqx.nn.make_with_state(Block)()
-    with pytest.warns(UserWarning, match=r"\(norm\) keeps the means.*Dropout \(dropout\) is off.*no real numbers \(1;"):
+    with pytest.warns(UserWarning, match=r"\(norm\) keeps the means.*Dropout \(dropout\) is off.*Arrays \(1\) of"):
         network = from_equinox(module, X, state=state)
     assert len(network.notes) == 3
     assert jax.tree.map(np.shape, network.params) == {
@@ -50,6 +50,30 @@ def test_a_module_with_state_is_frozen_and_goes_back():
     np.testing.assert_array_equal(back.linear.weight, module.linear.weight + 1.0)
     np.testing.assert_array_equal(back.order, module.order)
     assert back.dropout.inference is False
+
+
+@pytest.mark.filterwarnings("ignore:Batch normalisation")
+def test_arrays_of_a_state_are_no_weights():
+    """A state made apart leaves its first values in the module; and a module may hold its state."""
+    module = Block()
+    state = eqx.nn.State(module)
+
+    class Whole(eqx.Module):
+        block: Block
+        state: eqx.nn.State
+
+        def __call__(self, row):
+            return self.block(row, self.state)[0]
+
+    own = from_equinox(module, X, state=state).params
+    assert jax.tree.map(np.shape, own) == {
+        "linear": {"weight": (3, 2), "bias": (3,)},
+        "norm": {"weight": (3,), "bias": (3,)},
+    }
+    whole = Whole(module, state)
+    assert jax.tree.map(np.shape, from_equinox(whole, X).params) == {"block": jax.tree.map(np.shape, own)}
+    back = to_equinox(whole, {"block": jax.tree.map(lambda leaf: leaf + 1.0, own)})
+    assert jax.tree.all(jax.tree.map(np.array_equal, back.state, state))
 
 
 def test_layers_are_found_and_constants_take_the_precision_of_a_fit():

@@ -18,8 +18,8 @@ def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | N
     ``module``: takes one row, as equinox's own layers do, and is mapped over rows. ``state``: of a module with batch
     normalisation (``eqx.nn.make_with_state``), as training left it. ``x``: example rows (M, …), on which it is tried
     at once; else it is tried when first applied. ``call(module, x)``: how to apply it to all rows (M, …), where that
-    is another way. Every array of floating point is a weight, arrays of whole numbers are constants. Dropout is off
-    and batch normalisation keeps the statistics of training, which a warning says and ``notes`` keeps.
+    is another way. Every array of floating point outside of a state is a weight, all others are constants. Dropout is
+    off and batch normalisation keeps the statistics of training, which a warning says and ``notes`` keeps.
     Raises CredoError for weights of mixed precision, and where a row's output changes with the rows beside it.
 
     >>> import equinox as eqx, jax, numpy as np, credo
@@ -29,8 +29,7 @@ def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | N
     """
     if not isinstance(module, eqx.Module):
         raise not_a("from_equinox takes an equinox module", module)
-    arrays, static = eqx.partition(eqx.nn.inference_mode(module), eqx.is_array)
-    leaves = Leaves.of(arrays, is_float)
+    leaves, static = _parts(eqx.nn.inference_mode(module))
     dtype = leaves.dtype("with jax.tree.map")
 
     def run(params, x):
@@ -62,8 +61,22 @@ def to_equinox(module, weights: Any) -> Any:
     """
     if not isinstance(module, eqx.Module):
         raise not_a("to_equinox takes the equinox module that the weights belong to", module)
+    leaves, static = _parts(module)
+    return eqx.combine(leaves.restored(weights), static)
+
+
+def _parts(module) -> tuple[Leaves, Any]:
+    """Its arrays, of which those of a state are no weights, and everything else."""
+
+    def is_kept(each) -> bool:
+        return isinstance(each, eqx.nn.State | eqx.nn.StateIndex)
+
     arrays, static = eqx.partition(module, eqx.is_array)
-    return eqx.combine(Leaves.of(arrays, is_float).restored(weights), static)
+    others = [
+        leaf for each in jax.tree.leaves(arrays, is_leaf=is_kept) if is_kept(each) for leaf in jax.tree.leaves(each)
+    ]
+    kept = {id(leaf) for leaf in others}
+    return Leaves.of(arrays, lambda leaf: is_float(leaf) and id(leaf) not in kept), static
 
 
 def _notes(module, leaves: Leaves) -> list[str]:
@@ -78,5 +91,5 @@ def _notes(module, leaves: Leaves) -> list[str]:
         notes.append(f"Dropout ({listed(drops)}) is off.")
     count = sum(name is None for name in leaves.names)
     if count:
-        notes.append(f"Arrays that hold no real numbers ({count}; whole or complex ones, keys) are constants.")
+        notes.append(f"Arrays ({count}) of a state, of whole or complex numbers, or that are keys are constants.")
     return notes
