@@ -14,6 +14,7 @@ from credo.traced import by_shapes
 SMALL_DIM, SMALL_DATA = 1_000, 2**26  # fewer parameters and bytes of data: rows have few intermediates, none is counted
 FEW = 8  # rows, by whose difference from twice as many the intermediates of one are counted
 DERIVATIVES = 3  # times the intermediates of a density: what its gradient and a product with its curvature hold
+MOST_ROWS = 8_192  # of a file in a block, so that a thousand densities together hold four numbers a row each
 LEAST_ROWS = 16  # in a block, so that matrix products are worth their name
 
 
@@ -21,7 +22,8 @@ def in_blocks(target: Target, max_memory: int | None = None) -> Target:
     """``target``, with ``rows_at_once`` where the derivatives of all rows would take a quarter of the budget."""
     if target.source is not None:
         rows = int(chunk_bytes(max_memory) // max(DERIVATIVES * row_bytes(target) + bytes_of(target.x) / FEW, 1))
-        return dataclasses.replace(target, rows_at_once=int(np.clip(rows, LEAST_ROWS, max(target.size, LEAST_ROWS))))
+        most = min(MOST_ROWS, max(target.size, LEAST_ROWS))
+        return dataclasses.replace(target, rows_at_once=int(np.clip(rows, LEAST_ROWS, most)))
     if target.size < 2 * LEAST_ROWS or target.num_terms != target.size:
         return target
     if target.dim <= SMALL_DIM and bytes_of(target.x) <= SMALL_DATA:

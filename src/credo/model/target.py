@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 
 from credo.compiling import TINY, brief
+from credo.memory import bytes_of
 from credo.model.data import Inputs, Levels, Rows
 from credo.model.distributions import contains, is_moved, unscaled
 from credo.model.mended import log_prob
@@ -67,8 +68,8 @@ class Target(eqx.Module):
         ``batch``: row indices (M,), or ``Rows(x, y, weights)`` handed over as data.
         """
         params, log_prior, outcome = self._prior(u)
-        terms = self._terms(params, outcome, batch)
-        return log_prior if terms is None else log_prior + (self.num_terms / terms.shape[0]) * jnp.sum(terms)
+        total = self._total(params, outcome, batch)
+        return log_prior if total is None else log_prior + total
 
     def log_prior(self, u: Position) -> Float[Array, ""]:
         """Everything that is not a factor of one datum: log prior of ``u``, Jacobian included."""
@@ -85,6 +86,12 @@ class Target(eqx.Module):
             )
         return terms
 
+    def total_log_likelihood(self, u: Position) -> Float[Array, ""]:
+        """log p(y | x, u) of all data, no more than a block of them in memory; 0 where there are none."""
+        params, _, outcome = self._prior(u)
+        total = self._total(params, outcome, None)
+        return jnp.zeros(()) if total is None else total
+
     def _prior(self, u: Position):
         """(parameters, log prior, what the prior's program already knows of the likelihood at all rows, or None)."""
         params, log_prior, outcome = self.model.prior.joint(self._tree(u))
@@ -95,8 +102,9 @@ class Target(eqx.Module):
     def _terms(self, params, outcome, batch) -> Float[Array, " M"] | None:
         if self.model.likelihood is None or self.y is None:
             return None
-        if outcome is None and batch is None and self._is_in_blocks:
-            return self._terms_in_blocks(params)
+        if self._goes_by_blocks(outcome, batch):
+            block, starts = self._blocks()
+            return jax.lax.map(lambda start: block(params, start), starts).reshape(-1)[: self.size]
         x, y, weights = self.rows(batch)
         if outcome is None or batch is not None:
             outcome = self.model.likelihood(params, x)
@@ -108,21 +116,51 @@ class Target(eqx.Module):
             return True
         return self.rows_at_once is not None and self.rows_at_once < self.size == self.num_terms
 
-    def _terms_in_blocks(self, params) -> Float[Array, " N"]:
-        """The same terms, block by block: a derivative holds the intermediates of one block, and computes them anew."""
+    @property
+    def data_bytes(self) -> int:
+        """What one density reads, of memory or of a file."""
+        return bytes_of((self.x, self.y) if self.source is None else self.source.files.rows)
+
+    @property
+    def rows_held(self) -> int:
+        """How many rows' terms a density holds at one time."""
+        return min(self.rows_at_once or self.size, self.size) if self._is_in_blocks else self.size
+
+    def _total(self, params, outcome, batch) -> Float[Array, ""] | None:
+        """The sum of all factors, or an unbiased estimate of it by a batch."""
+        if not self._goes_by_blocks(outcome, batch):
+            terms = self._terms(params, outcome, batch)
+            return None if terms is None else (self.num_terms / terms.shape[0]) * jnp.sum(terms)
+        block, starts = self._blocks()
+
+        def add(total, start):
+            terms = block(params, start)
+            return total + jnp.sum(jnp.where(start + jnp.arange(len(terms)) < self.size, terms, 0.0)), None
+
+        like = jax.eval_shape(block, params, starts[0])
+        return jax.lax.scan(add, jnp.zeros((), like.dtype), starts)[0]
+
+    def _goes_by_blocks(self, outcome, batch) -> bool:
+        has_likelihood = self.model.likelihood is not None and self.y is not None
+        return has_likelihood and outcome is None and batch is None and self._is_in_blocks
+
+    def _blocks(self):
+        """The terms of the block from a row on, and where blocks start.
+
+        A derivative holds the intermediates of one block, and computes them anew.
+        """
         assert self.rows_at_once is not None
         width = self.rows_at_once
 
         @jax.checkpoint
         def block(params, start):
-            rows = jnp.minimum(start + jnp.arange(width), self.size - 1)  # the last row again, which is cut off below
+            rows = jnp.minimum(start + jnp.arange(width), self.size - 1)  # the last row again, of a block that ends
             if self.source is not None:
                 return self._terms(params, None, self.source.read(rows))
             everything = Rows(self.x, self.y, self.weights)
             return self._terms(params, None, jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], everything))
 
-        starts = width * jnp.arange(-(-self.size // width))
-        return jax.lax.map(lambda start: block(params, start), starts).reshape(-1)[: self.size]
+        return block, width * jnp.arange(-(-self.size // width))
 
     def rows(self, batch=None) -> Rows:
         """The data of a batch."""

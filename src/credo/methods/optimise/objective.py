@@ -99,7 +99,7 @@ def no_prior(target: Target, u):
 
 def log_density_after(args, u):
     target, earlier = args
-    return earlier.log_prob_u(u) + target.log_likelihood(u).sum()
+    return earlier.log_prob_u(u) + target.total_log_likelihood(u)
 
 
 def log_prior_after(args, u):
@@ -127,7 +127,7 @@ def chunk_size(target: Target, max_memory: int | None = None, *, most: int = MAX
 
     Each takes about four numbers a row, and of a network what its density computes.
     """
-    needed = 4 * 8 * max(target.size, target.dim, 1)
+    needed = 4 * 8 * max(target.rows_held, target.dim, 1)
     if target.dim > MAX_DENSE:  # of a network: a row has as many numbers as the layers have outputs
         needed = max(needed, _density_bytes(target))
     return at_once(needed, most, max_memory)

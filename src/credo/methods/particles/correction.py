@@ -31,7 +31,6 @@ from credo.diagnose.moments import (
 )
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth
 from credo.diagnose.rules import RULES
-from credo.memory import bytes_of
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
@@ -158,7 +157,7 @@ def _by_weights(
 
 def _most_draws(target: Target, size: int, dim: int, most_rounds: int) -> int:
     """As many as memory holds and data allow, one round of ``size`` at least."""
-    affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(bytes_of((target.x, target.y)), 1))
+    affordable = max(FEW_ROUNDS * size, MOST_BYTES // max(target.data_bytes, 1))
     return max(size, min(most_rounds * size, MOST_NUMBERS // dim, affordable))
 
 
