@@ -62,6 +62,7 @@ LINES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:At 1 of 40 rows .* fewer than 40 of 400 draws")  # exp(m²/2) of m = 10
 @pytest.mark.parametrize("name", LINES)
 def test_lines_that_leave_their_bounds_are_named(name):
     """NumPyro computes with a negative rate: the mean was negative, and log p of a count above 0."""

@@ -17,12 +17,13 @@ from credo.model.data import outcome_arrays, outcomes
 from credo.model.observed import observed, rows_of
 from credo.model.target import Target
 from credo.precision import double
+from credo.predict.few import warn_of_few_draws
 from credo.predict.information import information
 from credo.predict.inputs import Table, check_inputs
 from credo.predict.invert import invert
 from credo.predict.linearised import Linearised
 from credo.predict.mixed import MixedLaw, law_of, mixed_information
-from credo.predict.monte_carlo import MonteCarlo, without_data
+from credo.predict.monte_carlo import MixtureLaw, MonteCarlo, without_data
 from credo.predict.outcome import Outcome, over
 from credo.predict.own import warn_of_shared_rows
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES, Law, stream
@@ -108,6 +109,13 @@ class Predictive:
         with double():
             return self._compute(_moments)
 
+    @functools.cached_property
+    def _moments_asked_for(self):
+        """The same, for a reader, who is told once where they rest on a handful of draws."""
+        if isinstance(self._stream.law, MixtureLaw):
+            warn_of_few_draws(self._stream.law, self._outcomes, self._moments)
+        return self._moments
+
     @property
     def num_rows(self) -> int | None:
         """M, the rows of x; None where the model takes none."""
@@ -117,7 +125,7 @@ class Predictive:
     def mean(self):
         """E[y]: (M, …); the probability of 1 for a binary outcome, the probabilities (M, K) for a categorical one."""
         if "_moments" in vars(self) or not hasattr(self._stream.law, "mean"):
-            found = over(lambda triple: triple[0], self._moments)
+            found = over(lambda triple: triple[0], self._moments_asked_for)
         else:
             found = self._mean
         # a sum of weights is 1 but for rounding, and a probability is within its bounds all the same
@@ -134,17 +142,17 @@ class Predictive:
     @property
     def aleatoric(self):
         """E[Var(y | θ)]: the variance that would remain if the parameters were known. Shape of ``mean``."""
-        return over(lambda triple: triple[1], self._moments)
+        return over(lambda triple: triple[1], self._moments_asked_for)
 
     @property
     def epistemic(self):
         """Var(E[y | θ]): the variance that more data would remove; zero for a point posterior. Shape of ``mean``."""
-        return over(lambda triple: triple[2], self._moments)
+        return over(lambda triple: triple[2], self._moments_asked_for)
 
     @property
     def variance(self):
         """Var(y) = aleatoric + epistemic, the law of total variance. Shape of ``mean``."""
-        return over(lambda triple: triple[1] + triple[2], self._moments)
+        return over(lambda triple: triple[1] + triple[2], self._moments_asked_for)
 
     @property
     def sd(self):
