@@ -152,3 +152,14 @@ def test_draws_are_weighed_in_the_memory_of_gradients():
         many = values_at_once(target, few)
         assert few < many <= MAX_BATCH
         assert many * memory.peak(lambda t, u: t.log_density(u), target, jnp.zeros(3)) <= 2**26
+
+
+def test_branches_of_a_choice_are_counted():
+    def product(x):
+        return jnp.sum(jnp.outer(x, x) @ jnp.outer(x, x))
+
+    def choice(x):
+        return jax.lax.cond(x[0] > 0, product, lambda x: 0.0, x)
+
+    for measure in (memory.footprint, memory.peak):
+        assert measure(choice, jnp.ones(100)) >= measure(product, jnp.ones(100))

@@ -1,6 +1,7 @@
 """The command ``credo``."""
 
 import contextlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -95,6 +96,9 @@ def _ending_well():
 
 def main() -> None:
     """Entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # of a console that is not UTF-8: a mark is lost, and no work
     try:
         code = app(prog_name="credo", standalone_mode=False)
     except Exception as error:

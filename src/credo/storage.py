@@ -133,7 +133,7 @@ def column_blocks(num_rows: int, num_columns: int, at_once: int | None = None) -
 
 def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
     """Slices of rows that hold about ``AT_ONCE`` numbers each, all of one length: the last one may overlap."""
-    height = min(num_rows, max(1, AT_ONCE // max(num_columns, 1)))
+    height = max(1, min(num_rows, AT_ONCE // max(num_columns, 1)))
     for first in range(0, num_rows, height):
         yield slice(min(first, num_rows - height), min(first + height, num_rows))
 

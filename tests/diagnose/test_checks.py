@@ -198,3 +198,12 @@ def test_outcomes_in_two_columns_are_drawn_for_each_row():
     target = model.given(y={"size": ROWS[:9], "count": np.arange(9)})
     check = check_prior(target, lambda y: float(np.size(y["size"]) + np.size(y["count"])), num_draws=5)
     np.testing.assert_array_equal(check.replicated, 18)
+
+
+@pytest.mark.parametrize("y", [[1, 1, 1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0, 0, 1, 0, 1]])
+def test_ties_of_sums_in_another_order_are_ties(y):
+    """The sd of the same outcomes differs in its last digit."""
+    model = Model({"q": dist.Beta(8.0, 8.0)}, lambda params, x: dist.Bernoulli(params["q"]))
+    check = check_prior(model.given(y=np.array(y)), np.std, num_draws=2_000)
+    beyond = check.replicated - check.observed
+    assert check.p_value == np.mean(beyond > 1e-9) + 0.5 * np.mean(np.abs(beyond) < 1e-9)

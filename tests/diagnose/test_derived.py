@@ -71,3 +71,16 @@ def test_many_numbers_are_judged_by_some_draws_or_not_at_all(at_once, is_judged,
     monkeypatch.setattr(derived, "AT_ONCE", at_once)
     posterior = credo.fit(line(log=lambda b: jnp.log(b)), credo.NUTS(), key=2, progress=False)
     assert bool(said(posterior)) == is_judged
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e100, 1e-100, 1e-150])
+def test_units_of_a_derived_quantity_hide_no_tail(unit):
+    """1/t has no mean; its fourth powers were no numbers in these units, and it passed."""
+    model = credo.Model(
+        {"t": dist.Normal(0.0, 1.0)},
+        lambda params, x: dist.Normal(1e-3 * params["t"], 1.0),
+        derived={"inverse": lambda t: unit / t},
+    )
+    posterior = credo.fit(model.given(y=np.array([0.3, -0.2, 0.1])), credo.NUTS(), key=0, progress=False)
+    assert posterior.verdict.status == "doubtful"
+    assert all(len(sentence) < 400 for sentence in posterior.verdict.sentences)

@@ -566,3 +566,21 @@ def test_the_picture_is_that_of_the_ranks():
         credo.plots.rank_ecdf(calibration, ["x"])
     with pytest.raises(CredoError, match="sbc"):
         credo.plots.rank_ecdf(3)
+
+
+def test_a_statistic_replaces_nothing_that_is_ranked():
+    """It took the place of the parameter, and a wrong method passed."""
+    model = credo.Model({"mean": dist.Normal(0.0, 2.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
+    for name in ("mean", "log_likelihood"):
+        with pytest.raises(credo.CredoError, match=f"A statistic is named '{name}'"):
+            credo.diagnose.sbc(model, credo.MAP(), 10, size=5, progress=False, statistics={name: lambda p, y: y.sum()})
+
+
+def test_the_time_limit_holds_where_no_fit_ends_well():
+    class Refusing:
+        def fit(self, target, *, key, start, options):
+            raise credo.CredoError("no")
+
+    model = credo.Model({"mean": dist.Normal(0.0, 2.0)}, lambda params, x: dist.Normal(params["mean"], 1.0))
+    with pytest.raises(credo.CredoError, match="None of 1 simulated data sets could be fitted"):
+        credo.diagnose.sbc(model, Refusing(), 100, size=5, time_limit=1e-9, progress=False)

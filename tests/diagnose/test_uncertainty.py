@@ -235,3 +235,8 @@ def test_bins_of_ties_hold_two_rows_at_least():
 def test_settings_of_the_calibration_error(settings, sentence):
     with pytest.raises(CredoError, match=sentence):
         calibration_error(np.array([0.5, 0.5]), np.array([0, 1]), **settings)
+
+
+def test_probabilities_in_single_precision_may_be_above_one_by_rounding():
+    p = np.array([0.2, 1.0000002, -1e-7, 0.9], np.float32)
+    assert np.isfinite(calibration_error(p, np.array([0, 1, 0, 1])).value)

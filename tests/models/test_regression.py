@@ -204,7 +204,7 @@ def test_a_model_without_fixed_terms_or_intercept():
     table = read_table(data, formula="y ~ 0 + x")
     prepared = prepare(table, np.arange(300))
     np.testing.assert_allclose(
-        prepared.inputs([0])["features"], data["x"][:1].to_numpy()[:, None] / data["x"].std(ddof=0)
+        prepared.inputs([0])["features"], data["x"][:1].to_numpy()[:, None] / np.sqrt(np.mean(data["x"] ** 2))
     )
 
 
@@ -251,3 +251,32 @@ def test_rows_that_were_not_scaled_are_refused(new):
     np.testing.assert_allclose(posterior.predict(prepared.inputs({"x": [100.0, 200.0]})).mean, [10.0, 20.0], atol=1.0)
     with pytest.raises(credo.CredoError, match=r"fitted with .*features.*prepared.inputs\("):
         posterior.predict(new)
+
+
+@pytest.mark.parametrize("formula", ["y ~ 0 + g", "y ~ 0 + one", "y ~ 0 + (1 | g)"])
+def test_without_an_intercept_the_coefficients_reach_the_level(formula):
+    """1,000 ± 1 was predicted as 0.5 ± 236 by coefficients with an sd of 2.5, with a pass."""
+    y = 1_000 + np.random.default_rng(0).normal(size=20)
+    data = pd.DataFrame({"g": np.repeat(["a", "b"], 10), "one": np.full(20, 0.01), "y": y})
+    prepared = prepare(read_table(data, formula=formula), np.arange(20))
+    posterior = credo.fit(given(prepared), credo.NUTS(), key=0, progress=False)
+    expected = np.full(2, y.mean()) if "one" in formula else np.array([y[:10].mean(), y[10:].mean()])
+    found = posterior.predict(prepared.inputs({"g": ["a", "b"], "one": [0.01, 0.01]})).mean
+    np.testing.assert_allclose(found, expected, atol=0.5)
+
+
+def test_without_an_intercept_counts_may_have_any_exposure():
+    data = pd.DataFrame({"g": np.repeat(["a", "b"], 10), "n": np.repeat([7, 10], 10), "e": 1e6})
+    prepared = prepare(read_table(data, formula="n ~ 0 + g", exposure="e"), np.arange(20))
+    posterior = credo.fit(given(prepared), credo.NUTS(), key=0, progress=False)
+    np.testing.assert_allclose(posterior.predict(prepared.inputs([0, 19])).mean, [7, 10], rtol=0.05)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_columns_and_outcomes_of_any_size_are_scaled(size):
+    """Squares overflow: the scale was inf, and the column 0, without a word."""
+    x, y = np.random.default_rng(0).normal(size=(2, 60))
+    for data in ({"y": y, "x": x * size}, {"y": y * size, "x": x}):
+        prepared = prepare(read_table(pd.DataFrame(data), "y", "gaussian"), np.arange(60))
+        assert prepared.inputs(np.arange(60))["features"].std() == pytest.approx(1.0)
+    assert f"noise sd: Exponential with mean {np.std(y) * size:.3g}," in prepared.priors[-1]

@@ -450,3 +450,30 @@ def test_groups_of_another_kind_are_no_new_ones(fitted, new, sentence):
 def test_numerals_and_numbers_are_the_same_groups():
     table = read_table(frame(g=["1", "2"] * 6, y=np.arange(12.0)), formula="y ~ 1 + (1 | g)")
     assert table.inputs({"g": [2, 1, 3]}).groups[0][0].tolist() == ["2", "1", "3"]
+
+
+def test_a_large_file_has_one_type_a_column(tmp_path):
+    """By chunks, 0101 was 101 in the first and text in the last: one level in two."""
+    zips = [*np.array(["0101", "0202"])[np.arange(400_000) % 2], "A303"]
+    path = tmp_path / "zips.csv"
+    pd.DataFrame({"y": np.arange(400_001.0), "zip": zips}).to_csv(path, index=False)
+    table = read_table(str(path), formula="y ~ (1 | zip)")
+    assert set(np.unique(table.groups[0].levels(table.frame))) == {"0101", "0202", "A303"}
+
+
+def test_numbers_among_words_are_the_numbers_of_the_fit():
+    """A file of ids and one word is text, where 0042 of the fit was 42."""
+    data = frame(y=np.arange(8.0), g=[7, 42, 100, 1234] * 2)
+    table = read_table(data, formula="y ~ (1 | g)")
+    levels = table.inputs({"g": ["0042", "1234", "B9"]}).groups[0][0]
+    assert levels.tolist() == ["42", "1234", "B9"]
+
+
+def test_counts_beyond_whole_numbers_are_refused():
+    with pytest.raises(CredoError, match=r"'y' has the count 1e\+19, beyond which"):
+        read_table(frame(y=[1e19, 0.0, 1.0], x=[1.0, 2.0, 4.0]), "y", "poisson")
+
+
+def test_a_product_of_rows_is_not_value_by_value():
+    with pytest.raises(CredoError, match=r"np\.matmul"):
+        read_table(frame(y=np.arange(9.0), x=np.arange(9.0) ** 2), formula="y ~ {x / np.matmul(x, x) ** 0.5}")

@@ -1,5 +1,6 @@
 """Posteriors as files: every kind comes back to the bit, and what is wrong with a file or a model is said."""
 
+import datetime
 import functools
 import json
 import struct
@@ -368,3 +369,34 @@ def test_the_order_of_numpyros_fields_does_not_matter(monkeypatch, tmp_path):
     jax.clear_caches()
     load(tmp_path / "p.credo", model())  # built in that order, as in another process
     jax.clear_caches()
+
+
+DAYS = ["2020-01-01", "2020-01-02"]
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        np.array(DAYS, "M8[D]"),
+        np.array([1, 2], "m8[D]"),
+        np.array([datetime.date.fromisoformat(d) for d in DAYS], object),
+    ],
+    ids=["days", "spans", "dates"],
+)
+def test_groups_of_days_come_back(levels, tmp_path):
+    model = credo.Model(
+        {"b": dist.Normal(jnp.zeros(2), 1.0)}, lambda p, x: dist.Normal(p["b"][x["g"]], 1.0), groups={"g": "b"}
+    )
+    rows = {"g": np.tile(levels, 2)}
+    posterior = credo.fit(model.given(rows, np.arange(4.0)), credo.Laplace(), progress=False)
+    posterior.save(tmp_path / "days")
+    back = credo.load(tmp_path / "days", model.given(rows, np.arange(4.0)))
+    np.testing.assert_array_equal(back.predict({"g": levels}).mean, posterior.predict({"g": levels}).mean)
+
+
+def test_estimates_in_info_come_back(tmp_path):
+    model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Poisson(np.e ** (params["a"] * x)))
+    target = model.given(np.ones(9), np.arange(9))
+    posterior = credo.fit(target, credo.SMC(num_particles=64), key=0, progress=False)
+    posterior.save(tmp_path / "smc")
+    assert credo.load(tmp_path / "smc", target).info["path_evidence"] == posterior.info["path_evidence"]

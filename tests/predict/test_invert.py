@@ -21,6 +21,8 @@ CONTINUOUS = {
     ),
     "gamma": (lambda: dist.Gamma(jnp.array([2.0, 3.0, 1e4]), 2.0), stats.gamma([2, 3, 1e4], scale=0.5)),
     "cauchy, without moments": (lambda: dist.Cauchy(jnp.array([0.0, 1e3]), 2.0), stats.cauchy([0, 1e3], 2)),
+    "cauchy in small units": (lambda: dist.Cauchy(0.0, jnp.array([1e-10, 1e-14])), stats.cauchy(0, [1e-10, 1e-14])),
+    "lognormal": (lambda: dist.LogNormal(0.0, jnp.array([1.0, 6.0, 8.0])), stats.lognorm([1.0, 6.0, 8.0])),
     "logistic": (lambda: dist.Logistic(jnp.array([0.0, 3.0]), 0.1), stats.logistic([0, 3], 0.1)),
 }
 COUNTS = {

@@ -123,3 +123,29 @@ def test_rows_without_a_group_are_refused_dropped_or_named(tmp_path):
     new.write_text("x 2,county\n1,a\n")
     with pytest.raises(CredoError, match="no column 'x 1': did you mean 'x 2'"):
         predict_table(tmp_path / "point.credo", str(new), out)
+
+
+def test_a_column_kept_among_all_rows_is_kept_when_read_again(tmp_path):
+    """12 levels of 30 rows are properties; of the 20 without a gap they would be names."""
+    data = pd.DataFrame({"y": np.arange(30.0) ** 0.5, "x": np.arange(30.0), "c": [f"L{i % 12}" for i in range(30)]})
+    data.loc[20:, "x"] = np.nan
+    prepared = prepare(read_table(data, "y", missing="drop"), np.arange(20))
+    save_recipe(tmp_path / "table.credo", prepared, formula=None, exposure=None)
+    assert load_prepared(tmp_path).table.columns == prepared.table.columns
+
+
+def test_text_of_numerals_alone_is_read_as_text(tmp_path):
+    """1.10 in a file of its own is 1.1, another version."""
+    rng = np.random.default_rng(0)
+    levels = np.array(["1.1", "1.10", "beta"])
+    g = rng.integers(0, 3, 60)
+    pd.DataFrame({"y": np.array([-3.0, 3.0, 0.0])[g] + 0.1 * rng.normal(size=60), "v": levels[g]}).to_csv(
+        tmp_path / "fit.csv", index=False
+    )
+    prepared = prepare(read_table(str(tmp_path / "fit.csv"), formula="y ~ (1 | v)"), np.arange(60))
+    posterior = credo.fit(prepared.model.given(prepared.inputs(prepared.rows), prepared.y), credo.Laplace(), key=0)
+    save_recipe(tmp_path / "table.credo", prepared, formula="y ~ (1 | v)", exposure=None)
+    posterior.save(tmp_path / "laplace.credo")
+    (tmp_path / "new.csv").write_text("v\n1.10\n")
+    predict_table(tmp_path / "laplace.credo", str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    assert pd.read_csv(tmp_path / "out.csv")["predicted y"][0] == pytest.approx(3.0, abs=0.3)

@@ -229,3 +229,40 @@ def test_a_browser_has_nothing_to_complain_of(page, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert "<title>too wide by 0</title>" in done.stdout
     assert "CONSOLE" not in done.stderr
+
+
+def test_labels_of_ticks_keep_their_digits(tmp_path):
+    """0.0038 stood beside ticks of 0.00, 0.00 and 0.00."""
+    rng = np.random.default_rng(0)
+    x = 300 * rng.normal(size=200)
+    model = credo.Model({"rate": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["rate"] * x, 1.0))
+    posterior = credo.fit(model.given(x, 0.004 * x + rng.normal(size=200)), credo.Laplace(), progress=False)
+    page = credo.report({"laplace": posterior}, path=tmp_path / "r.html").read_text(encoding="utf-8")
+    ticks = re.findall(r"<text[^>]*>([-−]?0\.\d+)</text>", page)
+    assert any(float(tick.replace("−", "-")) not in (0.0, 1.0) and len(tick.split(".")[1]) > 2 for tick in ticks)
+
+
+def test_effects_that_are_not_there_are_named(tmp_path):
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"], 1.0))
+    posteriors = {"map": credo.fit(model.given(y=np.ones(9)), credo.Laplace(), progress=False)}
+    for effects, said in ((["typo"], "There is no scalar 'typo'"), ([], "empty")):
+        with pytest.raises(CredoError, match=said):
+            credo.report(posteriors, path=tmp_path / "r.html", effects=effects)
+
+
+def test_models_of_other_priors_or_likelihoods_are_not_compared():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 20))
+
+    def fitted(sd, likelihood):
+        return credo.fit(credo.Model({"w": dist.Normal(0.0, sd)}, likelihood).given(x, y), credo.MAP(), progress=False)
+
+    def line(params, x):
+        return dist.Normal(params["w"] * x, 1.0)
+
+    first = fitted(1.0, line)
+    for other in (fitted(0.01, line), fitted(1.0, lambda params, x: dist.Normal(params["w"] ** 2 * x, 5.0))):
+        with pytest.raises(CredoError, match="different log densities at one position"):
+            credo.compare({"first": first, "other": other}, show=False)
+    same = fitted(1.0, lambda params, x: dist.Normal(params["w"] * x, 1.0))
+    assert len(credo.compare({"first": first, "same": same}, show=False)) == 2

@@ -21,6 +21,7 @@ from credo.model.target import Target
 from credo.precision import double, to_numpy
 from credo.status import CredoError
 
+ROUNDING = 1e-12  # of a statistic: ties of sums taken in another order
 CLEAR, NEAR = 0.01, 0.05  # tail areas: that much is said plainly, that much with care
 
 
@@ -80,7 +81,8 @@ def make_check(statistic: Callable, target: Target, replicated_y) -> Check:
         is_cut = any(np.isnan(leaf).any() for leaf in jax.tree.leaves(y))
         hint = ", such as np.nanmax: what the likelihood masks is NaN" if is_cut else ""
         raise CredoError(f"statistic is not finite for {which}: give one that is a number for any data{hint}.")
-    p_value = float(np.mean(replicated > seen) + 0.5 * np.mean(replicated == seen))
+    is_tie = np.abs(replicated - seen) <= ROUNDING * max(abs(seen), float(np.median(np.abs(replicated))))
+    p_value = float(np.mean((replicated > seen) & ~is_tie) + 0.5 * np.mean(is_tie))
     return Check(seen, replicated, p_value)
 
 

@@ -48,7 +48,7 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
         if len(np.unique(flat[:, j])) < DISTINCT:
             kurtoses[j] = 0.0
     errors = np.sqrt(np.maximum(kurtoses - 1, 0) / (4 * ess))
-    i, bound = int(np.argmax(errors)), RULES["sd_error"].passes
+    i, bound = int(np.argmax(np.nan_to_num(errors))), RULES["sd_error"].passes
     found = [
         (
             float(errors[i]) / bound,
@@ -59,7 +59,9 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
     ]
     heavy = np.flatnonzero(kurtoses > HEAVY)
     if heavy.size:
-        shapes = np.nan_to_num([tail_shape(flat[None, :, j], ess) for j in heavy])  # NaN: of a value that is repeated
+        shapes = np.nan_to_num(
+            [tail_shape(flat[None, :, j], ess) for j in heavy], posinf=np.inf
+        )  # NaN: of a value that is repeated
         worst, bound = int(np.argmax(shapes)), RULES["tail_shape"].passes
         found.append(
             (

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from credo.diagnose.columns import paired
 from credo.status import CredoError
 
+ROUNDING = 1e-5  # of probabilities in float32, and of their sums
 NUM_BINS = 10
 NUM_SIMULATIONS = 400  # of the outcomes: the floor's mean is then known to 5 % of its sd
 MAX_NUMBERS = 2**22  # drawn at once
@@ -110,14 +111,14 @@ def check_classes(probs, y) -> tuple[np.ndarray, np.ndarray]:
         raise CredoError(f"probs has shape {probs.shape} and y {y.shape}: give (M,) or (M, K) and one label a row.")
     if np.isnan(probs).any():
         raise CredoError("probs holds NaN or masked entries: leave those rows out, and say how many.")
-    if not np.all((probs >= 0) & (probs <= 1 + 1e-9)):
+    if not np.all((probs >= -ROUNDING) & (probs <= 1 + ROUNDING)):
         raise CredoError("probs holds entries outside [0, 1]: give probabilities, not logits.")
-    if probs.ndim == 2 and not np.allclose(probs.sum(axis=1), 1.0, atol=1e-5):
+    if probs.ndim == 2 and not np.allclose(probs.sum(axis=1), 1.0, atol=ROUNDING):
         raise CredoError(f"A row of probs sums to {probs.sum(axis=1)[np.argmax(np.abs(probs.sum(axis=1) - 1))]:.4g}.")
     number = 2 if probs.ndim == 1 else probs.shape[1]
     if not np.all(np.isin(y, np.arange(number))):
         raise CredoError(f"Labels are 0 to {number - 1}; one is {y[~np.isin(y, np.arange(number))][0]}.")
-    return np.minimum(probs, 1.0), y.astype(int)
+    return np.clip(probs, 0.0, 1.0), y.astype(int)
 
 
 def equal_bins(p: Float[np.ndarray, " M"], num_bins: int, least: int = 1) -> tuple[np.ndarray, np.ndarray]:

@@ -103,6 +103,7 @@ def kurtoses_of(u: Float[np.ndarray, "chain draw k"], support: str = "real", sha
         theta = _in_users_space(u.reshape(-1, u.shape[-1]), support)
         is_moving = np.ptp(theta, axis=0) > 0
         theta = theta - mean(theta)
+        theta /= np.max(np.abs(theta), axis=0)  # fourth powers of 1e80 and of 1e-80 are no numbers
         theta *= theta
         variance = mean(theta)
         theta *= theta

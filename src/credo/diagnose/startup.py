@@ -230,6 +230,8 @@ def _argument_remedy(argument: str, given) -> str:
         return (
             "An exp or a division overflows on the way to it: standardise the inputs, or tighten the priors behind it."
         )
+    if values.ndim > 1 and ("matrix" in argument or "tril" in argument):
+        return "It is not positive definite: add a small multiple of the identity, or build it from a Cholesky factor."
     if (values == 0).any():
         return "It underflows to 0: add a small constant to it, or keep the parameters behind it away from there."
     return f"Map it into the values that {argument} may take: exp or softplus for positive ones, sigmoid for (0, 1)."

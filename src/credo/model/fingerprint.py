@@ -66,7 +66,7 @@ def fingerprint(target: Target, position) -> dict:
         "data": _hash(_data(target)),
         "position": position.tolist(),
         "log_prior": float(_log_prior(target.model.prior, target.structure.unravel(jnp.asarray(position)))),
-        "log_density": float(_log_density(target.flat(), jnp.asarray(position))),
+        "log_density": log_density_at(target, position),
     }
 
 
@@ -77,8 +77,13 @@ def probe(target: Target) -> np.ndarray:
     """
     random = np.random.default_rng(0)
     position = random.choice([-1.0, 1.0], target.dim) * np.round(random.uniform(0.05, 0.3, target.dim), 2)
-    is_finite = np.isfinite(_log_density(target.flat(), jnp.asarray(position)))
+    is_finite = np.isfinite(log_density_at(target, position))
     return position if is_finite else np.zeros(target.dim)
+
+
+def log_density_at(target: Target, position) -> float:
+    """Of a target at (dim,)."""
+    return float(_log_density(target.flat(), jnp.asarray(position)))
 
 
 def check(recorded: Mapping, model: Target | Model, x=None) -> None:

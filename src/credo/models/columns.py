@@ -45,6 +45,17 @@ def as_text(values) -> np.ndarray:
     return np.array([text(value) for value in np.asarray(values, object)], dtype=str)
 
 
+def as_fitted(column, fitted):
+    """Numbers among the words of a ``column`` as numbers, where the ``fitted`` one held numbers: 0042 is 42 there."""
+    import pandas as pd
+
+    if not is_numeric(fitted) or is_numeric(column) or column.dtype.kind == "b":
+        return column
+    texts = [value if isinstance(value, str) else None for value in column]
+    numbers = np.asarray(pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce"), float)
+    return column.astype(object).mask(np.isfinite(numbers), pd.Series(numbers, column.index))
+
+
 def check_same_levels(name: str, column, fitted) -> None:
     """CredoError where levels of another kind than the ``fitted`` ones are all new, as 1 is where True was known."""
     was, now = _kind_of_levels(fitted), _kind_of_levels(column)

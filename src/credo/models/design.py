@@ -236,8 +236,9 @@ def _plain(name: str) -> str:
 class Scaling:
     """Columns as the coefficients see them: centred (where there is an intercept) and divided by ``scale``.
 
-    ``scale`` is the sd over the rows of the fit; for a column of two values it is their difference, so that the
-    coefficient of an indicator is the difference between its two groups, however rare one of them is.
+    ``scale`` is the sd over the rows of the fit, or the root mean square of what is not centred; for a column of two
+    values it is their difference, so that the coefficient of an indicator is the difference between its two groups,
+    however rare one of them is.
     """
 
     centre: np.ndarray
@@ -250,10 +251,11 @@ class Scaling:
         fitted = x[rows]
         low, high = (fitted.min(axis=0), fitted.max(axis=0)) if len(fitted) else (np.zeros(x.shape[1]),) * 2
         is_binary = np.all((fitted == low) | (fitted == high), axis=0) & (high > low)
-        sd = fitted.std(axis=0)
-        sd = np.where(sd > 1e-12 * np.abs(fitted).max(axis=0, initial=0), sd, 0.0)  # but for rounding
-        scale = np.where(is_binary, high - low, sd)
-        centre = fitted.mean(axis=0) if is_centred else np.zeros(x.shape[1])
+        largest = np.abs(fitted).max(axis=0, initial=0)
+        size = np.where(largest > 0, largest, 1.0)  # squares of 1e200 and of 1e-200 are no numbers
+        centre = (fitted / size).mean(axis=0) * size if is_centred else np.zeros(x.shape[1])
+        spread = np.sqrt(np.mean(((fitted - centre) / size) ** 2, axis=0)) if len(fitted) else np.zeros(x.shape[1])
+        scale = np.where(is_binary, high - low, np.where(spread > 1e-12, spread * size, 0.0))  # but for rounding
         return cls(centre, np.where(scale > 0, scale, 1.0), is_binary)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

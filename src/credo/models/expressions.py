@@ -98,4 +98,6 @@ def _is_known_attribute(node: ast.Attribute) -> bool:
         return False
     if node.value.id == "contr":
         return not node.attr.startswith("_")
-    return node.value.id == "np" and (node.attr in NUMPY or isinstance(getattr(np, node.attr, None), np.ufunc))
+    found = getattr(np, node.attr, None)
+    is_by_value = isinstance(found, np.ufunc) and found.signature is None  # unlike matmul, which mixes rows
+    return node.value.id == "np" and (node.attr in NUMPY or is_by_value)

@@ -12,6 +12,8 @@ import numpy as np
 from credo.models.columns import OTHER_KINDS, as_text, declared_levels, is_numeric
 from credo.status import CredoError
 
+LARGEST_COUNT = 2**53
+
 Family = Literal["gaussian", "bernoulli", "categorical", "poisson"]
 FAMILIES = get_args(Family)
 MAX_CLASSES = 20
@@ -95,6 +97,11 @@ def encode(outcome, family: Family, target: str) -> tuple[np.ndarray, tuple[str,
         if bad.any():
             raise CredoError(
                 f"{target!r} has {values[bad][0]:g}, which is no count: poisson takes whole numbers from 0."
+            )
+        if values.max(initial=0.0) > LARGEST_COUNT:
+            raise CredoError(
+                f"{target!r} has the count {values.max():g}, beyond which numbers of 8 bytes are not every whole "
+                "number: count in larger units, or take its log as gaussian."
             )
         return values.astype(np.int64), ()
     if len(values) > 1 and np.ptp(values) == 0:

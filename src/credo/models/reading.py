@@ -1,7 +1,7 @@
 """From what the user names (a bundled table, a CSV file, a DataFrame) to a DataFrame, or a sentence."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
 SEPARATORS = (";", "\t", "|")  # tried where a header holds no comma
 
 
-def read_frame(source: Any) -> tuple[str, Any, str | None, tuple[str, ...]]:
-    """(name, DataFrame, the outcome column of a bundled table, notes on what was left out)."""
+def read_frame(source: Any, texts: Collection[str] = ()) -> tuple[str, Any, str | None, tuple[str, ...]]:
+    """(name, DataFrame, the outcome column of a bundled table, notes on what was left out).
+
+    ``texts``: columns of a file that are text, whatever numbers stand in it.
+    """
     if not isinstance(source, str | Path):
         return "table", _checked("The DataFrame", as_frame(source)), None, ()
     if source in BUNDLED:
@@ -23,7 +26,7 @@ def read_frame(source: Any) -> tuple[str, Any, str | None, tuple[str, ...]]:
     path = Path(source)
     if not path.is_file():
         raise CredoError(f"{str(source)!r} is neither a file nor a bundled table ({', '.join(BUNDLED)}).")
-    frame = _checked(path.name, _read_csv(path))
+    frame = _checked(path.name, _read_csv(path, texts))
     unnamed = [column for column in frame.columns if column.startswith("Unnamed: ")]
     numbers = [column for column in unnamed if frame[column].is_unique and frame[column].dtype.kind == "i"]
     notes = ("A column without a name holds row numbers and is left out.",) if numbers else ()
@@ -88,12 +91,14 @@ def _bundled(name: str) -> tuple[Any, str]:
     return bunch.data.assign(**{str(target.name): target}), str(target.name)
 
 
-def _read_csv(path: Path):
+def _read_csv(path: Path, texts: Collection[str]):
     import pandas as pd
 
     try:
         separator = _separator(path)
         options: dict[str, Any] = {"sep": separator, "skipinitialspace": True, "encoding": "utf-8-sig"}
+        options["low_memory"] = False  # by chunks, 0101 would be 101 in one and text in another
+        options["dtype"] = {name: str for name in pd.read_csv(path, nrows=0, **options) if name.strip() in texts}
         frame = pd.read_csv(path, **options)
         if separator != "," and _has_decimal_commas(frame):
             frame = pd.read_csv(path, decimal=",", **options)

@@ -84,7 +84,8 @@ def prepare(table: Table, rows) -> Prepared:
     """The model of ``table``, with columns scaled by, and priors set from, the ``rows`` (row numbers) of the fit.
 
     Priors: a coefficient has sd 2.5 link units per sd of its column (of two-valued columns: between the values); the
-    unit is 1 for logits and log rates, sd(y) for gaussian. Group effects: see ``credo.models.groups``.
+    unit is 1 for logits and log rates, sd(y) for gaussian; without an intercept the root mean square of the outcome on
+    that scale, and of the column. Group effects: see ``credo.models.groups``.
     Raises CredoError where there are no rows.
     """
     if not isinstance(table, Table):
@@ -113,9 +114,11 @@ def prepare(table: Table, rows) -> Prepared:
         group_scalings.append(scale)
         terms.append(replace(group.term, is_centred=is_centred))
         levels.append(np.unique(names))
-    prior = _prior(table, unit, centre)
+    # without an intercept, coefficients and groups carry the level of the outcome too
+    level = unit if table.design.has_intercept else float(np.hypot(unit, centre))
+    prior = _prior(table, unit, centre, level)
     for term, known in zip(terms, levels, strict=True):
-        prior |= term.prior(len(known), unit)
+        prior |= term.prior(len(known), level)
     model = Model(
         prior,
         Additive(table.family, tuple(terms), raw.offset is not None),
@@ -126,7 +129,8 @@ def prepare(table: Table, rows) -> Prepared:
     labels = _labels(table)
     for term, known in zip(terms, levels, strict=True):
         labels |= term.labels(known)
-    priors = _sentences(table, scaling, unit, centre) + [line for term in terms for line in term.sentences(unit)]
+    priors = _sentences(table, scaling, unit, centre, level)
+    priors += [line for term in terms for line in term.sentences(level)]
     return Prepared(table, rows, model, labels, priors, scaling, tuple(group_scalings))
 
 
@@ -137,8 +141,9 @@ def linear_prior(
     centre: float,
     num_classes: int | None = None,
     scale: float = PRIOR_SD,
+    level: float | None = None,
 ) -> dict[str, dist.Distribution]:
-    """Intercept, coefficients and noise; ``scale``: the sd of a coefficient in units of the link."""
+    """Intercept, coefficients and noise; ``scale``: the sd of a coefficient in units of ``level``, or else ``unit``."""
     if family == "categorical":
         assert num_classes is not None
         return {
@@ -148,7 +153,7 @@ def linear_prior(
     width = PRIOR_SD if family == "gaussian" else 2 * PRIOR_SD
     prior: dict[str, dist.Distribution] = {
         "intercept": dist.Normal(centre, width * unit),
-        "coefficients": dist.Normal(0.0, scale * unit).expand([num_features]),
+        "coefficients": dist.Normal(0.0, scale * (level or unit)).expand([num_features]),
     }
     if family == "gaussian":
         prior["noise_sd"] = dist.Exponential(1.0 / unit)
@@ -159,15 +164,16 @@ def _unit_and_centre(family: Family, y: np.ndarray, offset: np.ndarray | None) -
     """(the sd of the outcome on the link's scale, where the intercept's prior is centred)."""
     if family == "gaussian":
         rest = y if offset is None else y - offset
-        return float(np.std(rest)) or 1.0, float(np.mean(rest))
+        size = float(np.max(np.abs(rest))) or 1.0  # squares of 1e200 and of 1e-200 are no numbers
+        return float(np.std(rest / size) * size) or 1.0, float(np.mean(rest / size) * size)
     if family == "poisson":
         exposure = float(len(y) if offset is None else np.sum(np.exp(offset)))
         return 1.0, float(np.log((np.sum(y) + 0.5) / exposure))
     return 1.0, 0.0
 
 
-def _prior(table: Table, unit: float, centre: float) -> dict[str, dist.Distribution]:
-    prior = linear_prior(table.family, len(table.columns), unit, centre, len(table.classes) or None)
+def _prior(table: Table, unit: float, centre: float, level: float) -> dict[str, dist.Distribution]:
+    prior = linear_prior(table.family, len(table.columns), unit, centre, len(table.classes) or None, level=level)
     if not table.design.has_intercept:
         del prior["intercept"]
     if not table.columns:
@@ -186,14 +192,14 @@ def _labels(table: Table) -> dict[str, str]:
     }
 
 
-def _sentences(table: Table, scaling: Scaling, unit: float, centre: float) -> list[str]:
-    lines = []
+def _sentences(table: Table, scaling: Scaling, unit: float, centre: float, level: float) -> list[str]:
+    lines, spread = [], "sd" if table.design.has_intercept else "root mean square"
     if table.design.has_intercept:
         width = (PRIOR_SD if table.family in ("gaussian", "categorical") else 2 * PRIOR_SD) * unit
         lines.append(f"intercept (at the mean of every column): Normal({centre:.3g}, {width:.3g})")
     for column, scale, is_binary in zip(table.columns, scaling.scale, scaling.is_binary, strict=True):
-        per = "between its two values" if is_binary else f"per sd of the column ({scale:.3g})"
-        lines.append(f"coefficient of {column}: Normal(0, {PRIOR_SD * unit:.3g}) {per}")
+        per = "between its two values" if is_binary else f"per {spread} of the column ({scale:.3g})"
+        lines.append(f"coefficient of {column}: Normal(0, {PRIOR_SD * level:.3g}) {per}")
     if table.family == "gaussian":
         lines.append(f"noise sd: Exponential with mean {unit:.3g}, the sd of {table.target}")
     return lines

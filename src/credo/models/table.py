@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from credo.models.columns import as_text, check_same_levels, drop_missing, kinds_of, require
+from credo.models.columns import as_fitted, as_text, check_same_levels, drop_missing, kinds_of, require
 from credo.models.design import (
     Columns,
     Design,
@@ -155,6 +155,7 @@ class Table:
             frame = as_frame(rows)
             require(frame, self.required)
             for column in dict.fromkeys(column for group in self.groups for column in group.group.by):
+                frame[column] = as_fitted(frame[column], self.frame[column])
                 check_same_levels(column, frame[column], self.frame[column])
             x, designs = self.design(frame), [group.terms(frame) for group in self.groups]
         else:
@@ -188,16 +189,31 @@ def read_table(
     ('setosa', 'versicolor', 'virginica')
     """
     check_family(family)
-    name, frame, own_target, notes = read_frame(source)
+    return table_of(read_frame(source), target, family, formula=formula, missing=missing, exposure=exposure)
+
+
+def table_of(
+    read: tuple[str, Any, str | None, tuple[str, ...]],
+    target: str | None,
+    family: str | None,
+    *,
+    formula: str | None,
+    exposure: str | None,
+    missing: str | None = None,
+    is_chosen: bool = False,
+) -> Table:
+    """The same of what ``read_frame`` gives. ``is_chosen``: no column is left out as one of names."""
+    name, frame, own_target, notes = read
     target, exposure = (each if each is None else str(each) for each in (target, exposure))  # as columns are named
     if own_target is not None and target not in (None, own_target):
-        raise CredoError(f"{source!r} is a bundled table with an outcome of its own: leave --target out.")
+        raise CredoError(f"{name!r} is a bundled table with an outcome of its own: leave --target out.")
     parts = None if formula is None else parse(formula)
     target = _target(target or own_target, parts)
     if exposure is not None:
         require(frame, (exposure,), name)
     used = _used(name, frame, target, parts, exposure)
-    left_out = row_names(frame, [c for c in used if c not in (target, exposure)]) if parts is None else {}
+    candidates = [] if parts is not None or is_chosen else [c for c in used if c not in (target, exposure)]
+    left_out = row_names(frame, candidates)
     frame, used = frame.drop(columns=list(left_out)), [column for column in used if column not in left_out]
     frame, dropped = drop_missing(name, frame, used, missing)
     outcome = frame[target] if target in frame.columns else _computed(target, frame)

@@ -34,12 +34,12 @@ from credo.posterior.flow.spline import SplineCoupling
 from credo.posterior.kinds import Draws, Flow, Gaussian, Independent, Mixture, Point
 from credo.posterior.masked import Masked
 from credo.posterior.product import Product
-from credo.status import CredoError
+from credo.status import CredoError, Estimate
 
 KINDS = Point, Gaussian, Factored, Draws, Mixture, Product, Flow, Independent, LogGamma, Sticks, Masked
 OPERATORS = Dense, Diagonal, LowRank, DiagonalPlusFactor, BlockDiagonal, Kronecker, Block, Grouped, Embedded
 PRODUCTS = MatrixFree, Curvature, Expected, Seen, Sampled
-MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, *PRODUCTS, AffineCoupling, SplineCoupling)}
+MODULES = {c.__name__: c for c in (*KINDS, *OPERATORS, *PRODUCTS, AffineCoupling, SplineCoupling, Estimate)}
 DISTRIBUTIONS = {
     c.__name__: c
     for c in (

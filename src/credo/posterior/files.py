@@ -6,6 +6,7 @@ never by source text.
 """
 
 import dataclasses
+import datetime
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 KIND = "posterior"
 VERSION = 1
+DAYS = datetime.date, datetime.datetime
 
 
 def save(posterior: "Posterior", path: str | Path) -> None:
@@ -208,8 +210,33 @@ def _from_shapes(code) -> Any:
 
 
 def _as_text(levels: np.ndarray) -> Any:
-    return {"dtype": "object" if levels.dtype.kind == "O" else levels.dtype.str, "values": levels.tolist()}
+    """Levels of a group as JSON: days and times by the number behind them, or by their text."""
+    if levels.dtype.kind == "O":
+        return {"dtype": "object", "values": [_plain_level(level) for level in levels.tolist()]}
+    values = levels.view(np.int64) if levels.dtype.kind in "mM" else levels
+    return {"dtype": levels.dtype.str, "values": values.tolist()}
+
+
+def _plain_level(level: Any) -> Any:
+    if level is None or isinstance(level, str | bool | int | float):
+        return level
+    if isinstance(level, datetime.date):  # a datetime is one
+        return {type(level).__name__ if type(level) in DAYS else "datetime": level.isoformat()}
+    raise CredoError(
+        f"A file cannot hold the group level {level!r} ({type(level).__name__}): give the model levels that are text, "
+        "numbers or dates."
+    )
 
 
 def _from_text(code) -> np.ndarray:
-    return np.array(code["values"], dtype=object if code["dtype"] == "object" else np.dtype(code["dtype"]))
+    if code["dtype"] == "object":
+        levels = np.empty(len(code["values"]), object)
+        levels[:] = [_day(value) if isinstance(value, Mapping) else value for value in code["values"]]
+        return levels
+    dtype = np.dtype(code["dtype"])
+    return np.array(code["values"], np.int64).view(dtype) if dtype.kind in "mM" else np.array(code["values"], dtype)
+
+
+def _day(code: Mapping[str, str]) -> datetime.date:
+    ((name, value),) = code.items()
+    return (datetime.date if name == "date" else datetime.datetime).fromisoformat(value)

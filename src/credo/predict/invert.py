@@ -19,7 +19,9 @@ from jaxtyping import Array, Bool, Float
 
 NEAR = 0.05  # standard deviations about a normal's quantile, where that of most predictives lies
 RESOLUTION = 1e-12  # of a continuous quantile, relative to its bracket
-TIE = 1e-13  # how far below p that of a count may fall by rounding and still have reached it
+GAP = 1e-9  # of p or 1 − p between the ends: a bracket that wide in sds can hold most of a heavy tail
+LEAST = 1e-60  # of the bracket: what ends the search at an atom, where the gap stays
+TIE = 1e-13  # of p, how far below it that of a count may fall by rounding and still have reached it
 MAX_STEPS = 1_200  # doublings from 1 past the largest float64, and the bisections
 
 Values = Float[Array, "..."]
@@ -60,12 +62,13 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
         lower, upper = jnp.maximum(lower, normal - away), jnp.minimum(upper, normal + away)
     no, zero = jnp.zeros(lower.shape, bool), jnp.zeros(lower.shape)
     start = _State(lower, upper, lower, zero, zero, zero, no, no, upper - lower)
-    tolerance = _Tolerance(jnp.ones_like(lower) if is_discrete else resolution, is_discrete)
+    gap = GAP * jnp.minimum(p, 1.0 - p)
+    tolerance = _Tolerance(jnp.ones_like(lower) if is_discrete else resolution, gap, is_discrete)
 
     def advance(s: _State) -> _State:
         inside = jnp.floor(0.5 * (s.x + s.opposite)) if is_discrete else s.x + _fraction(s, tolerance) * _width(s)
         at = jnp.where(~s.holds_lower, s.x, jnp.where(~s.holds_upper, s.opposite, inside))
-        f = cdf(at) - (p - TIE if is_discrete else p)
+        f = cdf(at) - (p * (1.0 - TIE) if is_discrete else p)
         is_bracket = s.holds_lower & s.holds_upper
         moved = jax.tree.map(lambda new, old: jnp.where(is_bracket, new, old), _narrowed(s, at, f), _widened(s, at, f))
         go = tolerance.is_open(s)
@@ -81,9 +84,14 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
 
 
 class _Tolerance(NamedTuple):
-    """How near the ends must come; for a continuous outcome at least a few units in the last place."""
+    """How near the ends must come; for a continuous outcome at least a few units in the last place.
+
+    There the ends must be near in probability too: of an outcome with a heavy tail, or of no known sd, the first
+    bracket says nothing of where most of it lies.
+    """
 
     absolute: Values
+    gap: Values
     is_discrete: bool
 
     def at(self, s: _State) -> Values:
@@ -94,6 +102,8 @@ class _Tolerance(NamedTuple):
     def is_open(self, s: _State) -> Bool[Array, "..."]:
         is_apart = jnp.abs(_width(s)) > self.at(s)
         if not self.is_discrete:
+            least = LEAST / RESOLUTION * self.absolute + 4e-16 * jnp.maximum(jnp.abs(s.x), jnp.abs(s.opposite))
+            is_apart |= (jnp.abs(_width(s)) > least) & (jnp.abs(s.f_opposite - s.f) > self.gap)
             is_apart &= (s.f != 0) & (s.f_opposite != 0)
         return ~(s.holds_lower & s.holds_upper) | is_apart
 

@@ -4,13 +4,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from credo.model.fingerprint import log_density_at, probe
 from credo.model.same_data import inputs_differ, outcomes_differ
+from credo.model.target import Target
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
+from credo.precision import double
 from credo.predict import Predictive
 from credo.reporting.scores import pair, predict_held_out, scores
 from credo.status import CredoError
 
+SAME_DENSITY = 1e-4  # of its size: data may have been rounded
 STATUS_ORDER = {"pass": 0, "doubtful": 1, "failed": 2}
 
 
@@ -91,6 +95,20 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
                 f"A comparison sets approximations of one posterior side by side: {next(iter(here))!r} and {name!r} "
                 f"were fitted to different {differ}. Fit both to the same rows."
             )
+        if target.model is not known.model and _densities_differ(known, target):
+            raise CredoError(
+                f"A comparison sets approximations of one posterior side by side: {next(iter(here))!r} and {name!r} "
+                "have different log densities at one position, by another prior or likelihood. Compare models by their "
+                "evidence instead."
+            )
+
+
+def _densities_differ(first: Target, other: Target) -> bool:
+    with double():
+        first, other = first.cast(np.float64), other.cast(np.float64)
+        position = probe(first)
+        values = [float(log_density_at(each, position)) for each in (first, other)]
+    return all(map(np.isfinite, values)) and not np.isclose(*values, rtol=SAME_DENSITY, atol=SAME_DENSITY)
 
 
 def tabulate(

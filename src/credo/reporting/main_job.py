@@ -61,7 +61,7 @@ class Request(NamedTuple):
             "--exposure": self.exposure,
             "--missing": self.missing,
             "--methods": ",".join(self.methods),
-            "--held-out": f"{self.held_out:g}",
+            "--held-out": repr(self.held_out),
             "--seed": str(self.seed),
             "--out": str(self.out),
         }
@@ -98,9 +98,9 @@ def compare_table(request: Request):
     x = prepared.inputs(test) if len(test) else None
     predictives = {name: predict_held_out(p, x, y) for name, p in posteriors.items()} if y is not None else {}
     compared = tabulate(posteriors, predictives, y)
+    results.write(posteriors, compared, predictives, y)
     terminal.say("")
     show_comparison(compared, posteriors)
-    results.write(posteriors, compared, predictives, y)
     count = f"{len(posteriors)} posterior{'' if len(posteriors) == 1 else 's'}"
     terminal.say(f"\nWrote {request.out / 'report.html'}, with the tables and {count} beside it.")
     return compared
@@ -128,6 +128,7 @@ def _fit_all(
 ) -> dict[str, Posterior]:
     """Every method that can; each posterior is on the disk before the next begins."""
     posteriors: dict[str, Posterior] = {}
+    written: list[str] = []
     try:
         for name in methods:
             terminal.begin(f"{name} …")
@@ -140,10 +141,11 @@ def _fit_all(
                 terminal.end(f"{name:<11}         left out: {error}")
                 continue
             results.write_posterior(name, posteriors[name])
+            written.append(name)
             terminal.end(f"{name:<11}{time.perf_counter() - start:6.1f} s   {posteriors[name].verdict.status}")
     except KeyboardInterrupt:
         terminal.end("")
-        raise KeyboardInterrupt(results.kept(list(posteriors))) from None
+        raise KeyboardInterrupt(results.kept(written)) from None
     if not posteriors:
         raise CredoError("None of the methods could fit this model, for the reasons above: choose others.")
     return posteriors

@@ -8,7 +8,7 @@ import numpy as np
 
 from credo.checkpoint import write_text_atomically
 from credo.fitting import load
-from credo.models.columns import drop_missing, require
+from credo.models.columns import drop_missing, is_numeric, require
 from credo.models.reading import read_frame
 from credo.models.regression import Prepared
 from credo.predict import Predictive
@@ -37,7 +37,7 @@ def predict_table(source: Path, new: str, out: Path, *, missing: str | None = No
     posterior = load(path, prepared.model)
     predictive = posterior.predict(x)
     columns = prediction_columns(predictive, prepared)
-    given = {name: f"{name} (given)" for name in columns if name in frame.columns}
+    given = {name: _other_name(name, [*columns, *frame.columns]) for name in columns if name in frame.columns}
     table = frame.rename(columns=given).assign(**columns)
     write_text_atomically(out, table.to_csv(index=False))
     terminal = Terminal()
@@ -52,8 +52,8 @@ def predict_table(source: Path, new: str, out: Path, *, missing: str | None = No
 
 def _complete(new: str, prepared: Prepared, missing: str | None) -> tuple[Any, Any, tuple[str, ...]]:
     """(rows that have all that the model reads, what it reads of them, notes on the others)."""
-    _, frame, _, _ = read_frame(new)
-    needed = prepared.table.required
+    needed, fitted = prepared.table.required, prepared.table.frame
+    _, frame, _, _ = read_frame(new, [name for name in needed if not is_numeric(fitted[name])])
     require(frame, needed)
     by = [column for group in prepared.table.groups for column in group.group.by if frame[column].isna().any()]
     is_complete = frame[list(needed)].notna().all(axis=1).to_numpy()
@@ -75,6 +75,12 @@ def _complete(new: str, prepared: Prepared, missing: str | None) -> tuple[Any, A
     if missing == "drop":
         rows.insert(0, "row" if "row" not in rows.columns else "row number", np.flatnonzero(is_complete))
     return rows, x, notes
+
+
+def _other_name(name: str, taken: list[str]) -> str:
+    while (name := f"{name} (given)") in taken:
+        pass
+    return name
 
 
 def chosen_posterior(source: Path) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 from credo.checkpoint import read_arrays, write_arrays
 from credo.models.columns import as_text, declared_levels, is_numeric
 from credo.models.regression import Prepared, prepare
-from credo.models.table import read_table
+from credo.models.table import table_of
 from credo.status import CredoError
 
 FILE = "table.credo"
@@ -64,7 +64,8 @@ def load_prepared(path: str | Path) -> Prepared:
         for i, c in enumerate(header["columns"])
     }
     chosen = {key: header[key] for key in ("formula", "exposure")}
-    table = read_table(pd.DataFrame(columns), header["target"], header["family"], **chosen)
+    read = header["name"], pd.DataFrame(columns), None, ()
+    table = table_of(read, header["target"], header["family"], is_chosen=True, **chosen)  # as chosen among more rows
     return prepare(table, arrays["rows of the fit"])
 
 

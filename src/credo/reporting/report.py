@@ -12,7 +12,7 @@ from credo.reporting.page import pictures, tables
 from credo.reporting.page.answer import first_screen
 from credo.reporting.page.markup import Raw, Section, join, paragraph, tag, text
 from credo.reporting.page.story import Story, effects_of
-from credo.reporting.plots.panels import as_posteriors, leading_scalars
+from credo.reporting.plots.panels import as_posteriors, leading_scalars, scalars_of
 from credo.reporting.scores import pair, predict_held_out
 from credo.reporting.words import priors_in_words
 
@@ -44,6 +44,7 @@ def report(
     'report.html'
     """
     posteriors = as_posteriors(posteriors)
+    effects = None if effects is None else scalars_of(posteriors, effects)
     story = Story(
         title=title,
         labels=labels or {},

@@ -33,6 +33,17 @@ CHAINS: dict[str, Rule] = {
         "precise. Draw longer, or reparameterise the slowest parameters of summary().",
         "look for parameters that are constant or not finite, and draw at least four times",
     ),
+    "settled_share": Rule(
+        "largest share of the posterior, by Laplace's method, at other values of a discrete coordinate that took one "
+        "value in all draws",
+        "at most",
+        0.001,
+        ANY,
+        "this library",
+        "A discrete parameter took one value in all draws, where others have {value:.1%} of the posterior (0.1 % "
+        "passes): given the other parameters it cannot leave that value. Sum it out of the likelihood, draw it "
+        "together with the parameters that hold it, or fit each value by itself and compare evidence.",
+    ),
     # Eight schools, 4 x 1,000 draws: the non-centred form, which is right, has a stray divergence for one key in four;
     # the centred one, which is biased, sometimes has no more, but is a funnel, which the draws show.
     "persistent_divergences": Rule(

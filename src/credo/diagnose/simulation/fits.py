@@ -21,6 +21,7 @@ from credo.diagnose.simulation.beside import from_posterior
 from credo.diagnose.simulation.ranks import (
     Statistics,
     TooFewDraws,
+    check_names,
     independent_draws,
     quantities,
     rank,
@@ -122,8 +123,10 @@ def _calibrated(
     num_done = 0
     with Progress(num_simulations, 1, progress) as bar:
         for i, (position, target) in enumerate(truths.each()):
-            if time.monotonic() > deadline and ranks:
+            if time.monotonic() > deadline and num_done:
                 break
+            if target is not None:
+                check_names(target, functions)
             try:
                 posterior, found, worth = _one(target, position, method, key, i, draws, functions)
             except TooFewDraws:

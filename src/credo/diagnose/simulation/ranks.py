@@ -71,6 +71,14 @@ def _quantities(target: Target, positions, statistics: Statistics) -> dict[str, 
     return jax.vmap(one)(positions)
 
 
+def check_names(target: Target, statistics: Statistics) -> None:
+    """CredoError for a statistic with the name of what is ranked in any case."""
+    ranked = {leaf.name for leaf in target.structure.leaves} | set(target.derived_names) | {LOG_LIKELIHOOD}
+    taken = next((name for name, _ in statistics if name in ranked), None)
+    if taken is not None:
+        raise CredoError(f"A statistic is named {taken!r}, as what is ranked in any case: give it another name.")
+
+
 def rank(values: Num[np.ndarray, "draw ..."], random: np.random.Generator) -> Int[np.ndarray, "..."]:
     """Of ``values[0]`` among the others: how many lie below it, ties broken at random."""
     truth, draws = values[0], values[1:]

@@ -60,7 +60,7 @@ class Trajectory(NamedTuple):
     start: State
     last: Int[Array, ""]  # L_n
     uniform: Float[Array, ""]
-    energy: Float[Array, ""]
+    kinetic: Float[Array, ""]  # at the start
 
 
 def chees(
@@ -93,10 +93,10 @@ def chees(
         dim, dtype = state.position.size, state.position.dtype
         momentum, u = start_of_transition(key, dim, (), dtype)
         last = jnp.ceil(time_of(state) / jnp.asarray(step_size, dtype))
-        energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
+        kinetic = 0.5 * jnp.sum(momentum * momentum)
         point = starting_point(state, momentum, scale_of(state), reference)
         last = jnp.clip(last, 1, max_num_steps).astype(jnp.int32)
-        return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, energy)
+        return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, kinetic)
 
     def time_of(state: State) -> Float[Array, ""]:
         """t_n."""
@@ -104,7 +104,7 @@ def chees(
         return van_der_corput(state.index + 1, dtype) * jnp.asarray(length, dtype)
 
     def advance(t: Trajectory) -> Trajectory:
-        size = jnp.asarray(step_size, t.energy.dtype)
+        size = jnp.asarray(step_size, t.kinetic.dtype)
         point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size, reference)
         return t._replace(num_taken=t.num_taken + 1, point=point, gradient=gradient)
 
@@ -121,14 +121,14 @@ def chees(
         return 0.25 * change * change, time * change * slope
 
     def end(t: Trajectory) -> tuple[State, Info]:
-        dtype = t.energy.dtype
+        dtype = t.kinetic.dtype
         acceptance = jnp.where(is_divergent(t), 0, jnp.exp(jnp.minimum(_log_weight(t), 0)))
         index = t.start.index + 1
         info = Info(
             acceptance,
             t.num_taken * integrator.num_gradients,
             is_divergent(t),
-            t.energy,
+            t.kinetic - t.start.log_density,
             jnp.asarray(step_size, dtype),
             jnp.asarray(length, dtype),
             *judge_length(t),
@@ -150,5 +150,6 @@ def van_der_corput(n: Int[Array, ""], dtype) -> Float[Array, ""]:
 
 
 def _log_weight(t: Trajectory) -> Float[Array, ""]:
-    """H_0 − H of the end."""
-    return t.energy + t.point.log_density - 0.5 * jnp.sum(t.point.momentum * t.point.momentum)
+    """H_0 − H of the end: large log densities first, whose difference is small."""
+    kinetic = 0.5 * jnp.sum(t.point.momentum * t.point.momentum)
+    return (t.point.log_density - t.start.log_density) + (t.kinetic - kinetic)

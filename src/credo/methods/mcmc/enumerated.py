@@ -114,6 +114,12 @@ def values_of(target: Target, block: Block) -> np.ndarray:
             f"{name!r} may take {high - low + 1:,} values, more than Enumerated() evaluates ({MAX_VALUES:,}): give the "
             "block a conditional of your own."
         )
+    digits = np.finfo(jnp.result_type(float)).nmant + 1
+    if max(abs(low), abs(high)) > 2**digits:
+        raise CredoError(
+            f"{name!r} takes values up to {max(abs(low), abs(high)):,}, and numbers of this precision are every whole "
+            f"number up to {2**digits:,} only: count from the lowest value, or fit in precision='float64'."
+        )
     return np.arange(low, high + 1)
 
 

@@ -104,7 +104,7 @@ class Gibbs:
             identity={"dtype": str(dtype)},
         )
         check_moves(program, done.info["sampling"])
-        found = figures_of_sweeps(done, target, program, self)
+        found = figures_of_sweeps(done, target, program, self, bound)
         if done.is_complete:
             found |= missed(target, done.records["position"], found)
         posterior = as_posterior(done, target, self, found)

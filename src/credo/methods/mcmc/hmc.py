@@ -37,7 +37,7 @@ class Trajectory(NamedTuple):
     start: State
     last: Int[Array, ""]  # L
     uniform: Float[Array, ""]
-    energy: Float[Array, ""]
+    kinetic: Float[Array, ""]  # at the start
 
 
 def hmc(
@@ -64,15 +64,15 @@ def hmc(
         dim, dtype = state.position.size, state.position.dtype
         momentum, (length, u) = start_of_transition(key, dim, (2,), dtype)
         last = 1 + jnp.floor(length * (2 * num_steps - 1)).astype(jnp.int32)
-        energy = 0.5 * jnp.sum(momentum * momentum) - state.log_density
+        kinetic = 0.5 * jnp.sum(momentum * momentum)
         point = starting_point(state, momentum, scale_of(state), reference)
-        return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, energy)
+        return Trajectory(jnp.int32(0), point, state.gradient, state, last, u, kinetic)
 
     def scale_of(state: State) -> ScaleOperator:
         return Diagonal(jnp.ones_like(state.position)) if metric is None else metric
 
     def advance(t: Trajectory) -> Trajectory:
-        size = jnp.asarray(step_size, t.energy.dtype)
+        size = jnp.asarray(step_size, t.kinetic.dtype)
         point, gradient = integrator.step(evaluate, scale_of(t.start), t.point, size, reference)
         return t._replace(num_taken=t.num_taken + 1, point=point, gradient=gradient)
 
@@ -86,8 +86,8 @@ def hmc(
             acceptance,
             t.num_taken * integrator.num_gradients,
             is_divergent(t),
-            t.energy,
-            jnp.asarray(step_size, t.energy.dtype),
+            t.kinetic - t.start.log_density,
+            jnp.asarray(step_size, t.kinetic.dtype),
         )
         return where(t.uniform < acceptance, end, t.start), info
 
@@ -96,5 +96,6 @@ def hmc(
 
 
 def _log_weight(t: Trajectory) -> Float[Array, ""]:
-    """H_0 − H of the end."""
-    return t.energy + t.point.log_density - 0.5 * jnp.sum(t.point.momentum * t.point.momentum)
+    """H_0 − H of the end: large log densities first, whose difference is small."""
+    kinetic = 0.5 * jnp.sum(t.point.momentum * t.point.momentum)
+    return (t.point.log_density - t.start.log_density) + (t.kinetic - kinetic)

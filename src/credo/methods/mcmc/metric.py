@@ -12,7 +12,7 @@ with. For a kernel without gradients it is S Sᵀ = Cov u.
 Variances are taken within chains: while chains are apart, the distance between them is not the width of the target.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -48,8 +48,8 @@ class DiagonalMetric:
     say. Gradients have heavier tails than draws; those of a log scale may have no variance at all.
     """
 
-    prior_draws: float = 10.0
-    enough: float = 50.0
+    prior_draws: float = field(default=10.0, metadata={"at_least": 0})
+    enough: float = field(default=50.0, metadata={"at_least": 0})
 
     def initial(self, gradients) -> Diagonal:
         """From the gradients at the starts, for draws of variance one: s² = 1/|g|."""
@@ -75,7 +75,7 @@ class DiagonalMetric:
 class DenseMetric:
     """A full matrix: for correlated targets of up to a few hundred dimensions. ``prior_draws``: as above."""
 
-    prior_draws: float = 10.0
+    prior_draws: float = field(default=10.0, metadata={"at_least": 0})
 
     def initial(self, gradients) -> Dense:
         return Dense(np.diag(np.asarray(DiagonalMetric().initial(gradients).scale))).with_inverse()
@@ -109,9 +109,9 @@ class LowRankMetric:
     ``prior_draws``: as above.
     """
 
-    prior_draws: float = 10.0
-    max_rank: int = 20
-    cutoff: float = CUTOFF
+    prior_draws: float = field(default=10.0, metadata={"at_least": 0})
+    max_rank: int = field(default=20, metadata={"at_least": 1})
+    cutoff: float = field(default=CUTOFF, metadata={"at_least": 1})
 
     def initial(self, gradients) -> LowRank:
         scale = DiagonalMetric().initial(gradients).scale

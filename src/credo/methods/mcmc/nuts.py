@@ -84,7 +84,8 @@ class Trajectory(NamedTuple):
     uniform: Float[Array, ""]
     open: Open
     # what does not change
-    energy: Float[Array, ""]  # H_0
+    kinetic: Float[Array, ""]  # of the start
+    log_density: Float[Array, ""]
     sides: Int[Array, ""]  # a binary digit a doubling
     choices: Float[Array, " max_depth"]
 
@@ -126,7 +127,7 @@ def nuts(
             momentum_sum=momentum, is_turning=false, is_divergent=false, is_discarded=false,
             side=none, leaf=none - 1, new_proposal=state, new_weight=zero, new_momentum_sum=jnp.zeros(dim, dtype),
             uniform=zero, open=Open(rows, rows, rows) if previous is None else previous.open,
-            energy=0.5 * jnp.sum(momentum * momentum) - state.log_density,
+            kinetic=0.5 * jnp.sum(momentum * momentum), log_density=state.log_density,
             sides=jnp.floor(choices[0] * (1 << max_depth)).astype(jnp.int32), choices=choices[1:],
         )  # fmt: skip
 
@@ -155,7 +156,8 @@ def nuts(
         old = jax.tree.map(lambda end: _at(end, t.side), t.ends)
         signed = step_size * jnp.where(t.side == 1, 1, -1).astype(dtype)
         new, gradient = integrator.step(evaluate, scale_of(t.proposal), old, signed, reference)
-        log_weight = t.energy + new.log_density - 0.5 * jnp.sum(new.momentum * new.momentum)
+        kinetic = 0.5 * jnp.sum(new.momentum * new.momentum)
+        log_weight = (new.log_density - t.log_density) + (t.kinetic - kinetic)  # large ones first: small differences
         is_divergent = ~(log_weight > -MAX_ENERGY_ERROR)  # NaN is one too
         weight = jnp.exp(jnp.clip(log_weight, *bounds))
         new_weight = t.new_weight + weight
@@ -211,8 +213,8 @@ def nuts(
     def end(t: Trajectory) -> tuple[State, Info]:
         num_gradients = t.num_leaves * integrator.num_gradients
         acceptance = t.sum_acceptance / t.num_leaves.astype(t.weight.dtype)
-        step = jnp.asarray(step_size, t.weight.dtype)
-        return t.proposal, Info(acceptance, num_gradients, t.is_divergent, t.energy, t.num_doublings, step)
+        step, energy = jnp.asarray(step_size, t.weight.dtype), t.kinetic - t.log_density
+        return t.proposal, Info(acceptance, num_gradients, t.is_divergent, energy, t.num_doublings, step)
 
     def advance(t: Trajectory) -> Trajectory:
         """One leaf, with the doubling that it begins or ends."""

@@ -7,9 +7,12 @@ as those of ``NUTS``, in memory and for R-hat. ``until``, a stopping rule, is as
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Float
 
 from credo.algorithm import Options, stream
+from credo.compiling import brief
 from credo.methods.mcmc import elliptical_slice as ellipse
 from credo.methods.mcmc import independence as independent
 from credo.methods.mcmc.chains import Recipe, check, sample
@@ -20,6 +23,7 @@ from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
 from credo.methods.mcmc.nuts import State as WithGradient
 from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
+from credo.methods.mcmc.start import MAX_TRIES
 from credo.methods.particles.importance import kind_with_density
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, is_number
@@ -147,8 +151,7 @@ class EllipticalSlice:
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         prior = gaussian_prior(target)
         if start is None:
-            z = np.random.default_rng(stream(key, STREAM)).normal(size=(self.chains, target.dim))
-            start = prior.mean + np.stack([np.asarray(prior.scale.matvec(row)) for row in z])
+            start = _draws_with_a_density(target, prior, self.chains, np.random.default_rng(stream(key, STREAM)))
         recipe = Recipe(
             ellipse.elliptical_slice,
             ellipse.State.like,
@@ -156,6 +159,25 @@ class EllipticalSlice:
             given={"prior": prior},
         )
         return sample(self, recipe, target, key=key, start=start, options=options)
+
+
+def _draws_with_a_density(target, prior, number: int, random: np.random.Generator) -> Float[np.ndarray, "n dim"]:
+    """Draws of the prior, each again until its log density is finite, 100 times at most."""
+    found = np.zeros((number, target.dim))
+    is_due = np.ones(number, bool)
+    for _ in range(MAX_TRIES):
+        z = random.normal(size=(number, target.dim))
+        drawn = prior.mean + np.stack([np.asarray(prior.scale.matvec(row)) for row in z])
+        found[is_due] = drawn[is_due]
+        is_due &= ~np.isfinite(np.asarray(_heights(target.flat(), found)))
+        if not is_due.any():
+            break
+    return found
+
+
+@brief
+def _heights(target, positions):
+    return jax.lax.map(target.log_density, positions)
 
 
 @dataclass(frozen=True)

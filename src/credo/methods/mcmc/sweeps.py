@@ -15,6 +15,7 @@ from credo.methods.mcmc.chains import figures
 from credo.methods.mcmc.conjugate import Conjugating
 from credo.methods.mcmc.enumerated import Enumerating
 from credo.methods.mcmc.gibbs import State
+from credo.methods.mcmc.settled import settled_share
 from credo.methods.mcmc.warmup import warmup_phases, windows
 from credo.status import CredoError
 
@@ -94,11 +95,12 @@ def check_moves(program, info) -> None:
 # the verdict ----------------------------------------------------------------------------------------------------------
 
 
-def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
+def figures_of_sweeps(done, target, program, method, bound=()) -> dict[str, float]:
     """What the verdict reads. A discrete coordinate that took one value in all draws has no R-hat and no ESS.
 
     It is left out where some chain has moved it, in warm-up, to where all chains are now; a coordinate that never
     moved in any chain, from one start, stays in, and is not known. Chains that disagree have an R-hat far above 1.
+    Whether all fell to that value though others have mass is looked for (settled.py).
     """
     positions, info = done.records["position"], done.info["sampling"]
     is_discrete = np.concatenate([np.full(leaf.size, leaf.is_discrete) for leaf in target.structure.leaves])
@@ -115,7 +117,12 @@ def figures_of_sweeps(done, target, program, method) -> dict[str, float]:
         found["acceptance_rate"] = float(np.mean(info.acceptance[..., is_inner]))
     else:  # nothing was proposed, so nothing diverged
         found = {name: value for name, value in found.items() if name not in OF_PROPOSALS}
-    return found | ({"num_settled": int(is_settled.sum())} if is_discrete.any() else {})
+    if is_discrete.any():
+        found["num_settled"] = int(is_settled.sum())
+    if is_settled.any() and bound and done.is_complete:
+        share = settled_share(target, positions, is_settled, bound)
+        found |= {} if share is None else {"settled_share": share}
+    return found
 
 
 def facts_of_blocks(program, done) -> dict[str, dict[str, Any]]:

@@ -135,7 +135,7 @@ class Adaptive:
 
 def restart(step_size) -> DualAveraging:
     """A new window that begins with ``step_size``."""
-    log_step, zero = np.log(np.maximum(step_size, np.finfo(np.float64).tiny)), np.zeros_like(step_size)
+    log_step, zero = np.log(np.maximum(step_size, np.finfo(np.asarray(step_size).dtype).tiny)), np.zeros_like(step_size)
     return DualAveraging(log_step, zero, zero, zero, log_step)
 
 

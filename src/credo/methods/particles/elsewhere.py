@@ -5,7 +5,7 @@ places: 10 and 30 sds of the draws from their middle, and about the origin, each
 at a maximum m, of curvature A, near which there is none of the draws, the posterior's share there is weighed by draws
 of g = N(m, A⁻¹), and of q for the scale:
 
-    Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q;   share = Σ_m Z_m / (Z + Σ_m Z_m)
+    Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q, or E_q[p/q] of weighed draws;   share = Σ_m Z_m / (Z + Σ_m Z_m)
 
 so that what q has itself is not counted. Where a mode has heavier tails than g its share comes out somewhat low. A mode
 to which no such place leads stays unseen.
@@ -84,9 +84,17 @@ class Climber(NamedTuple):
 
 
 def mode_share(
-    climber: Climber, kind: Kind, target: Target, u: Float[np.ndarray, "S dim"], deadline: float
+    climber: Climber,
+    kind: Kind,
+    target: Target,
+    u: Float[np.ndarray, "S dim"],
+    deadline: float,
+    log_z: float | None = None,
 ) -> float | None:
-    """The share of the posterior about modes elsewhere; ``u``: draws of ``kind``. None where it would be dear."""
+    """The share of the posterior about modes elsewhere; ``u``: draws of ``kind``. None where it would be dear.
+
+    ``log_z``: log Z where it is known better than by a median, as of draws that are weighed.
+    """
     num_starts = int(WORK // max((target.size + 10.0 * target.dim) * target.dim**2, 1.0))
     if num_starts < FEWEST or target.dim > LARGEST:
         return None
@@ -95,7 +103,7 @@ def mode_share(
         mode = climber.climb(start.astype(u.dtype), deadline)
         if mode is not None and not mode.is_near(u) and not any(mode.is_near(m.position[None]) for m in modes):
             modes.append(mode)
-    return _share(climber, kind, modes, u) if modes else 0.0
+    return _share(climber, kind, modes, u, log_z) if modes else 0.0
 
 
 def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]]:
@@ -108,14 +116,16 @@ def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]
         yield from (center + width * way, center - width * way)
 
 
-def _share(climber: Climber, kind: Kind, modes: list[Mode], u: Float[np.ndarray, "S dim"]) -> float:
+def _share(
+    climber: Climber, kind: Kind, modes: list[Mode], u: Float[np.ndarray, "S dim"], log_z: float | None
+) -> float:
     own, random = u[:NUM_OWN], np.random.default_rng(1)
     drawn = [mode.draw(random.normal(size=(NUM_DRAWS, u.shape[1]))) for mode in modes]
     every = np.concatenate([own, *(draws for draws, _ in drawn)]).astype(u.dtype)
     log_p, log_q = (np.asarray(each, float) for each in _densities(climber.function, climber.args, kind, every))
     with np.errstate(invalid="ignore"):
         log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)  # +inf where q has nothing at all
-        log_z = np.median(log_ratio[: len(own)])
+        log_z = np.median(log_ratio[: len(own)]) if log_z is None else log_z
         log_g = np.concatenate([log_density for _, log_density in drawn])
         log_weights = np.where(log_ratio[len(own) :] > log_z + FAR, log_p[len(own) :] - log_g, -np.inf)
         return float(expit(np.logaddexp.reduce(log_weights) - np.log(NUM_DRAWS) - log_z))

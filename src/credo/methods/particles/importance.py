@@ -93,7 +93,8 @@ class Importance:
                 "target: use a proposal fitted to this target, or NUTS()."
             )
         climber = Climber.of(target) if is_differentiable(target) else None
-        weighed = {"log_weights": found.log_weights, "climber": climber}
+        log_z = float(logsumexp(found.raw) - np.log(num_draws))
+        weighed = {"log_weights": found.log_weights, "climber": climber, "log_z": log_z}
         unseen = left_out(proposal.kind, target, found.u, found.figures, deadline, **weighed)
         is_complete = num_draws >= chains * size
         cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."

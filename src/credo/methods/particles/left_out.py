@@ -24,12 +24,14 @@ def left_out(
     *,
     log_weights: Float[np.ndarray, " S"] | None = None,
     climber: Climber | None = None,
+    log_z: float | None = None,
 ) -> dict[str, float]:
     """The figures of the verdict: copies where the others would pass without, modes where none fails; ``u``: draws of
     ``kind``.
 
-    ``log_weights``: theirs. ``climber``: none where the density has no derivative. Not of networks, whose copies are
-    the same function and whose modes are many, nor after ``deadline``, by ``time.monotonic()``.
+    ``log_weights``: theirs. ``log_z``: the log of their raw mean. ``climber``: none where the density has no
+    derivative. Not of networks, whose copies are the same function and whose modes are many, nor after ``deadline``,
+    by ``time.monotonic()``.
     """
     found: dict[str, float] = {}
     if target.model.weights_name is not None or target.dim > LARGEST or judge(figures).status == "failed":
@@ -37,7 +39,7 @@ def left_out(
     if all_pass(figures) and time.monotonic() <= deadline:
         found["copy_weight"] = copy_weight(kind, target, _evenly(u, log_weights))
     if climber is not None and all_pass(found) and time.monotonic() <= deadline:
-        share = mode_share(climber, kind, target, u, deadline)
+        share = mode_share(climber, kind, target, u, deadline, log_z)
         found |= {} if share is None else {"mode_share": share}
     return found
 

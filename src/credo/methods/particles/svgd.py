@@ -31,7 +31,7 @@ from credo.methods.optimise.objective import generator, positions_given
 from credo.methods.optimise.training import batch_asked
 from credo.model.target import Target
 from credo.model.windows import random_window, shuffled
-from credo.posterior.kinds import Draws
+from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
@@ -167,7 +167,7 @@ def first_particles(target: Target, number: int, key, start: Any) -> Float[np.nd
             flat = np.asarray(kind.positions).reshape(-1, target.dim)
             return flat[np.linspace(0, len(flat) - 1, number).round().astype(int)].astype(dtype)
         drawn = np.asarray(_drawn(kind, streams(key, number, STREAM, 2)))
-        is_repeated = isinstance(kind, Draws)  # two particles at one place would stay together
+        is_repeated = isinstance(kind, Draws | Point)  # two particles at one place would stay together
         return (drawn + (NEAR * noise if is_repeated else 0.0)).astype(dtype)
     if start is None:
         return (WIDTH * noise).astype(dtype)

@@ -39,7 +39,8 @@ def to_svg(figure: Figure, alt: str) -> str:
     page = re.sub(r' id="[a-zA-Z]+[\w.]*_\d+"', "", page)  # figure_1 and the like, in every picture the same
     page = page.replace(INK, "currentColor").replace(FAINT, "var(--line)")
     page = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", page)
-    page = re.sub(r"(-?\d+\.\d{2})\d+", r"\1", page)  # hundredths of a point are below any screen's grain
+    # hundredths of a point are below any screen's grain, and those of a label, between tags, are not
+    page = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(-?\d+\.\d{2})\d+", r"\1", tag[0]), page)
     return page.replace("<svg ", f'<svg role="img" aria-label="{escape(alt, quote=True)}" ', 1)
 
 

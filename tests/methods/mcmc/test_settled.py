@@ -1,0 +1,52 @@
+"""Discrete coordinates that took one value in all draws, though others have mass."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import credo
+
+
+def two_places(shift=0.0):
+    """z holds x at 0 or at 10, so that a sweep never leaves the value it fell to; the data say little of z."""
+    prior = {"z": dist.Bernoulli(0.5), "x": lambda z: dist.Normal(10.0 * z, 1.0)}
+    model = credo.Model(prior, lambda params, x: dist.Normal(0.0 * params["x"] + shift * params["z"], 1.0))
+    return model.given(y=np.array([0.0]))
+
+
+def fitted(target, **blocks):
+    return credo.fit(target, credo.Gibbs({"z": credo.Enumerated(), **blocks}, num_draws=400), key=0, progress=False)
+
+
+@pytest.mark.parametrize("method", [credo.Conjugate(), credo.NUTS()], ids=["conjugate", "nuts"])
+def test_another_value_with_half_of_the_mass_is_found(method):
+    verdict = fitted(two_places(), x=method).verdict
+    assert verdict.figures["num_settled"] == 1
+    assert verdict.figures["settled_share"] == pytest.approx(0.5, abs=1e-6)
+    assert verdict.status == "doubtful"
+    assert any("took one value in all draws, where others have 50.0%" in sentence for sentence in verdict.sentences)
+
+
+def test_the_share_is_that_of_laplace():
+    posterior = fitted(two_places(shift=1.0), x=credo.Conjugate())
+    shares = np.exp([0.0, -0.5]) / np.sum(np.exp([0.0, -0.5]))
+    expected = shares[1 - int(posterior.mean()["z"])]
+    assert posterior.verdict.figures["settled_share"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_value_that_the_data_settle_passes():
+    model = credo.Model(
+        {"z": dist.Bernoulli(0.5), "x": dist.Normal(0.0, 1.0)},
+        lambda params, x: dist.Normal(params["x"] + 10.0 * params["z"], 1.0),
+    )
+    posterior = credo.fit(
+        model.given(y=np.zeros(20)), credo.Gibbs({"z": credo.Enumerated(), "x": credo.NUTS()}), key=0, progress=False
+    )
+    assert posterior.verdict.figures["settled_share"] < 1e-9
+    assert posterior.verdict.status == "pass"
+
+
+def test_without_continuous_parameters_densities_are_compared():
+    model = credo.Model({"z": dist.DiscreteUniform(0, 5)}, lambda params, x: dist.Normal(params["z"], 0.1))
+    posterior = fitted(model.given(y=np.full(4, 2.0)))
+    assert posterior.verdict.figures["settled_share"] < 1e-9
