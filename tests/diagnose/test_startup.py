@@ -134,3 +134,13 @@ def test_a_numpyro_model():
     assert "tau has rounded to the boundary of its support (tau = 0)" in explain(
         from_numpyro(model, Y).given(), np.array([-800.0])
     )
+
+
+def test_a_covariance_that_is_none_is_told_apart_from_an_underflow():
+    model = Model(
+        {"s": dist.HalfNormal(1.0)},
+        lambda params, x: dist.MultivariateNormal(jnp.zeros(2), (params["s"] - 2) * jnp.eye(2)),
+    )
+    said = explain(model.given(y=np.ones((4, 2))), np.zeros(1))
+    assert "not positive definite" in said
+    assert "underflows" not in said

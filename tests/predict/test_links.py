@@ -195,3 +195,18 @@ def test_probit_of_classes_is_the_softmax_where_nothing_is_uncertain():
         uncertain = np.asarray(mackay(jnp.asarray(m), 1e6 * jnp.eye(3)[None], "categorical").probs)
     np.testing.assert_allclose(probs, special.softmax(m, axis=1), atol=1e-14)
     np.testing.assert_allclose(uncertain, 1 / 3, atol=1e-2)
+
+
+@pytest.mark.parametrize(("y", "off"), [(0.3, 1e-6), (20.0, 1e-6), (50.0, 1e-6), (-50.0, 1e-6), (1e3, 0.2)])
+def test_an_outlier_is_scored_where_it_pulls_the_scale(y, off):
+    """Its mode in the log scale lies up to sixty sds out, and nodes ended at 8.5: 125 nats too few at 50."""
+    mean, covariance = np.array([[0.1, -0.1]]), np.array([[[0.02, 0.002], [0.002, 0.01]]])
+    with double():
+        d = dist.Normal(jnp.zeros(1), jnp.ones(1))
+        law, log_weights = LINKS["normal"].components(mean, covariance, d, jnp.array([y]), 64)
+        found = special.logsumexp(np.asarray(law.log_prob(y) + log_weights), axis=0)[0]
+    t = np.linspace(-80, 80, 400_001)
+    slope, scale = 0.002 / 0.1, np.exp(-0.1 + 0.1 * t)
+    terms = stats.norm.logpdf(t) + stats.norm.logpdf(y, 0.1 + slope * t, np.sqrt(0.02 - slope**2 + scale**2))
+    assert found == pytest.approx(special.logsumexp(terms) + np.log(t[1] - t[0]), abs=off)
+    np.testing.assert_allclose(special.logsumexp(np.asarray(log_weights), axis=0), 0.0, atol=1e-9)

@@ -39,9 +39,9 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     except (TypeError, ValueError):  # a network of all rows at once, such as a graph's
         rows, places = target.x, index
         shape = jax.eval_shape(_predicted, target, flat[:1], rows, places).shape
-    if len(flat) * shape[1] > MOST_NUMBERS:
-        return positions, None
-    predicted = np.asarray(_predicted(target, flat, rows, places)).reshape(chains, draws, -1)
+    most = max(1, MOST_NUMBERS // len(flat))  # of a row's thousand outputs a few, evenly spaced, tell as much
+    columns = None if shape[1] <= most else np.linspace(0, shape[1] - 1, most).astype(int)
+    predicted = np.asarray(_predicted(target, flat, rows, places, columns)).reshape(chains, draws, -1)
     if not np.all(np.isfinite(predicted)):  # a law without a mean
         return positions, None
     return np.concatenate([predicted, positions[..., ~is_weight]], axis=-1), SENTENCE.format(rows=len(index))
@@ -56,14 +56,15 @@ def weights_of(target: Target) -> np.ndarray | None:
 
 
 @brief
-def _predicted(target: Target, positions, rows, places):
+def _predicted(target: Target, positions, rows, places, columns=None):
     """(n, k): the mean of each row's outcomes at each position; of classes their probabilities. ``places``: of the
-    rows that are wanted; None for all."""
+    rows that are wanted; ``columns``: the numbers; None for all."""
 
     def one(u):
         distribution: Any = target.flat().likelihood_distribution(target.flat().constrain(u), rows)
         parts = list(distribution.values()) if isinstance(distribution, Mapping) else [distribution]
         found = [part.probs if hasattr(part, "probs") else part.mean for part in parts]
-        return jnp.concatenate([jnp.ravel(each if places is None else each[places]) for each in found])
+        every = jnp.concatenate([jnp.ravel(each if places is None else each[places]) for each in found])
+        return every if columns is None else every[columns]
 
     return in_batches(one, positions, 64)

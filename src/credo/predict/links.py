@@ -24,6 +24,7 @@ from credo.linalg.dense import root
 from credo.model.heads import COLUMN_HEADS, Head, column_rows
 
 REACH = 8.5  # sds to either side that the nodes cover: 2e-17 of the mass is outside
+NUM_HALVINGS = 50  # of where an outlier's scale may lie
 NUM_SCALE_NODES = 64  # of the log scale of a t distribution
 NUM_MIXING_NODES = 128  # of the log precision that makes a normal distribution a t
 RANK = 1e-12  # of the largest eigenvalue: directions below it are rounding
@@ -169,20 +170,41 @@ def _exponential_components(mean, covariance, d, y, number):
 # location and log scale ---------------------------------------------------------------------------------------------
 
 
-def _location_scale(mean, covariance, number):
-    """At the nodes of the log scale (Q, M): the location's mean and variance, the scale, and the log weights (Q, 1)."""
-    t, log_weights = normal_nodes(number)
-    t = t[:, None]
-    variance = covariance[:, 1, 1]
-    sd = jnp.sqrt(variance)
+def _location_scale(mean, covariance, y, number):
+    """At the nodes of the log scale (Q, M): the location's mean and variance, the scale, and the log weights (Q, M).
+
+    Nodes reach as far above as y pulls the scale: the integrand of an outlier has its mode t* beyond what the scale's
+    own law reaches, where d/dt [−t²/2 + log N(y; location(t), variance + scale(t)²)] = 0.
+    """
+    sd = jnp.sqrt(covariance[:, 1, 1])
     slope = jnp.where(sd > 0, covariance[:, 0, 1] / jnp.where(sd > 0, sd, 1.0), 0.0)
-    location = mean[:, 0] + slope * t
-    return (
-        location,
-        jnp.maximum(covariance[:, 0, 0] - slope**2, 0.0),
-        jnp.exp(mean[:, 1] + sd * t),
-        log_weights[:, None],
-    )
+    variance = jnp.maximum(covariance[:, 0, 0] - slope**2, 0.0)
+
+    def at(t):
+        return mean[:, 0] + slope * t, jnp.exp(mean[:, 1] + sd * t)
+
+    def rise(t):
+        location, scale = at(t)
+        total, away = variance + scale**2, y - location
+        return slope * away / total + sd * (scale**2 / total) * (away**2 / total - 1.0) - t
+
+    def halve(_, ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        is_below = rise(middle) > 0
+        return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
+
+    nodes, log_weights = normal_nodes(number)
+    t, log_weights = nodes[:, None], log_weights[:, None]
+    if y is not None and number > 1:
+        farthest = jnp.log1p(jnp.abs(y - mean[:, 0]) / jnp.exp(mean[:, 1]))  # a scale larger than the distance
+        high = jnp.where(sd > 0, jnp.abs(slope) + farthest / jnp.where(sd > 0, sd, 1.0), 0.0)
+        _, mode = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (jnp.zeros_like(high), high))
+        stretch = 1.0 + jnp.where(rise(jnp.zeros_like(high)) > 0, mode, 0.0) / (2.0 * REACH)
+        t = stretch * (t + REACH) - REACH
+        log_weights = log_weights + jnp.log(stretch) + 0.5 * nodes[:, None] ** 2 - 0.5 * t**2
+    location, scale = at(t)
+    return location, variance, scale, log_weights
 
 
 def _square_scale(mean, covariance):
@@ -194,7 +216,7 @@ def _normal_moments(mean, covariance, d, number):
 
 
 def _normal_components(mean, covariance, d, y, number):
-    location, variance, scale, log_weights = _location_scale(mean, covariance, number)
+    location, variance, scale, log_weights = _location_scale(mean, covariance, y, number)
     return dist.Normal(location, jnp.sqrt(variance + scale**2)), log_weights
 
 
@@ -209,7 +231,7 @@ def _student_components(mean, covariance, d, y, number):
 
     The other integral is over x = log w, of density ∝ exp(−(ν/2) (e^x − x − 1)).
     """
-    location, variance, scale, log_weights = _location_scale(mean, covariance, min(number, NUM_SCALE_NODES))
+    location, variance, scale, log_weights = _location_scale(mean, covariance, y, min(number, NUM_SCALE_NODES))
     half_df = 0.5 * jnp.broadcast_to(d.df, mean[:, 0].shape)
     c = 25.0 / half_df  # ends where the exponent is −25 or below, and as far as y's own distance pulls w down
     distance = half_df / (half_df + 0.5 * ((y - location) / scale) ** 2)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 from scipy import stats
@@ -250,3 +251,17 @@ def test_distance_between_chains_is_not_width():
     one = DiagonalMetric().estimate(u, g, Diagonal(np.ones(6)))
     other = DiagonalMetric().estimate(apart, g, Diagonal(np.ones(6)))
     np.testing.assert_allclose(one.scale, other.scale, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (credo.mcmc.LowRankMetric(max_rank=-1), "max_rank is 1 or more"),
+        (credo.mcmc.LowRankMetric(cutoff=0.0), "cutoff is 1 or more"),
+        (credo.mcmc.DenseMetric(prior_draws=-500.0), "prior_draws is 0 or more"),
+    ],
+)
+def test_settings_of_a_metric_are_checked(metric, said):
+    model = credo.Model({"x": dist.Normal(np.zeros(3), 1.0)}, lambda params, x: dist.Normal(params["x"], 1.0))
+    with pytest.raises(credo.CredoError, match=said):
+        credo.fit(model.given(y=np.ones((1, 3))), credo.NUTS(metric=metric), progress=False)

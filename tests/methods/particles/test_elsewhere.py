@@ -170,3 +170,18 @@ def test_one_reason_is_enough():
         found = left_out(kind, target, u, {}, np.inf, climber=Climber.of(target.flat()))
     assert found["copy_weight"] > 10
     assert "mode_share" not in found
+
+
+def test_the_share_of_a_wide_proposal_is_not_overstated():
+    """The median of its weights lies far below their mean: a share of 1e-4 was said to be 4 %."""
+    dim, share, real = 8, 1e-4, {"x": constraints.real}
+
+    def both(params):
+        here, there = (-0.5 * jnp.sum((params["x"] - place) ** 2) for place in (0.0, 12.0))
+        return jnp.logaddexp(jnp.log1p(-share) + here, jnp.log(share) + there)
+
+    wide = credo.Model.from_log_density(lambda params: -0.125 * jnp.sum(params["x"] ** 2), real, {"x": (dim,)})
+    proposal = credo.fit(wide.given(), credo.Laplace(), progress=False)
+    target = credo.Model.from_log_density(both, real, {"x": (dim,)}).given()
+    verdict = credo.fit(target, credo.Importance(proposal, num_draws=10_000), key=0, progress=False).verdict
+    assert verdict.figures["mode_share"] == pytest.approx(share, rel=0.2)

@@ -115,3 +115,14 @@ def test_starts_and_bad_settings():
         credo.fit(NORMAL, credo.SVGD(step_size=0.0))
     with pytest.raises(credo.CredoError, match="num_particles=100"):
         credo.fit(NORMAL, credo.SVGD(num_particles=1_000_000), max_memory=1_000_000)
+
+
+def test_particles_of_a_point_are_set_apart():
+    """A hundred at one place stay there."""
+    y = np.random.default_rng(0).normal(1.0, 2.0, 20)
+    model = credo.Model({"m": dist.Normal(0.0, 5.0)}, lambda params, x: dist.Normal(params["m"], 2.0))
+    target = model.given(y=y)
+    start = credo.fit(target, credo.MAP(), progress=False)
+    posterior = credo.fit(target, credo.SVGD(num_steps=300), start=start, key=0, progress=False)
+    assert len(np.unique(posterior.kind.positions)) == posterior.kind.positions.size
+    assert float(posterior.sd()["m"]) == pytest.approx(1 / np.sqrt(20 / 4 + 1 / 25), rel=0.2)
