@@ -207,3 +207,22 @@ def test_ties_of_sums_in_another_order_are_ties(y):
     check = check_prior(model.given(y=np.array(y)), np.std, num_draws=2_000)
     beyond = check.replicated - check.observed
     assert check.p_value == np.mean(beyond > 1e-9) + 0.5 * np.mean(np.abs(beyond) < 1e-9)
+
+
+def test_a_statistic_across_rows_is_no_check_where_an_input_is_a_lag():
+    """Replicated outcomes keep the lags that were seen: the right model had p = 0 for its autocorrelation."""
+    rng = np.random.default_rng(0)
+    y = np.zeros(200)
+    for t in range(1, 200):
+        y[t] = 0.8 * y[t - 1] + rng.normal()
+    model = Model(
+        {"a": dist.Normal(0.0, 1.0), "s": dist.HalfNormal(2.0)}, lambda p, x: dist.Normal(p["a"] * x["lag"], p["s"])
+    )
+    posterior = credo.fit(model.given({"lag": y[:-1]}, y[1:]), credo.Laplace(), key=0, progress=False)
+    across = posterior.check(lambda values: np.corrcoef(values[1:], values[:-1])[0, 1])
+    assert across.lag == 1
+    assert "holds the outcome 1 row before" in across.sentence
+    for statistic in (np.std, lambda values, x: np.mean(values - x["lag"])):
+        assert posterior.check(statistic).lag == 0
+    other = credo.fit(model.given({"lag": rng.permutation(y[:-1])}, y[1:]), credo.Laplace(), key=0, progress=False)
+    assert other.check(lambda values: np.corrcoef(values[1:], values[:-1])[0, 1]).lag == 0

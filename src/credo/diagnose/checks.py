@@ -22,12 +22,15 @@ from credo.precision import double, to_numpy
 from credo.status import CredoError
 
 ROUNDING = 1e-12  # of a statistic: ties of sums taken in another order
+DISTINCT, MOST_LAG = 10, 5  # values of an outcome, below which a column may be like it by chance; rows
+SAME, LOOSE = 1e-9, 1e-6  # of a squared correlation; of a statistic that sums in another order
 CLEAR, NEAR = 0.01, 0.05  # tail areas: that much is said plainly, that much with care
 
 
 @dataclass(frozen=True, repr=False)
 class Check:
     """``observed``: T(y). ``replicated``: T(y_rep), (num_draws,). ``p_value``: Pr(T(y_rep) ≥ T(y)), ties half counted.
+    ``lag``: where T looks across rows and an input holds the outcome so many rows before; else 0.
 
     A p-value near 0 or 1 says that the model does not reproduce this aspect of the data.
     """
@@ -35,10 +38,17 @@ class Check:
     observed: float
     replicated: np.ndarray
     p_value: float
+    lag: int = 0
 
     @property
     def sentence(self) -> str:
         """What the figures mean."""
+        if self.lag:
+            return (
+                f"An input holds the outcome {self.lag} row{'s' * (self.lag > 1)} before, and replicated data keep the "
+                "lags that were seen: a statistic that looks across rows, as this one does, is no check of the model. "
+                "Take one of residuals (y, x), or simulate forward."
+            )
         low, high = np.quantile(self.replicated, [0.05, 0.95])
         side = "above" if self.p_value < 0.5 else "below"
         tail = min(self.p_value, 1.0 - self.p_value)
@@ -83,7 +93,34 @@ def make_check(statistic: Callable, target: Target, replicated_y) -> Check:
         raise CredoError(f"statistic is not finite for {which}: give one that is a number for any data{hint}.")
     is_tie = np.abs(replicated - seen) <= ROUNDING * max(abs(seen), float(np.median(np.abs(replicated))))
     p_value = float(np.mean((replicated > seen) & ~is_tie) + 0.5 * np.mean(is_tie))
-    return Check(seen, replicated, p_value)
+    lag = _lag(x, y) if of is statistic else 0
+    return Check(seen, replicated, p_value, lag if lag and not _is_of_a_set(statistic, y, seen) else 0)
+
+
+def _is_of_a_set(statistic: Callable, y, seen: float) -> bool:
+    """Whether the statistic is the same of the rows in another order."""
+    rows = len(jax.tree.leaves(y)[0])
+    order = np.random.default_rng(0).permutation(rows)
+    turned = _number(statistic, jax.tree.map(lambda leaf: np.asarray(leaf)[order], y))
+    return bool(abs(turned - seen) <= LOOSE * abs(seen))
+
+
+def _lag(x, y) -> int:
+    """How many rows before its own a column of the inputs holds the outcome, up to a scale; 0 where none does."""
+    leaves = jax.tree.leaves(y)
+    if len(leaves) != 1 or np.ndim(leaves[0]) != 1 or len(np.unique(leaves[0])) < DISTINCT:
+        return 0
+    outcome = np.asarray(leaves[0], float)
+    columns = [np.asarray(leaf) for leaf in jax.tree.leaves(x) if np.shape(leaf)[:1] == outcome.shape]
+    columns = [c.reshape(len(outcome), -1).astype(float) for c in columns if c.dtype.kind in "iuf"]
+    for lag in range(1, MOST_LAG + 1):
+        if len(outcome) <= lag + DISTINCT:
+            return 0
+        for column in (each for array in columns for each in array[lag:].T):
+            is_number = np.ptp(column) > 0 and np.ptp(outcome[:-lag]) > 0 and np.isfinite(column).all()
+            if is_number and np.corrcoef(column, outcome[:-lag])[0, 1] ** 2 > 1 - SAME:
+                return lag
+    return 0
 
 
 def _unmasked(target: Target, replicated_y) -> tuple[Any, Any, Any]:

@@ -87,6 +87,10 @@ def prepare(table: Table, rows) -> Prepared:
     unit is 1 for logits and log rates, sd(y) for gaussian; without an intercept the root mean square of the outcome on
     that scale, and of the column. Group effects: see ``credo.models.groups``.
     Raises CredoError where there are no rows.
+
+    >>> import credo
+    >>> prepared = credo.prepare(credo.read_table("diabetes"), range(400))
+    >>> target = prepared.model.given(prepared.inputs(prepared.rows), prepared.y[prepared.rows])
     """
     if not isinstance(table, Table):
         raise CredoError(f"prepare() takes what read_table() returns; got {table!r:.60}: give credo.read_table(…).")

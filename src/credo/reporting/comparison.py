@@ -14,6 +14,10 @@ from credo.predict import Predictive
 from credo.reporting.scores import pair, predict_held_out, scores
 from credo.status import CredoError
 
+ELSE = (
+    "Compare models by their evidence instead: credo.decisions.model_probabilities({name: posterior, …}), of "
+    "posteriors by SMC() or Laplace(), say."
+)
 SAME_DENSITY = 1e-4  # of its size: data may have been rounded
 STATUS_ORDER = {"pass": 0, "doubtful": 1, "failed": 2}
 
@@ -75,16 +79,14 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
     if other is not None:
         raise CredoError(
             f"A comparison sets approximations of one posterior side by side: {first!r} has parameters "
-            f"{', '.join(names[first][:6])} and {other!r} has {', '.join(names[other][:6])}. Compare models by their "
-            "evidence instead."
+            f"{', '.join(names[first][:6])} and {other!r} has {', '.join(names[other][:6])}. {ELSE}"
         )
     for name, own in shapes.items():
         wrong = next((leaf for leaf in own if own[leaf] != shapes[first][leaf]), None)
         if wrong is not None:
             raise CredoError(
                 f"A comparison sets approximations of one posterior side by side: {wrong!r} has shape "
-                f"{shapes[first][wrong]} in {first!r} and {own[wrong]} in {name!r}. Compare models by their evidence "
-                "instead."
+                f"{shapes[first][wrong]} in {first!r} and {own[wrong]} in {name!r}. {ELSE}"
             )
     here = {name: p.target for name, p in posteriors.items() if p.target.y is not None}  # not out of memory
     for name, target in here.items():
@@ -98,8 +100,7 @@ def check_alike(posteriors: Mapping[str, Posterior]) -> None:
         if target.model is not known.model and _densities_differ(known, target):
             raise CredoError(
                 f"A comparison sets approximations of one posterior side by side: {next(iter(here))!r} and {name!r} "
-                "have different log densities at one position, by another prior or likelihood. Compare models by their "
-                "evidence instead."
+                f"have different log densities at one position, by another prior or likelihood. {ELSE}"
             )
 
 

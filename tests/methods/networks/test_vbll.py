@@ -205,6 +205,12 @@ def test_modules_that_compute_in_single_precision_are_linear_all_the_same():
             "not linear in the last layer",
         ),
         (
+            lambda: BayesianNetwork(lambda w, x: x @ w, np.ones((2, 4)), head=credo.nn.HeteroscedasticGaussian()).given(
+                X, np.stack([Y, Y], axis=1)
+            ),
+            "not linear in the last layer",
+        ),
+        (
             lambda: BayesianNetwork(lambda w, x: jnp.tanh(x @ w), np.ones((2, 3)), head=Categorical()).given(
                 X, CLASSES
             ),
@@ -227,7 +233,7 @@ def test_modules_that_compute_in_single_precision_are_linear_all_the_same():
             "knows outcomes",
         ),
     ],
-    ids=["laplace", "heteroscedastic", "tanh", "no product", "nan", "gamma"],
+    ids=["laplace", "heteroscedastic", "heteroscedastic columns", "tanh", "no product", "nan", "gamma"],
 )
 def test_models_without_a_last_layer_of_normal_weights(target, sentence):
     with pytest.raises(credo.CredoError, match=sentence):

@@ -116,7 +116,8 @@ def _blame(target: Target) -> str:
     if curved:
         return (
             f"its third derivative in {_listed(curved)} does not vanish in the unconstrained space, and it is not one "
-            "of the conjugate pairs"
+            "of the conjugate pairs (of a normal mean and variance, both unknown: credo.exact.NormalInverseGamma, "
+            "without a model)"
         )
     return (
         f"its log joint is quadratic in each of {_listed([leaf.name for leaf in leaves])} alone but not in all of them "

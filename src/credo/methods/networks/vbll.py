@@ -261,7 +261,9 @@ def _checks(target: Target, position, rows: Rows):
     is_linear = jnp.max(jnp.abs(above + below - 2 * middle)) < rounding * (scale + jnp.max(jnp.abs(middle)))
     if _head_of(target).name in NORMAL:
         is_linear &= jnp.max(jnp.abs(above - below)[:, 1::2]) <= rounding * scale
-        is_linear &= jnp.all(locations == jnp.diag(jnp.diag(locations)))  # each of its own unit
+        is_linear &= locations.shape[0] == locations.shape[1]
+        own = jnp.eye(*locations.shape, dtype=bool)
+        is_linear &= jnp.all(jnp.where(own, True, locations == 0))  # each of its own unit
     here, there = (_prior_precision(target, u, last.index) for u in (position, position + step))
     is_normal = jnp.all(jnp.abs(here - there) <= rounding * jnp.abs(here)) & jnp.all(here > 0)
     n = last.index.shape[1]
