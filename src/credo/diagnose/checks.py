@@ -22,7 +22,8 @@ from credo.precision import double, to_numpy
 from credo.status import CredoError
 
 ROUNDING = 1e-12  # of a statistic: ties of sums taken in another order
-DISTINCT, MOST_LAG = 10, 5  # values of an outcome, below which a column may be like it by chance; rows
+DISTINCT = 10  # values of an outcome: of fewer a column may be like it by chance
+MOST_LAG, MOST_COLUMNS = 5, 200
 SAME, LOOSE = 1e-9, 1e-6  # of a squared correlation; of a statistic that sums in another order
 CLEAR, NEAR = 0.01, 0.05  # tail areas: that much is said plainly, that much with care
 
@@ -113,6 +114,7 @@ def _lag(x, y) -> int:
     outcome = np.asarray(leaves[0], float)
     columns = [np.asarray(leaf) for leaf in jax.tree.leaves(x) if np.shape(leaf)[:1] == outcome.shape]
     columns = [c.reshape(len(outcome), -1).astype(float) for c in columns if c.dtype.kind in "iuf"]
+    columns = [c for c in columns if c.shape[1] <= MOST_COLUMNS]  # more are no table
     for lag in range(1, MOST_LAG + 1):
         if len(outcome) <= lag + DISTINCT:
             return 0

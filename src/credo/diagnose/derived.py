@@ -59,9 +59,8 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
     ]
     heavy = np.flatnonzero(kurtoses > HEAVY)
     if heavy.size:
-        shapes = np.nan_to_num(
-            [tail_shape(flat[None, :, j], ess) for j in heavy], posinf=np.inf
-        )  # NaN: of a value that is repeated
+        shapes = [tail_shape(flat[None, :, j], ess) for j in heavy]  # NaN: of a value that is repeated
+        shapes = np.nan_to_num(shapes, posinf=np.inf)
         worst, bound = int(np.argmax(shapes)), RULES["tail_shape"].passes
         found.append(
             (

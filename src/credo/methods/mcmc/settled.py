@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
@@ -55,6 +56,10 @@ def settled_share(
         return None
     deadline, shares = time.monotonic() + PATIENCE, []
     draws = positions.reshape(-1, target.dim)
+    try:
+        jax.eval_shape(jax.grad(lambda v: _density((target.flat(), draws[0], free), v)), draws[0, free])
+    except (ValueError, TypeError, NotImplementedError):  # a loop of unknown length, or a call out of JAX
+        return None
     starts = draws[np.linspace(0, len(draws) - 1, NUM_STARTS).astype(int)]
     for coordinate, values in own:
         value = float(starts[0, coordinate])
