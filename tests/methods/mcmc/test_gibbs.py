@@ -689,3 +689,19 @@ def test_the_block_that_went_wrong_is_blamed_in_any_order(share, said, order):
             start={"mean": 0.0, "top": 1.0, "label": 1},
             progress=False,
         )
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e-5, 1e6])
+@pytest.mark.parametrize("name", ["precision", "variance"])
+def test_conjugate_scales_of_any_unit(name, unit):
+    """Far below the mode two gradients are one number, and the block was told to be no gamma's."""
+    y = np.random.default_rng(0).normal(size=20)
+    prior = dist.Gamma(1.0, unit**2) if name == "precision" else dist.InverseGamma(1.0, unit**2)
+    power = -0.5 if name == "precision" else 0.5
+    model = credo.Model({name: prior}, lambda params, x: dist.Normal(0.0, params[name] ** power))
+    method = credo.Gibbs({name: credo.Conjugate()})
+    posterior = credo.fit(model.given(y=unit * y), method, key=0, progress=False)
+    rate = 1 + 0.5 * np.sum(y**2)
+    expected = 11 / rate / unit**2 if name == "precision" else rate / 10 * unit**2
+    assert float(posterior.mean()[name]) == pytest.approx(expected, rel=0.02)
+    assert posterior.verdict.status == "pass"

@@ -19,6 +19,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 STEP = 0.7  # half of what is between two points of gradients, at least: enough for digits
+TOLD = 0.1  # of a gradient, by which two places differ that tell a scale
+MOST_PLACES = 8  # where gradients are taken, each twice as far up as the last
 WIDEST = 4.0  # sd of a logit, among places to look at: beyond four of these shares leave no digits
 
 
@@ -119,11 +121,27 @@ class LogGamma:
         return "gamma" if self.sign == 1 else "inverse gamma"
 
     def fit(self, conditional, v) -> Shapes:
-        # far below the mode a gradient is a itself, and tells nothing of b: w = 0 does
+        # far below the mode a gradient is a itself, and tells nothing of b: w = 0 does, or a place further up
         w = self.sign * v
-        places = jnp.stack([w, jnp.where(jnp.abs(w) < STEP, w + 2 * STEP, 0.0)])
-        first, second = self.sign * lax.map(jax.grad(conditional.log_density), self.sign * places)
-        x, y = jnp.exp(places)
+        gradient = jax.grad(conditional.log_density)
+
+        def is_told(first, second):
+            return jnp.abs(first - second) > TOLD * jnp.maximum(jnp.abs(first), jnp.abs(second))
+
+        def is_blind(state):
+            turn, first, _, second = state
+            return (turn < 2) | ((turn < MOST_PLACES) & ~jnp.all(is_told(first, second)))
+
+        def look(state):
+            turn, first, place, second = state
+            up = jnp.maximum(w, place) + STEP * 2.0 ** turn.astype(v.dtype)
+            place = jnp.where((turn < 2) | is_told(first, second), place, up)
+            found = self.sign * gradient(self.sign * jnp.where(turn == 0, w, place))
+            return turn + 1, jnp.where(turn == 0, found, first), place, found
+
+        zero, beside = jnp.zeros_like(w), jnp.where(jnp.abs(w) < STEP, w + 2 * STEP, 0.0)
+        _, first, place, second = lax.while_loop(is_blind, look, (jnp.int32(0), zero, beside, zero))
+        x, y = jnp.exp(w), jnp.exp(place)
         b = (first - second) / (y - x)
         return Shapes(first + b * x, b)
 
