@@ -8,8 +8,8 @@ import credo
 
 
 def two_places(shift=0.0):
-    """z holds x at 0 or at 10, so that a sweep never leaves the value it fell to; the data say little of z."""
-    prior = {"z": dist.Bernoulli(0.5), "x": lambda z: dist.Normal(10.0 * z, 1.0)}
+    """z holds x at 0 ± 1 or at 20 ± 2, so that a sweep never leaves the value it fell to; the data say little of z."""
+    prior = {"z": dist.Bernoulli(0.5), "x": lambda z: dist.Normal(20.0 * z, 1.0 + z)}
     model = credo.Model(prior, lambda params, x: dist.Normal(0.0 * params["x"] + shift * params["z"], 1.0))
     return model.given(y=np.array([0.0]))
 

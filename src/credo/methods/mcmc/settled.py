@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
@@ -21,7 +20,7 @@ from jaxtyping import Bool, Float
 from credo.methods.mcmc.enumerated import Enumerating
 from credo.methods.mcmc.modes import MOST_DIMENSIONS, PATIENCE
 from credo.methods.optimise.newton import maximise
-from credo.methods.optimise.objective import chunk_size
+from credo.methods.optimise.objective import chunk_size, has_gradient
 from credo.methods.optimise.subproblem import Dense
 from credo.model.target import Target
 
@@ -56,9 +55,7 @@ def settled_share(
         return None
     deadline, shares = time.monotonic() + PATIENCE, []
     draws = positions.reshape(-1, target.dim)
-    try:
-        jax.eval_shape(jax.grad(lambda v: _density((target.flat(), draws[0], free), v)), draws[0, free])
-    except (ValueError, TypeError, NotImplementedError):  # a loop of unknown length, or a call out of JAX
+    if not has_gradient(lambda v: _density((target.flat(), draws[0], free), v), draws[0, free]):
         return None
     starts = draws[np.linspace(0, len(draws) - 1, NUM_STARTS).astype(int)]
     for coordinate, values in own:

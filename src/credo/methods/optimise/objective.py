@@ -108,10 +108,13 @@ def log_prior_after(args, u):
 
 def is_differentiable(target: Target) -> bool:
     """Whether the log density has a derivative that JAX can form; nothing is computed."""
-    if target.structure.discrete_names:
-        return False
+    return not target.structure.discrete_names and has_gradient(target.log_density, jax.numpy.zeros(target.dim))
+
+
+def has_gradient(function: Callable, u) -> bool:
+    """Whether JAX can form the gradient of a function at ``u``; nothing is computed."""
     try:
-        jax.eval_shape(jax.grad(target.log_density), jax.numpy.zeros(target.dim))
+        jax.eval_shape(jax.grad(function), u)
     except (ValueError, TypeError, NotImplementedError):  # a loop of unknown length, or a call out of JAX
         return False
     return True

@@ -32,8 +32,7 @@ MOST_ENTRIES = 10  # of an axis along which entries are exchanged
 MOST_NUMBERS = 32  # whose signs are turned one at a time
 AT_ONCE = 16  # densities
 MOST = 1e4  # nats: where q vanishes
-SAME = 1e-6  # nats
-ROUNDING = 1e-4  # of a log density, in millionths
+SAME, ROUNDING = 1e-6, 1e-10  # nats; of a log density
 
 Map = tuple[np.ndarray, np.ndarray]  # entries of the parameters in the user's space: whose value, and with which sign
 
@@ -46,10 +45,10 @@ def symmetry_sentence(target: Target, u: Float[np.ndarray, "S dim"]) -> str | No
     whose, sign = map(np.stack, zip(*maps, strict=True))
     log_p = np.asarray(_densities(None, target.flat(), u[:NUM_DRAWS], whose, sign)[0], float)
     with np.errstate(invalid="ignore"):
-        off = np.max(np.abs(log_p[1:] - log_p[0]) / (1 + ROUNDING * np.abs(log_p[0])), axis=1)
-    if not np.any(off < SAME):
+        off = np.max(np.abs(log_p[1:] - log_p[0]) / (SAME + ROUNDING * np.abs(log_p[0])), axis=1)
+    if not np.any(off < 1):
         return None
-    whose, sign = maps[int(np.argmax(off < SAME))]
+    whose, sign = maps[int(np.argmax(off < 1))]
     ends = np.cumsum([int(np.prod(_user_shape(leaf))) for leaf in target.structure.leaves])
     is_elsewhere = whose != np.arange(len(whose))
     moved = np.flatnonzero(is_elsewhere | (sign < 0))
