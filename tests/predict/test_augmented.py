@@ -50,6 +50,34 @@ def test_classes_keep_their_kind():
     assert np.allclose(both.mutual_information, 0.0, atol=1e-12)  # whatever w, the answer is one half
 
 
+@pytest.mark.parametrize("kind", ["columns", "outcomes"])
+def test_several_outcomes_of_a_row_share_their_transform(kind):
+    """log (1/A) Σ_a p(y_1 | f_a(x)) p(y_2 | f_a(x)), which is no product of averages; draws know it too."""
+
+    def likelihood(params, x):
+        logits = 4.0 * params["w"] * x
+        if kind == "columns":
+            return dist.Bernoulli(logits=np.ones(2) * logits[:, None])
+        return {name: dist.Bernoulli(logits=logits) for name in "ab"}
+
+    model = credo.Model({"w": dist.Normal(1.0, 0.01)}, likelihood)
+
+    def outcomes(first, second):
+        return np.stack([first, second], axis=-1) if kind == "columns" else {"a": first, "b": second}
+
+    ones = np.ones(6, int)
+    posterior = credo.fit(model.given(X, outcomes(ones, ones)), credo.MAP())
+    found = posterior.predict(X, credo.Augmented([lambda x: x, lambda x: -x]))
+    p = 1 / (1 + np.exp(-4.0 * float(posterior.mean()["w"]) * X))
+    both = 0.5 * (p * p + (1 - p) * (1 - p))
+    assert np.allclose(found.log_prob(outcomes(ones, ones)), np.log(both))
+    assert np.allclose(found.log_prob(outcomes(ones, 1 - ones)), np.log(p * (1 - p)))
+    draws = found.sample(1, 4_000)
+    first, second = np.moveaxis(np.asarray(draws), -1, 0) if kind == "columns" else (draws["a"], draws["b"])
+    assert np.allclose(np.mean((first == 1) & (second == 1), axis=0), both, atol=0.04)
+    assert np.allclose(np.mean(first, axis=0), 0.5, atol=0.04)
+
+
 def test_bad_transforms(posterior):
     for transforms, words in (([], "one at least"), ([lambda x: x[:2]], "returned arrays of shapes")):
         with pytest.raises(credo.CredoError, match=words):

@@ -121,8 +121,8 @@ class MixtureLaw(eqx.Module):
     """Σ_s exp(log_weights_s) p(y | x, θ_s). The positions are stored, or drawn from ``kind`` by ``keys``.
 
     ``is_streamed``: rows are so wide that sums over draws are taken one draw after the other. With ``head`` and
-    ``centre`` the outputs are linearised there. With ``views`` the rows are so many transforms of themselves, whose
-    distributions are made one by ``average``.
+    ``centre`` the outputs are linearised there. With ``views`` the rows are so many transforms of themselves: y of a
+    row is a mixture over them, whose marginals ``average`` knows; log probabilities and draws are joint.
     """
 
     target: Target
@@ -145,11 +145,14 @@ class MixtureLaw(eqx.Module):
 
     def likelihood(self, rows, index) -> Any:
         """p(y | x, θ) at one draw."""
+        views = self._views(rows, index)
+        return views[0] if self.average is None else self.average(views)
+
+    def _views(self, rows, index) -> list[Any]:
+        """p(y | x, θ) at one draw and each transform of the rows, which are alone where there is none."""
         key = as_key(self.keys[index])
         u = self.kind.sample_u(key) if self.kind is not None else self.positions[index]  # type: ignore[index]
-        if self.average is not None:
-            return self.average([self._at(u, key, rows[i]) for i in range(self.views)])
-        return self._at(u, key, rows)
+        return [self._at(u, key, each) for each in (rows if self.views else (rows,))]
 
     def by_row(self, rows) -> Callable[[Any], Any]:
         """index -> p(y | x, θ) where each row is looked at alone: that may be cheaper than one θ for all rows."""
@@ -195,7 +198,14 @@ class MixtureLaw(eqx.Module):
         return self._log_probs(rows, y)
 
     def _log_probs(self, rows, y, at: Callable | None = None):
-        return self._each(lambda d: log_prob_of_all(d, y), rows, at)
+        if self.average is None:
+            return self._each(lambda d: log_prob_of_all(d, y), rows, at)
+
+        def joint(views):
+            terms = jnp.stack([log_prob_of_all(d, y) for d in views])
+            return jax.nn.logsumexp(terms, axis=0) - np.log(len(views))
+
+        return self._each(joint, rows, functools.partial(self._views, rows))
 
     def cdf(self, rows, part: str | None) -> Callable[[Array], Array]:
         """The distribution function of the outcome ``part`` (None: of the only one), its likelihoods evaluated once."""
@@ -216,10 +226,7 @@ class MixtureLaw(eqx.Module):
 
         def one(pair):
             i, data = pair
-            k, d = as_key(data), self.likelihood(rows, i)
-            if isinstance(d, dict):
-                return {name: drawn(d[name], jax.random.fold_in(k, j)) for j, name in enumerate(d)}
-            return drawn(d, k)
+            return _drawn_of_one(self._views(rows, i), as_key(data))
 
         return in_batches(one, (shared, keys), self.batch)
 
@@ -275,6 +282,28 @@ class MixtureLaw(eqx.Module):
 
         # of a network: smaller models have no convolutions that earn a second look
         return (canonical(every) if self.target.dim > LARGE else every)(jnp.arange(self.width))
+
+
+def _drawn(d: Any, key) -> Any:
+    if isinstance(d, dict):
+        return {name: drawn(d[name], jax.random.fold_in(key, j)) for j, name in enumerate(d)}
+    return drawn(d, key)
+
+
+def _drawn_of_one(views: list[Any], key) -> Any:
+    """A draw of one of the views, chosen anew for each row; for all of them where they are one datum."""
+    if len(views) == 1:
+        return _drawn(views[0], key)
+    for_choice, key = jax.random.split(key)
+    draws = [_drawn(d, jax.random.fold_in(key, i)) for i, d in enumerate(views)]
+    sizes = {d.batch_shape[:1] or (1,) for d in (views[0].values() if isinstance(views[0], dict) else views[:1])}
+    (size,) = sizes.pop() if len(sizes) == 1 else (1,)
+    chosen = jax.random.randint(for_choice, (size,), 0, len(views))
+
+    def pick(*leaves):
+        return jnp.stack(leaves)[chosen[0] if size == 1 else (chosen, jnp.arange(size))]
+
+    return jax.tree.map(pick, *draws)
 
 
 def likelihood_at(target: Target, params, x) -> Any:

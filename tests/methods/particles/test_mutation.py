@@ -76,7 +76,7 @@ def moved(curve, u, beta, *, num_moves=3, at_once=NUM, key=0):
 def test_moves_leave_their_law_invariant(case):
     base, gain, beta, draw = CASES[case]
     u = draw(np.random.default_rng(7))
-    after, acceptance = moved(Curve(base, gain), u, beta)
+    after, acceptance, _ = moved(Curve(base, gain), u, beta)
     assert 0.2 < acceptance < 1
     assert np.mean(np.abs(after.position - u) > 1e-9) > 0.5, "they move"
     truth = draw(np.random.default_rng(8))
@@ -90,7 +90,7 @@ def test_moves_leave_their_law_invariant(case):
 
 def test_particles_do_not_depend_on_how_many_are_moved_at_once():
     u = np.random.default_rng(1).normal(size=(50, 2))
-    one, other = (moved(Curve(gumbel, to_the_right), u, 0.3, at_once=n)[0] for n in (50, 7))
+    one, other = (moved(Curve(gumbel, to_the_right), u, 0.3, at_once=n).particles for n in (50, 7))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
@@ -103,13 +103,26 @@ def test_islands_and_keys_have_draws_of_their_own():
     undefined = first.position[:, 0] <= -1
     np.testing.assert_array_equal(np.isnan(first.gain), undefined)
     u = np.abs(np.random.default_rng(1).normal(size=(50, 2)))
-    one, other = (moved(curve, u, 1.0, key=key)[0].position for key in (0, 1))
+    one, other = (moved(curve, u, 1.0, key=key).particles.position for key in (0, 1))
     assert np.mean(one == other) < 0.5, "but for those that were refused by both"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_moves_that_meet_an_undefined_density_are_counted(value):
+    """On the line ℓ = 0 below 1 and undefined above: one step of 0.9 sees each end, whose law is known."""
+    u = np.minimum(np.random.default_rng(3).normal(size=(NUM, 2)), 0.9)
+    curve = Curve(standard, lambda u: jnp.where(u[0] > 1, value, 0.0))
+    found = moved(curve, u, 1.0, num_moves=1)
+    assert 0.02 < found.undefined < 0.5
+    assert np.all(found.particles.position[:, 0] <= 1)
+    assert np.all(np.isfinite(found.particles.gain))
+    thrown = Curve(lambda u: -50.0 * jnp.sum(u**4), lambda u: jnp.where(jnp.abs(u[0]) > 1e3, value, 0.0))
+    assert moved(thrown, u, 1.0, num_moves=1).undefined < 0.01, "a trajectory that has diverged may meet anything"
 
 
 def test_a_particle_without_a_gradient_stands_still():
     curve = Curve(standard, lambda u: jnp.sqrt(u[0] - u[0]))  # 0, with the gradient inf · 0
     u = np.random.default_rng(1).normal(size=(20, 2))
-    after, acceptance = moved(curve, u, 1.0)
+    after, acceptance, _ = moved(curve, u, 1.0)
     assert acceptance == 0
     np.testing.assert_array_equal(after.position, u)

@@ -109,6 +109,20 @@ def test_the_error_of_the_evidence_is_as_large_for_few_islands_as_it_must_be():
     assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.015
 
 
+def test_a_region_without_a_density_that_no_draw_of_the_prior_meets_is_told():
+    """The posterior is N(6.4, 0.45), cut by what is undefined beyond 7."""
+
+    def likelihood(params, x):
+        return dist.Normal(jnp.where(params["mu"] > 7, jnp.nan, params["mu"]), 0.5)
+
+    model = Model({"mu": dist.Normal(0.0, 1.0)}, likelihood)
+    posterior = fit(model.given(y=np.array([8.0])), SMC(512), key=0, progress=False)
+    assert posterior.verdict.figures["undefined_share"] == 0
+    assert posterior.verdict.figures["undefined_proposals"] > 1e-3
+    assert posterior.verdict.status != "pass"
+    assert "NaN or +inf" in str(posterior.verdict)
+
+
 def test_means_and_sds():
     target = linear()
     mean, sd, _ = linear_truth(target)

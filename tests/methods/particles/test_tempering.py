@@ -5,7 +5,7 @@ import pytest
 
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.methods.particles.mutation import Particles
+from credo.methods.particles.mutation import Moves, Particles
 from credo.methods.particles.tempering import MAX_STEPS, Tempered, forget, next_beta, scale_of, systematic, take, temper
 from credo.status import CredoError
 
@@ -97,7 +97,7 @@ def autoregression(rho, modes=0.0, acceptance=0.8):
             mode = modes * np.sign(u)
             u = mode + rho * (u - mode) + np.sqrt(1 - rho**2) * generator.normal(size=u.shape)
         seen.append((int(kernel.num_steps), float(kernel.step_size), int(kernel.num_moves)))
-        return population._replace(position=u), acceptance
+        return Moves(population._replace(position=u), np.float64(acceptance), np.float64(0.0))
 
     return move, seen
 

@@ -5,8 +5,9 @@ H(u, r) = −log γ_β(u) + ½ rᵀr,  u = S x         r ~ N(0, I), in coordinat
 ε_i · exp(−3 max(v, 0)),  v ~ Uniform(−1, 1)    and short ones, for the narrow part of a funnel
 L leapfrog steps, the end accepted with probability min(1, exp(H_0 − H_L))        (Neal 2011, section 5.3)
 
-All particles take the same number of steps, and so none waits for another. Where ℓ is −inf or not a number γ_β is 0,
-at β = 0 too, and no particle goes there.
+All particles take the same number of steps, and so none waits for another. Where ℓ is −inf, +inf or not a number γ_β
+is 0, at β = 0 too, and no particle goes there. Of what is +inf or no number the moves are counted that met it on a
+trajectory which had not diverged: a density may overflow where a leapfrog step too large has thrown a particle.
 """
 
 import functools
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import as_key
 from credo.batches import in_batches
@@ -25,6 +26,7 @@ from credo.methods.particles.path import Path
 from credo.tree import where
 
 JITTER = 0.2  # of the step size: a quarter of a period of a Gaussian keeps a correlation of 0.2 at most
+MAX_ENERGY_ERROR = 1_000.0  # beyond, a trajectory has diverged: Stan's bound
 SHORT = 3.0  # of every other move: by how much the log of its step may be less
 
 
@@ -46,12 +48,21 @@ class Kernel(NamedTuple):
     num_moves: Int[Stored, ""]
 
 
+class Moves(NamedTuple):
+    """``acceptance``: mean α. ``undefined``: the share of the moves that met a density of NaN or +inf."""
+
+    particles: Particles
+    acceptance: Float[Array, ""]
+    undefined: Float[Array, ""]
+
+
 class Moving(NamedTuple):
     position: Float[Array, " dim"]
     log_base: Float[Array, ""]
     gain: Float[Array, ""]
     log_density: Float[Array, ""]
     gradient: Float[Array, " dim"]
+    is_undefined: Bool[Array, ""]
 
 
 @functools.partial(jax.jit, static_argnames=("num", "at_once"))
@@ -66,10 +77,8 @@ def begin(path: Path, key, *, num: int, at_once: int) -> Particles:
 
 
 @functools.partial(jax.jit, static_argnames=("at_once",))
-def mutate(
-    path: Path, particles: Particles, kernel: Kernel, key, *, at_once: int
-) -> tuple[Particles, Float[Array, ""]]:
-    """The particles after ``kernel.num_moves`` moves each, and their mean acceptance."""
+def mutate(path: Path, particles: Particles, kernel: Kernel, key, *, at_once: int) -> Moves:
+    """The particles after ``kernel.num_moves`` moves each."""
     num = particles.gain.shape[0]
 
     def one(args):
@@ -77,27 +86,28 @@ def mutate(
         return _moves(path, particle, kernel, lambda i: jax.random.fold_in(as_key(key), (i + 1) * num + index))
 
     indices = jnp.arange(num, dtype=jnp.int32)
-    moved, acceptance = in_batches(one, (indices, particles), at_once)
-    return moved, jnp.mean(acceptance)
+    moves = in_batches(one, (indices, particles), at_once)
+    return moves._replace(acceptance=jnp.mean(moves.acceptance), undefined=jnp.mean(moves.undefined))
 
 
-def _moves(path: Path, particle: Particles, kernel: Kernel, key_of):
-    """One particle. Its arrays are those of ``Particles`` less the leading axis. ``key_of(i)``: of move i."""
+def _moves(path: Path, particle: Particles, kernel: Kernel, key_of) -> Moves:
+    """Of one particle. Its arrays are those of ``Particles`` less the leading axis. ``key_of(i)``: of move i."""
     dtype, scale, num_moves = particle.position.dtype, kernel.scale, kernel.num_moves
 
     def log_density(u):
         log_base, gain = path.parts(u)
-        is_inside = gain > -jnp.inf  # nor NaN
+        is_unknown = ~(log_base + gain < jnp.inf)  # −inf is known: a density of 0
+        is_inside = (gain > -jnp.inf) & ~is_unknown
         value = jnp.where(is_inside, log_base + kernel.beta * gain, -jnp.inf)
-        return value, (log_base, jnp.where(is_inside, gain, -jnp.inf))
+        return value, (log_base, jnp.where(is_inside, gain, -jnp.inf), is_unknown & jnp.all(jnp.isfinite(u)))
 
     def evaluate(u) -> Moving:
-        (value, (log_base, gain)), gradient = jax.value_and_grad(log_density, has_aux=True)(u)
-        return Moving(u, log_base, gain, value, gradient)
+        (value, (log_base, gain, is_unknown)), gradient = jax.value_and_grad(log_density, has_aux=True)(u)
+        return Moving(u, log_base, gain, value, gradient, is_unknown)
 
     def move(i, carry):
         """Move ``i``; number −1 stands still and evaluates where the particle is: the density is compiled once."""
-        start, acceptance = carry
+        start, acceptance, num_undefined = carry
         is_first = i < 0
         # one call for all random numbers: each would compile a generator of its own
         v = jax.random.uniform(key_of(i), (start.position.size + 3,), dtype, np.nextafter(-1, 0, dtype=dtype), 1)
@@ -105,19 +115,28 @@ def _moves(path: Path, particle: Particles, kernel: Kernel, key_of):
         jitter, choice, shorter = v[-2], 0.5 * (v[-1] + 1), jnp.exp(-SHORT * jnp.maximum(v[-3], 0))
         step_size = jnp.where(is_first, 0, kernel.step_size * (1 + JITTER * jitter) * shorter)
 
+        def gained(state, r):
+            return state.log_density - start.log_density + 0.5 * (jnp.sum(momentum**2) - jnp.sum(r**2))
+
         def leap(_, carry):
-            state, r = carry
+            state, r, has_met = carry
+            is_on_course = gained(state, r) > -MAX_ENERGY_ERROR
             r = r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
             state = evaluate(state.position + step_size * scale.matvec(r))
-            return state, r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
+            r = r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
+            return state, r, has_met | (is_on_course & state.is_undefined)
 
-        end, last = lax.fori_loop(0, jnp.where(is_first, 1, kernel.num_steps), leap, (start, momentum))
-        fall = end.log_density - start.log_density + 0.5 * (jnp.sum(momentum**2) - jnp.sum(last**2))
+        num_steps = jnp.where(is_first, 1, kernel.num_steps)
+        end, last, has_met = lax.fori_loop(0, num_steps, leap, (start, momentum, jnp.bool_(False)))
+        fall = gained(end, last)
         probability = jnp.where(fall > -jnp.inf, jnp.exp(jnp.minimum(fall, 0)), 0)  # NaN: 0
         is_taken = is_first | (choice < probability)
-        return where(is_taken, end, start), acceptance + jnp.where(is_first, 0, probability)
+        num_undefined = num_undefined + (has_met & ~is_first).astype(dtype)
+        return where(is_taken, end, start), acceptance + jnp.where(is_first, 0, probability), num_undefined
 
     zero = jnp.zeros((), dtype)
-    unknown = Moving(jnp.asarray(particle.position), zero, zero, zero, jnp.zeros_like(particle.position))
-    end, total = lax.fori_loop(-1, num_moves, move, (unknown, zero))
-    return Particles(end.position, end.log_base, end.gain), total / num_moves.astype(dtype)
+    position = jnp.asarray(particle.position)
+    unknown = Moving(position, zero, zero, zero, jnp.zeros_like(position), jnp.bool_(False))
+    end, acceptance, num_undefined = lax.fori_loop(-1, num_moves, move, (unknown, zero, zero))
+    number = num_moves.astype(dtype)
+    return Moves(Particles(end.position, end.log_base, end.gain), acceptance / number, num_undefined / number)

@@ -18,7 +18,7 @@ from credo.diagnose.verdict import RULES, judge
 from credo.memory import footprint
 from credo.methods.particles.bridge import bridge
 from credo.methods.particles.importance import MEMORY, has_evidence
-from credo.methods.particles.mutation import Kernel, Particles, begin, mutate
+from credo.methods.particles.mutation import Kernel, Moves, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
 from credo.methods.particles.tempering import MAX_TEMPERATURES, Moved, Population, Tempered, scale_of, temper
 from credo.model.structure import Structure
@@ -181,15 +181,15 @@ class _Islands:
         finally:
             course.save()
 
-    def move(self, population: Population, kernel: Kernel, index: int, call: int) -> tuple[Population, float]:
+    def move(self, population: Population, kernel: Kernel, index: int, call: int) -> Moves:
         self.beta = float(kernel.beta)
 
         def one(island: int):
             particles, key = Particles(*(array[island] for array in population)), (MOVE, index, call, island)
             return mutate(self.path, particles, kernel, stream(self.key, *key), at_once=self.at_once)
 
-        population, acceptance = self._stack(type(kernel.scale).__name__, one)
-        return population, float(np.mean(acceptance))
+        moves = self._stack(type(kernel.scale).__name__, one)
+        return moves._replace(acceptance=np.mean(moves.acceptance), undefined=np.mean(moves.undefined))
 
     def evaluate(self, position: np.ndarray) -> Population:
         """Particles at positions (island, particle, dim), by moves that are none: their program is there already."""
@@ -198,7 +198,7 @@ class _Islands:
         one, none = np.ones((), dtype), np.zeros((), np.int32)
         still = Kernel(one, scale, one, none, none)
         unknown = np.zeros(shape, dtype)
-        return self.move(Population(position, unknown, unknown), still, 0, 0)[0]
+        return self.move(Population(position, unknown, unknown), still, 0, 0).particles
 
     def _stack(self, program: str, function):
         """The answers for all islands as NumPy arrays with the island in front."""
@@ -285,6 +285,7 @@ def _verdict(
         "mutation_acceptance": float(np.min(done.each("acceptance"))),
         "num_ancestors": int(done.is_ancestor.sum()),
         "undefined_share": undefined_share,
+        "undefined_proposals": float(np.max(done.each("undefined"))),
         "acceptance_rate": float(np.mean(done.each("acceptance"))),
         "step_size": done.moved[-1].step_size,
         "num_temperatures": len(done.moved),

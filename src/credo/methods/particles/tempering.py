@@ -27,12 +27,12 @@ from scipy.special import logsumexp
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator, Stored
-from credo.methods.particles.mutation import Kernel, Particles
+from credo.methods.particles.mutation import Kernel, Moves, Particles
 from credo.methods.particles.tails import tail_memory
 from credo.status import CredoError
 
 Population = Particles  # NumPy arrays with axes (island, particle) in front
-Move = Callable[[Population, Kernel, int, int], tuple[Population, float]]  # (…, temperature, call) -> acceptance too
+Move = Callable[[Population, Kernel, int, int], Moves]  # (…, temperature, call)
 
 CORRELATION = 0.1  # with where they were: as good as independent beside the noise of resampling
 ACCEPTANCE = 0.8  # of a move: Hamiltonian moves of a quarter period cost least there
@@ -47,7 +47,7 @@ ALMOST_ONE = 1 - 2.0**-53
 class Moved(NamedTuple):
     """What the moves at ``beta`` came to. ``correlation``: left with where they were; ``tail_memory``: in the tails.
 
-    ``step_size``: for the next.
+    ``undefined``: the share of moves that met a density of NaN or +inf. ``step_size``: for the next.
     """
 
     beta: float
@@ -56,6 +56,7 @@ class Moved(NamedTuple):
     tail_memory: float
     num_moves: int
     num_gradients: int
+    undefined: float
     step_size: float
 
 
@@ -190,7 +191,7 @@ def forget(
     """Moves at one temperature, which is number ``index``, until they have forgotten where they were."""
     dtype = population.position.dtype
     first, jump = population, None
-    num_moves, num_gradients, call, correlation, acceptance = 0, 0, 0, np.inf, 0.0
+    num_moves, num_gradients, call, correlation, acceptance, num_undefined = 0, 0, 0, np.inf, 0.0, 0.0
     while correlation > CORRELATION and num_moves + (more := max(num_moves, 1)) <= max_moves:
         num_steps = int(np.clip(np.ceil(QUARTER / step_size), 1, MAX_STEPS))
         step_size = min(step_size, QUARTER / num_steps)
@@ -201,14 +202,16 @@ def forget(
             np.asarray(num_steps, np.int32),
             np.asarray(more, np.int32),
         )
-        population, acceptance = move(population, kernel, index, call)
+        population, acceptance, undefined = move(population, kernel, index, call)
+        acceptance, num_undefined = float(acceptance), num_undefined + more * float(undefined)
         num_gradients += population.gain.size * (1 + more * num_steps)
         step_size *= float(np.exp(np.clip(3 * (acceptance - ACCEPTANCE), -1.5, 1.5)))
         num_moves, call, before = num_moves + more, call + 1, jump
         jump, apart = _jumps(first, population)
         correlation = _correlation(jump, apart, before)
     memory = tail_memory(_values(first), _values(population))
-    return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, step_size)
+    share = num_undefined / max(num_moves, 1)
+    return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, share, step_size)
 
 
 def _values(p: Population) -> Float[np.ndarray, "N dim+1"]:
