@@ -93,6 +93,19 @@ def quadratic(f: Function, dim: int, *, chunk: int = 32) -> Quadratic:
     return Quadratic(float(values[0]), mean, precision, slopes[0], scale, float(residual))
 
 
+def misfit(f: Function, expansion: Quadratic, positions: Float[np.ndarray, "n dim"]) -> float:
+    """The largest relative difference of f from a quadratic that has a scale, at positions; 0 where f has no number.
+
+    Another mode, beyond what was tried around m, is where nothing near m tells of it.
+    """
+    assert expansion.scale is not None
+    values, _ = _values_and_slopes(f, positions)
+    steps = np.linalg.solve(np.asarray(expansion.scale.lower), (positions - expansion.mean).T)
+    wanted = -0.5 * np.sum(steps**2, axis=0)
+    off = np.abs(values - expansion.value - wanted) / (np.abs(values) + np.abs(expansion.value) - wanted)
+    return float(np.max(off, initial=0.0, where=np.isfinite(off)))
+
+
 def _rounding(f: Function, mean: np.ndarray, slope: np.ndarray, precision: np.ndarray, S: np.ndarray) -> float:
     """By how much Sᵀ ∇f may miss for the digits that f loses, in standard deviations; 0 where these are too many."""
     near = mean + NEAR * _directions(len(mean)) @ S.T

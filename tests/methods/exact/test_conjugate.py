@@ -39,6 +39,11 @@ def poisson(params, x):
     return dist.Poisson(params["rate"] * x)
 
 
+def among(components):
+    number = components.batch_shape[-1]
+    return dist.MixtureSameFamily(dist.Categorical(np.full(number, 1 / number)), components)
+
+
 CASES = {
     "beta–Bernoulli": (
         {"probability": beta(2.0, 3.0)}, bernoulli, None, BINARY, BetaBernoulli(2, 3).update(BINARY),
@@ -62,6 +67,14 @@ CASES = {
     "normal–normal": (
         {"mean": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["mean"], 2.0), None, NUMBERS,
         NormalKnownVariance(0, 100, 4).update(NUMBERS),
+    ),
+    "gamma–Poisson, a prior without information": (
+        {"rate": dist.Gamma(1e-3, 1e-3)}, poisson, EXPOSURE, COUNTS,
+        GammaPoisson(1e-3, 1e-3).update(COUNTS, exposure=EXPOSURE),
+    ),
+    "normal–normal, a prior a million sds wide": (
+        {"mean": dist.Normal(0.0, 1e6)}, lambda params, x: dist.Normal(params["mean"], 2.0), None, NUMBERS,
+        NormalKnownVariance(0, 1e12, 4).update(NUMBERS),
     ),
     "normal–normal, far off": (
         {"mean": dist.Normal(0.0, 10.0)}, lambda params, x: dist.Normal(params["mean"], 2e-3),
@@ -143,6 +156,16 @@ NOT_CONJUGATE = {
     ),
     "a small addition": (
         {"rate": dist.Gamma(2.0, 3.0)}, lambda params, x: dist.Poisson(params["rate"] + 1e-4), None, COUNTS[:5],
+    ),
+    "another mode, far in the prior": (  # conjugate to 16 digits about the first one
+        {"angle": dist.Normal(0.0, 500.0)},
+        lambda params, x: among(dist.Normal(params["angle"][..., None] + np.array([-360.0, 0.0, 360.0]), 5.0)),
+        None, np.array([10.0, 12.0, 7.0]),
+    ),
+    "per hour or per minute": (
+        {"rate": dist.Gamma(1.0, 1e-3)},
+        lambda params, x: among(dist.Poisson(params["rate"][..., None] * np.array([1.0, 60.0]))),
+        None, np.array([600, 630, 580]),
     ),
 }  # fmt: skip
 

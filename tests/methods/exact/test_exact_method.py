@@ -252,3 +252,11 @@ def test_every_coordinate_is_tried_far_out_on_both_sides(dim):
     tried = _tried(dim)
     assert tried.max(axis=0).min() > 10
     assert tried.min(axis=0).max() < -10
+
+
+def test_a_prior_with_a_mode_far_from_the_first_has_no_closed_form():
+    """Quadratic to 64 sds about zero, and a second normal at 150: the posterior mean is 75."""
+    two = dist.MixtureSameFamily(dist.Categorical(np.full(2, 0.5)), dist.Normal(np.array([0.0, 150.0]), 1.0))
+    model = Model({"m": two}, lambda params, x: dist.Normal(params["m"], 1e4))
+    with pytest.raises(CredoError, match="elsewhere in the prior"):
+        fit(model.given(y=np.array([0.0])), Exact(), progress=False)
