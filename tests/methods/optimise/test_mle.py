@@ -1,6 +1,7 @@
 """Maximum likelihood: closed forms, and regions that cover the truth as often as they say."""
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -9,7 +10,7 @@ from scipy import stats
 
 from credo.fitting import fit
 from credo.methods.laplace import Laplace
-from credo.methods.optimise import MLE, confidence_ellipsoid
+from credo.methods.optimise import MAP, MLE, confidence_ellipsoid
 from credo.model.model import Model
 from credo.status import CredoError
 
@@ -115,6 +116,7 @@ def test_region_holds_what_it_should():
     direction = np.linalg.cholesky(region.covariance)[:, 0]
     edge = np.sqrt(region.radius_squared) * direction
     assert region.contains(region.center + 0.999 * edge)
+    assert region.contains(jnp.asarray(region.center))
     assert not region.contains({"w": region.center + 1.001 * edge})
     with pytest.raises(CredoError, match="lack 'w'"):
         region.contains({"v": 1.0})
@@ -144,3 +146,27 @@ def test_variance_that_runs_to_zero_is_named(x):
 def test_needs_a_likelihood():
     with pytest.raises(CredoError, match="needs a likelihood"):
         fit(Model({"m": dist.Normal(0.0, 1.0)}, None).given(), MLE())
+
+
+def test_nearly_collinear_inputs_leave_the_distances_their_digits():
+    """Two eigenvalues of the covariance apart by 1e-13: both directions are free, and none is a constraint."""
+    x = np.column_stack([np.ones(6), 1e6 + np.arange(6.0)])
+    model = Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 1.0))
+    region = confidence_ellipsoid(fit(model.given(x, RNG.normal(size=6)), MLE(), progress=False))
+    step = np.array([1.0, -1e-6])
+    step *= 7 / np.sqrt(step @ x.T @ x @ step)
+    np.testing.assert_allclose(region.distance_squared(region.center + step), 49.0, rtol=1e-4)
+    assert not region.contains(list(region.center + step))
+
+
+@pytest.mark.parametrize("method", [MLE(), MAP(), Laplace()], ids=["MLE", "MAP", "Laplace"])
+def test_single_precision_is_not_blamed_for_its_rounding(method):
+    """2e-6 sds from the mode, which no iteration in float32 comes nearer to, and weights of two or three values."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(5_000), rng.normal(size=(5_000, 4)) * [1, 10, 0.1, 3]])
+    y = (rng.random(5_000) < 1 / (1 + np.exp(-x @ [0.2, 0.5, -0.05, 2, 0.1]))).astype(int)
+    prior = {"w": dist.Normal(0.0, 5.0).expand([5])}
+    logistic = Model(prior, lambda params, x: dist.Bernoulli(logits=x @ params["w"]))
+    linear = Model(prior, lambda params, x: dist.Normal(x @ params["w"], 1.0))
+    for target in (logistic.given(x, y), linear.given(x[:80], rng.normal(size=80))):
+        assert fit(target, method, precision="float32", progress=False).verdict.status == "pass"

@@ -22,6 +22,7 @@ from credo.status import Verdict, VerdictStatus
 from credo.traced import by_shapes
 
 FAR = 30.0  # of a log or logit: a number of 1e-13 beside 1
+ROUNDINGS, MOST_ROUNDING = 4.0, 1e-2  # of a position by its dtype; in posterior sds
 FADED = 1e-3  # relative length of a last Newton step that is no rounding error
 CLASSES = ("bernoulli", "binomial", "categorical")
 STALLED = (
@@ -53,7 +54,7 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
     """What ``optimum`` of ``objective`` (an ``Objective``) over the flat ``target`` is."""
     is_transformed = transformed(target)
     figures: dict[str, float | None] = {
-        "gradient_norm": optimum.gradient_norm,
+        "gradient_norm": _distance(optimum),
         "mode_at_infinity": 0.0,
         "mode_on_boundary": 0.0,
         "num_iterations": float(optimum.num_gradients),
@@ -92,7 +93,7 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
         sentences.append(STALLED)
     if is_cut:
         sentences.append("The time limit ended the ascent before the mode was found.")
-    if RULES["gradient_norm"].status(optimum.gradient_norm) != "pass":
+    if RULES["gradient_norm"].status(_distance(optimum)) != "pass":
         sentences.extend(kinks(target))
     return Diagnosis(figures, tuple(sentences), spectrum)
 
@@ -169,6 +170,17 @@ def _is_drifting(u, step, previous, leader: int) -> bool:
     if abs(step[leader]) <= FADED * abs(u[leader]) or lengths[0] < 0.9 * lengths[1]:
         return False
     return lengths[1] == 0 or float(step @ previous) > 0.9 * lengths[0] * lengths[1]
+
+
+def _distance(optimum: Optimum) -> float:
+    """From the mode, in posterior sds, less what rounding of the position and of sums over data comes to (random signs:
+    √(Σ_i A_ii δ_i²) for errors δ of each coordinate), which no iteration mends."""
+    if optimum.curvature is None or not np.isfinite(optimum.gradient_norm):
+        return optimum.gradient_norm
+    steepness = np.maximum(np.diagonal(optimum.curvature).astype(float), 0.0)
+    size = np.sqrt(np.sum(steepness * optimum.position.astype(float) ** 2) + optimum.position.size)
+    rounding = ROUNDINGS * float(np.finfo(optimum.position.dtype).eps) * size
+    return max(0.0, optimum.gradient_norm - min(rounding, MOST_ROUNDING))
 
 
 def _rounding(optimum: Optimum) -> float:

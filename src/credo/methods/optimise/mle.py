@@ -28,7 +28,7 @@ from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
-RANK_TOLERANCE = 1e-10  # eigenvalues of a correlation matrix below it belong to a constraint (a simplex sums to one)
+OFF = 1e-5  # of the length of a deviation, in standard errors: as far as it may lie off a constraint by rounding
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MLE:
 
     ``posterior.info`` holds ``covariance`` (P, P), the inverse of the observed information in the user's space in the
     order of ``scalar_names``, and ``standard_errors``, in the structure of the parameters; both are NaN where the
-    maximum is none. ``num_steps``: at most this many evaluations.
+    maximum is none. ``information`` (dim, dim) is A in the unconstrained space, ``sensitivity`` (P, dim) is G. ``num_steps``: at most this many evaluations.
 
     Perfectly separated classes, a variance that runs to zero and collinear inputs are ``failed``, with a sentence that
     names the parameter. Raises CredoError for a model without a likelihood.
@@ -70,7 +70,7 @@ class MLE:
         diagnosis, num_products = of_network(diagnose(target, objective, optimum, solver), objective, target, optimum)
         optimum = optimum._replace(num_products=optimum.num_products + num_products)
         verdict = diagnosis.verdict()
-        covariance = np.full((len(target.structure.scalar_names()),) * 2, np.nan)
+        covariance, G = np.full((len(target.structure.scalar_names()),) * 2, np.nan), None
         is_known = diagnosis.spectrum is not None and diagnosis.spectrum.is_positive
         if verdict.status != "failed" and is_known and optimum.curvature is not None:
             G = np.asarray(_sensitivity(target, optimum.position), np.float64)
@@ -78,6 +78,8 @@ class MLE:
             covariance = 0.5 * (covariance + covariance.T)
         info = fit_info(objective, optimum) | {
             "covariance": covariance,
+            "sensitivity": G,
+            "information": None if G is None else np.asarray(optimum.curvature, np.float64),
             "standard_errors": _shaped(target, np.sqrt(np.diagonal(covariance))),
             "scalar_names": target.structure.scalar_names(),
             "log_likelihood": optimum.value,
@@ -89,11 +91,14 @@ class MLE:
 class Ellipsoid:
     """{θ : (θ − center)ᵀ covariance⁻¹ (θ − center) ≤ radius_squared}, a confidence region of the given level.
 
-    ``center`` (P,), ``covariance`` (P, P), in the order of ``names``.
+    ``center`` (P,), ``covariance`` (P, P), in the order of ``names``: the covariance is G A⁻¹ Gᵀ, of which ``sensitivity``
+    is G (P, dim) and ``information`` A (dim, dim). Nearly collinear inputs leave A its digits, and not its inverse.
     """
 
     center: Float[np.ndarray, " P"]
     covariance: Float[np.ndarray, "P P"]
+    sensitivity: Float[np.ndarray, "P dim"]
+    information: Float[np.ndarray, "dim dim"]
     radius_squared: float
     level: float
     names: tuple[str, ...]
@@ -106,17 +111,16 @@ class Ellipsoid:
     def distance_squared(self, params) -> float:
         """The squared Mahalanobis distance from the centre; infinite off a constraint that the centre obeys."""
         deviation = self._vector(params) - self.center
+        size = np.linalg.norm(self.sensitivity, axis=0)
+        z = np.linalg.lstsq(self.sensitivity / size, deviation)[0] / size  # in the coordinates that are free
         scale = np.sqrt(np.diagonal(self.covariance))
         scale = np.where(scale > 0, scale, 1.0)
-        λ, Q = np.linalg.eigh(self.covariance / np.outer(scale, scale))
-        z = Q.T @ (deviation / scale)
-        is_free = λ > RANK_TOLERANCE * λ[-1]
-        if np.any(np.abs(z[~is_free]) > np.sqrt(RANK_TOLERANCE) * (1 + np.linalg.norm(z))):
+        if np.linalg.norm((deviation - self.sensitivity @ z) / scale) > OFF * (1 + np.linalg.norm(deviation / scale)):
             return np.inf
-        return float(np.sum(z[is_free] ** 2 / λ[is_free]))
+        return float(z @ self.information @ z)
 
     def _vector(self, params) -> np.ndarray:
-        if isinstance(params, np.ndarray | list):
+        if isinstance(params, list | tuple) or hasattr(params, "__array__"):
             vector = np.asarray(params, np.float64)
         else:
             found = {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -150,7 +154,8 @@ def confidence_ellipsoid(posterior: Posterior, level: float = 0.95) -> Ellipsoid
     center = np.concatenate([np.ravel(named[name]) for name in leaves])
     radius_squared = float(scipy.special.chdtri(posterior.target.dim, 1 - level))
     names = tuple(posterior.target.structure.scalar_names())
-    return Ellipsoid(center, covariance, radius_squared, level, names, leaves)
+    sensitivity, information = posterior.info["sensitivity"], posterior.info["information"]
+    return Ellipsoid(center, covariance, sensitivity, information, radius_squared, level, names, leaves)
 
 
 @jax.jit

@@ -124,7 +124,8 @@ def _by_weights(
         is_heavy = smoothed.k_hat > RULES["pareto_k"].passes
         if can_reach and is_heavy and effective_sample_size(log_weights) >= WORTH * num_draws:
             return Corrected({"pareto_k": smoothed.k_hat}, num_draws, 0, has_far_tail=True)
-        k_hat = smoothed.k_hat if can_reach else float(judged_shape(log_weights, smoothed.k_hat))
+        has_shape = can_reach and not np.isnan(smoothed.k_hat)  # in single precision weights near one are of few values
+        k_hat = smoothed.k_hat if has_shape else float(judged_shape(log_weights, smoothed.k_hat))
         if not k_hat <= RULES["pareto_k"].doubtful:
             return Corrected({"pareto_k": k_hat}, num_draws, 0)
         if steep is not None:
