@@ -10,15 +10,13 @@ import pytest
 
 import credo
 from credo.linalg.blocks import BlockDiagonal
-from credo.linalg.lowrank import LowRank
 from credo.methods.laplace import gram, network
 from credo.methods.laplace.curvature import ExactHessian, GaussNewton
 from credo.methods.laplace.gram import Gram, serves
-from credo.methods.laplace.network import Look, at_rest, unit_density
-from credo.methods.laplace.pieces import DensePieces, LowRankPieces, pieces_of
+from credo.methods.laplace.network import Look
+from credo.methods.laplace.pieces import DensePieces, LowRankPieces
 from credo.methods.laplace.prior_gain import share_of
-from credo.methods.optimise.objective import Objective
-from credo.nn import BayesianNetwork, Categorical, Gaussian, PerLayer, ScaleMixture
+from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic, PerLayer, ScaleMixture
 from credo.precision import double
 
 RANDOM = np.random.default_rng(0)
@@ -87,19 +85,21 @@ def test_pieces_are_those_of_the_whole_matrix(groups):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_scale_is_that_of_the_whole_matrix(name):
+def test_the_directions_are_those_of_the_whole_matrix(name):
+    """Of the likelihood alone, in units of the outputs where all of it is far below and above one."""
     with double():
         target = TARGETS[name]().flat()
         u = 0.3 * RANDOM.normal(size=target.dim)
-        unit = Objective(unit_density, unit_density, None, "")
-        shapes = [
-            Look(structure, credo.laplace.All(), GaussNewton(), target, 32)(unit, u)
-            for structure in (Gram(), credo.laplace.Dense())
-        ]
         k = target.dim - 161
-        one, other = (np.asarray(S @ S.T)[k:, k:] for S in (shape.scale.dense() for shape in shapes))
-    assert isinstance(shapes[0].scale, LowRank)
-    np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+        few, whole = (
+            Look(structure, credo.laplace.All(), GaussNewton(), target, 32).pieces(u, k, np.zeros(161, int))
+            for structure in (Gram(), credo.laplace.Dense())
+        )
+    assert isinstance(few, LowRankPieces)
+    H = (few.vectors * few.values) @ few.vectors.T
+    np.testing.assert_allclose(H, whole.matrix, rtol=1e-9, atol=1e-10 * np.max(np.abs(H)))
+    assert np.all(few.values >= 0)
+    np.testing.assert_allclose(few.values, whole.values[::-1][: len(few.values)], atol=1e-9 * np.max(few.values))
 
 
 # fits ---------------------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_data_that_say_nothing():
     with double():
         target = regression().flat()
         blank = dataclasses.replace(target, x=np.zeros((30, 3)))
-        scale = Gram().shape(GaussNewton(), None, blank, at_rest(np.zeros(target.dim)), 32).scale
-        pieces = pieces_of(scale, target.dim - 161, np.ones((1, 161)))
+        s, U = Gram().directions(GaussNewton(), blank, np.zeros(target.dim))
+        pieces = LowRankPieces.of(s, U[-161:], np.zeros(161, int))
         assert np.isfinite(float(pieces.log_det(1.0, jnp.ones(161))))
 
 
@@ -180,3 +180,32 @@ def test_an_evidence_of_factors_that_count_too_much_is_said(most_rows, large, mo
     posterior = credo.fit(regression(), credo.Laplace(credo.laplace.Kronecker(), num_steps=0), key=0, progress=False)
     said = [s for s in posterior.verdict.sentences if "of 161 weights they count more directions than the 30" in s]
     assert bool(said) == (most_rows == 10)
+
+
+@pytest.mark.parametrize("structure", [None, credo.laplace.Kronecker(), "gram"], ids=["Dense", "Kronecker", "Gram"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_hyperparameters_do_not_hang_on_units(structure, precision):
+    """Columns given twice, of which data leave half the directions free: exact by the singular values."""
+    rng = np.random.default_rng(0)
+    num, dim, sd = (30, 40, 0.1) if structure == "gram" else (300, 8, 1e-2)
+    x = rng.normal(size=(num, dim))
+    x = np.c_[x, x]
+    y = x @ rng.normal(size=2 * dim) + sd * rng.normal(size=num)
+    w = np.linalg.lstsq(x, y, rcond=1e-10)[0]
+    found = []
+    for unit in (1.0, 1e-3, 1e6):
+        network = BayesianNetwork(
+            lambda params, x: x @ params["w"],
+            {"w": w * unit},
+            head=Gaussian(dist.LogNormal(np.log(unit), 4.0)),
+            prior=Isotropic(dist.LogNormal(-2 * np.log(unit), 4.0)),
+        )
+        start = {"noise": sd * unit, "precision": unit**-2, "weights": {"w": w * unit}}
+        method = credo.Laplace(None if structure == "gram" else structure)
+        posterior = credo.fit(network.given(x, y * unit), method, start=start, precision=precision, progress=False)
+        α, noise = float(posterior.mean()["precision"]) * unit**2, float(posterior.mean()["noise"]) / unit
+        determined = posterior.verdict.figures["num_determined"]
+        found.append([posterior.log_evidence.value + num * np.log(unit), np.log(α), np.log(noise), determined])
+    np.testing.assert_allclose(found[1:], found[:1] * 2, rtol=1e-6 if precision == "float64" else 1e-4, atol=1e-3)
+    if structure != "gram":
+        assert found[0][-1] == pytest.approx(dim, rel=1e-3)

@@ -8,7 +8,7 @@ import pytest
 
 import credo
 from credo.linalg.kronecker import Block, Kronecker
-from credo.methods.laplace.pieces import BlockPieces, pieces_of
+from credo.methods.laplace.pieces import BlockPieces
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
 from credo.precision import double
 from credo.predict.linearised import Linearised
@@ -92,8 +92,7 @@ def test_the_evidence_of_a_table_is_that_of_its_matrix():
     index, right = np.arange(12).reshape(4, 3), np.linalg.qr(RANDOM.normal(size=(3, 3)))[0]
     with double():
         scale = Kronecker((Block(index, 1 / np.sqrt(1 + RANDOM.uniform(size=(4, 3))), None, right),))
-        pieces = pieces_of(scale, 0, np.ones((1, scale.dim)))
-        assert isinstance(pieces, BlockPieces)
+        pieces = BlockPieces.of(scale, 0, 1.0)
         H = np.linalg.inv(np.asarray(scale.dense())) - np.eye(12)
         A, g = 2.0 * H + 3.0 * np.eye(12), RANDOM.normal(size=12)
         P = jnp.full(12, 3.0)

@@ -16,9 +16,8 @@ from credo.methods.laplace.curvature import (
     affordable,
     likelihood_product,
 )
-from credo.methods.laplace.network import _look, unit_density
+from credo.methods.laplace.network import _beside_unit, _look
 from credo.methods.laplace.polish import LARGE, LEAST
-from credo.methods.optimise.objective import Objective
 from credo.model.data import Rows
 from credo.model.fisher import fisher_product
 from credo.model.heads import head_of
@@ -87,7 +86,7 @@ def test_a_large_last_layer_is_of_kronecker_form_unless_told_otherwise():
     with double():
         look, said = _look(method, target, GaussNewton(), 1, u)
         assert type(look.structure).__name__ == "Kronecker"
-        shape = look(Objective(unit_density, unit_density, None, ""), u)
+        shape = look(_beside_unit(1.0), u)
         assert shape.scale.rank == 4_000
         assert shape.coordinate >= 80  # of all: the first layer is known
         assert not said

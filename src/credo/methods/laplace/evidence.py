@@ -13,6 +13,7 @@ weights. p(θ) is the model's own prior of its hyperparameters.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,8 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.compiling import TINY, brief
-from credo.linalg.operator import ScaleOperator
-from credo.methods.laplace.pieces import pieces_of
+from credo.methods.laplace.pieces import Pieces
 from credo.methods.optimise.hyperparameters import num_own
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
 from credo.methods.optimise.spectrum import Spectrum
@@ -31,6 +31,7 @@ from credo.methods.optimise.subproblem import Dense as DenseSolver
 from credo.model.fisher import fisher_product
 from credo.model.target import Target
 from credo.model.user_head import UserHead
+from credo.precision import double
 from credo.status import CredoError
 
 PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is read from
@@ -84,31 +85,37 @@ class Found(NamedTuple):
     P: np.ndarray
 
 
-def linearise(target: Target, u: np.ndarray, num_fixed: int, scale: ScaleOperator) -> Linearised:
+def linearise(
+    target: Target, u: np.ndarray, num_fixed: int, pieces: Callable[[Float[np.ndarray, "positions weight"]], Pieces]
+) -> Linearised:
     """At ``u`` of the flat ``target``, whose first ``num_fixed`` coordinates are hyperparameters.
 
-    ``scale``: S with S Sᵀ = (H + I)⁻¹. CredoError where θ changes the likelihood's curvature by more than a factor.
+    ``pieces``: of H, given the prior's precisions at some θ. What follows is in float64, whatever the fit: log |A| of a
+    matrix whose rounding is larger than P is no number in single precision.
+    CredoError where θ changes the likelihood's curvature by more than a factor.
     """
+    u = u.astype(np.float64)
     theta, weights = u[:num_fixed], u[num_fixed:]
     number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
     rows = _some_rows(target, number)
-    probes = np.random.default_rng(0).normal(size=(2, weights.size)).astype(u.dtype)
-    found = Linearised(target, weights, None, rows, probes, np.ones(2, u.dtype))
-    bend, P = map(np.asarray, _read(found, theta))
-    precisions = [P]
-    for i in range(num_fixed):
-        further = theta.copy()
-        further[i] += 0.5
-        bends, P = map(np.asarray, _read(found, further))
-        ratio = np.where(bend > 0, bends / np.where(bend > 0, bend, 1), 1.0)
-        precisions.append(P)
-        if not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
-            name = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)][i]
-            raise CredoError(
-                f"{name} changes the curvature of the likelihood by more than one factor, and the evidence tunes one "
-                "noise for all outputs: say tune=False, or give the head one noise."
-            )
-    return found._replace(pieces=pieces_of(scale, num_fixed, np.stack(precisions)), bend=bend)
+    probes = np.random.default_rng(0).normal(size=(2, weights.size))
+    found = Linearised(target, weights, None, rows, probes, np.ones(2))
+    with double():
+        bend, P = map(np.asarray, _read(found, theta))
+        precisions = [P]
+        for i in range(num_fixed):
+            further = theta.copy()
+            further[i] += 0.5
+            bends, P = map(np.asarray, _read(found, further))
+            ratio = np.where(bend > 0, bends / np.where(bend > 0, bend, 1), 1.0)
+            precisions.append(P)
+            if not abs(ratio[0] - ratio[1]) <= EVEN * abs(ratio).max():
+                name = [leaf.name for leaf in target.structure.leaves for _ in range(leaf.size)][i]
+                raise CredoError(
+                    f"{name} changes the curvature of the likelihood by more than one factor, and the evidence tunes "
+                    "one noise for all outputs: say tune=False, or give the head one noise."
+                )
+    return found._replace(pieces=pieces(np.stack(precisions)), bend=bend)
 
 
 def num_outputs(target: Target, u: np.ndarray) -> int:
@@ -133,10 +140,12 @@ def _some_rows(target: Target, number: int):
 
 def maximum(args: Linearised, theta: np.ndarray) -> Found:
     """Of the evidence, from ``theta``."""
-    found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30)
-    if found is None or found.curvature is None:
-        raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
-    _check_noise(args, found.position)
+    with double():
+        theta = theta.astype(np.float64)
+        found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30)
+        if found is None or found.curvature is None:
+            raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
+        _check_noise(args, found.position)
     is_peak = Spectrum(found.curvature, _step(theta.dtype)).is_positive
     covariance = np.linalg.inv(found.curvature) if is_peak else np.diag(np.full(len(theta), WIDE**2))
     return at(args, found.position)._replace(covariance=covariance)
@@ -166,7 +175,7 @@ def _check_noise(args: Linearised, theta: np.ndarray) -> None:
     z, _ = _outputs(target, jnp.asarray(u), args.rows)
     noise = float(np.exp(np.min(np.asarray(z)[:, 1::2])))  # location and log scale of each column
     largest = float(np.nanmax(np.abs(target.y))) or 1.0
-    if noise > ROUNDING * np.finfo(u.dtype).eps * largest:
+    if noise > ROUNDING * np.finfo(np.result_type(target.y, np.float32)).eps * largest:
         return
     raise CredoError(
         f"The evidence of the noise rises without end as it goes to zero (to {noise:.1g}, of outcomes up to "
@@ -177,7 +186,8 @@ def _check_noise(args: Linearised, theta: np.ndarray) -> None:
 
 def at(args: Linearised, theta: np.ndarray) -> Found:
     """The evidence at ``theta``, of which nothing is known around it."""
-    (value, (c, P)), _ = _slope(log_evidence, args, theta)
+    with double():
+        (value, (c, P)), _ = _slope(log_evidence, args, theta.astype(np.float64))
     return Found(theta, float(value), np.diag(np.full(len(theta), WIDE**2)), float(c), np.asarray(P))
 
 

@@ -15,11 +15,10 @@ from numpyro.distributions import Normal
 
 from credo.batches import in_batches
 from credo.compiling import brief
-from credo.linalg.lowrank import LowRank
 from credo.linalg.singular import along
 from credo.methods.laplace import layered
 from credo.methods.laplace.curvature import Curvature, OuterProducts
-from credo.methods.laplace.structure import Shape
+from credo.methods.laplace.structure import Dense
 from credo.methods.optimise.hyperparameters import num_hyperparameters
 from credo.model.data import Rows
 from credo.model.distributions import unwrapped
@@ -47,18 +46,21 @@ def _has_normal_weights(target: Target) -> bool:
 
 
 @dataclass(frozen=True)
-class Gram:
-    """H of the weights beside a unit prior, by which hyperparameters are tuned: S Sᵀ = (H + I)⁻¹."""
+class Gram(Dense):
+    """The same matrix by its few directions: what hyperparameters are tuned by."""
 
-    def shape(self, curvature, objective, target: Target, optimum, chunk, is_mode=True, free=None) -> Shape:
-        J = np.asarray(_rows(curvature, target, jnp.asarray(optimum.position)))
+    def directions(self, curvature: OuterProducts, target: Target, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(s, U) with H = U diag(s) Uᵀ and U (dim, R) orthonormal."""
+        J = np.asarray(_rows(curvature, target, jnp.asarray(u)))
         least, J = max(LEAST, 10 * float(np.finfo(J.dtype).eps)), J.astype(np.float64)
         J[:, : num_hyperparameters(target)] = 0.0
         has_word = np.any(J != 0, axis=1)  # not of outputs that are the hyperparameters' alone, such as a scale
         J = J[has_word] if has_word.any() else J[:1]
+        size = float(np.max(np.abs(J))) or 1.0  # whose square may be no number
+        J /= size
         s, V = (each[..., ::-1] for each in np.linalg.eigh(J @ J.T))  # the largest first
         s = np.where(s > least * max(float(s[0]), np.finfo(float).tiny), s, 0.0)
-        return Shape(LowRank.from_eigen(np.ones(target.dim), along(J.T, s, V), 1 / (1 + s)), 1.0, 0)
+        return s * size**2, along(J.T, s, V)
 
 
 @functools.partial(brief, static_argnames=("curvature",))

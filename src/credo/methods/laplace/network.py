@@ -5,7 +5,7 @@ The weights are trained by Adam on minibatches from where the model starts, and 
 """
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +24,7 @@ from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
 from credo.methods.laplace.layered import layers_or_none
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import size_of_factors
+from credo.methods.laplace.pieces import BlockPieces, DensePieces, LowRankPieces, Pieces, groups_of
 from credo.methods.laplace.polish import White, polish
 from credo.methods.laplace.prior_gain import Told, of_known_precision, of_tuned_precisions, prior_precision
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 UP_TO_DENSE = 1_000  # coordinates: a second or two for the matrix and its eigenvectors
 UP_TO_DENSE_PART = 3_000  # of a subset: twenty seconds
 BATCH_SIZE = 128
+LEAST_UNIT = {4: 1e-30, 8: 1e-100}  # of a prior that is none: far from what counts, and a number, by bytes of one
 LEAST_SHARE = 0.1  # of the way to where hyperparameters are best for weights that stay
 
 
@@ -198,6 +200,19 @@ class Look(NamedTuple):
             self.structure, self.subset, self.curvature, objective, self.target, at_rest(u), self.chunk, True
         )
 
+    def pieces(self, u: np.ndarray, num_fixed: int, groups: np.ndarray) -> Pieces:
+        """H, the likelihood's curvature alone, of a structure by which hyperparameters can be tuned."""
+        curvature: Any = self.curvature  # checked before: by outer products
+        if isinstance(self.structure, Gram):
+            s, U = self.structure.directions(curvature, self.target, u)
+            return LowRankPieces.of(s, U[num_fixed:], groups)
+        if isinstance(self.structure, Dense):
+            H = curvature.matrix(_beside_unit(0.0), self.target, at_rest(u), self.chunk)
+            return DensePieces.of(H[num_fixed:, num_fixed:].astype(float), not groups.any())
+        unit = LEAST_UNIT[u.dtype.itemsize]
+        scale: Any = self(_beside_unit(unit), u).scale
+        return BlockPieces.of(scale, num_fixed, unit)
+
     @property
     def is_tunable(self) -> bool:
         """Whether the evidence of hyperparameters is that of this structure itself."""
@@ -253,8 +268,7 @@ def _look(
         return look, said
     free = None
     if not isinstance(laplace.subset, All):
-        unit = Objective(unit_density, unit_density, None, "")
-        free = laplace.subset.coordinates(target, curvature, unit, at_rest(u), chunk)
+        free = laplace.subset.coordinates(target, curvature, _beside_unit(1.0), at_rest(u), chunk)
         if free is None or free.size <= UP_TO_DENSE_PART:
             return look, said
     reason = _why_not_kronecker(look, jnp.asarray(u), free)
@@ -385,11 +399,15 @@ def _tuning(laplace: "Laplace", target: Target) -> Evidence | None:
 
 
 def _linearised(look: Look, target: Target, u, k: int) -> Linearised:
-    """What the evidence needs at ``u``: the likelihood's curvature alone, found beside a prior of unit curvature."""
-    unit = Objective(unit_density, unit_density, None, "")
-    return linearise(target, u, k, look(unit, u).scale)
+    """What the evidence needs at ``u``."""
+    return linearise(target, u, k, lambda precisions: look.pieces(u, k, groups_of(precisions)))
 
 
-def unit_density(args, u):
-    """−½ |u|²"""
-    return -0.5 * jnp.dot(u, u)
+def unit_density(unit, u):
+    """−½ unit |u|²"""
+    return -0.5 * unit * jnp.dot(u, u)
+
+
+def _beside_unit(unit: float) -> Objective:
+    """A prior of that precision."""
+    return Objective(unit_density, unit_density, unit, "")

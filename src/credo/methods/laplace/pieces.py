@@ -20,7 +20,7 @@ from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.linalg.kronecker import Block
 from credo.linalg.kronecker import Kronecker as KroneckerScale
 from credo.linalg.lowrank import LowRank
-from credo.linalg.operator import ScaleOperator
+from credo.linalg.operator import ScaleOperator, Stored
 from credo.linalg.singular import along
 
 NOTHING = 1e-10  # of the largest eigenvalue: rounding
@@ -53,9 +53,17 @@ class Pieces(eqx.Module):
 class DensePieces(Pieces):
     """H (weight, weight). Where the prior has one precision, its eigenvalues and vectors serve for any."""
 
-    matrix: Array
-    values: Array | None
-    vectors: Array | None
+    matrix: Stored
+    values: Stored | None
+    vectors: Stored | None
+
+    @classmethod
+    def of(cls, H: np.ndarray, is_isotropic: bool) -> "DensePieces":
+        """Of a matrix that has negative eigenvalues by rounding alone."""
+        values, vectors = np.linalg.eigh(0.5 * (H + H.T))
+        values = np.maximum(values, 0.0)
+        matrix = (vectors * values) @ vectors.T
+        return cls(matrix, values, vectors) if is_isotropic else cls(matrix, None, None)
 
     def log_det(self, c, P):
         if self.values is not None:
@@ -93,10 +101,10 @@ class LowRankPieces(Pieces):
     None where groups are many, or there is one alone, of which Bᵀ B = diag(s).
     """
 
-    values: Array
-    vectors: Array
-    grams: Array | None
-    firsts: Array
+    values: Stored
+    vectors: Stored
+    grams: Stored | None
+    firsts: Stored
 
     @classmethod
     def of(cls, s: np.ndarray, U: np.ndarray, groups: np.ndarray) -> "LowRankPieces":
@@ -104,8 +112,8 @@ class LowRankPieces(Pieces):
         _, firsts = np.unique(groups, return_index=True)
         B, grams = U * np.sqrt(s), None
         if len(firsts) > 1 and len(firsts) * len(s) <= len(U):  # no more numbers than U has
-            grams = jnp.asarray(np.stack([B[groups == g].T @ B[groups == g] for g in range(len(firsts))]))
-        return cls(jnp.asarray(s), jnp.asarray(U), grams, jnp.asarray(firsts))
+            grams = np.stack([B[groups == g].T @ B[groups == g] for g in range(len(firsts))])
+        return cls(s, U, grams, firsts)
 
     def log_det(self, c, P):
         if self._is_isotropic:
@@ -155,9 +163,20 @@ class BlockPieces(Pieces):
     """
 
     blocks: tuple[Block, ...]
-    values: tuple[Array, ...]
+    values: tuple[Stored, ...]
     num_fixed: int = eqx.field(static=True)
     is_diagonal: bool = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, scale: DiagonalScale | KroneckerScale, num_fixed: int, unit: float) -> "BlockPieces":
+        """From S with S Sᵀ = (H + unit I)⁻¹: the unit is taken off again, and should be far below what counts of H."""
+        if isinstance(scale, DiagonalScale):
+            sd = np.asarray(scale.scale)
+            blocks: tuple[Block, ...] = (Block(np.arange(len(sd))[None], sd[None]),)
+        else:
+            blocks = scale.blocks
+        values: Any = tuple(np.maximum(np.asarray(block.sd, float) ** -2.0 - unit, 0.0) for block in blocks)
+        return cls(blocks, values, num_fixed, isinstance(scale, DiagonalScale))
 
     def _each(self, c, P):
         """(block, precisions, whether an entry is a weight's) for each block."""
@@ -199,31 +218,6 @@ class BlockPieces(Pieces):
         out = np.zeros(blocks[0].index.size)
         out[np.asarray(blocks[0].index)[0]] = np.asarray(blocks[0].sd)[0]
         return DiagonalScale(out)
-
-
-def pieces_of(scale: ScaleOperator, num_fixed: int, precisions: np.ndarray) -> Pieces:
-    """From S, dense, diagonal, of low rank or of Kronecker form, with S Sᵀ = (H + I)⁻¹: the unit is taken off again.
-
-    ``precisions`` (positions, weight): the prior's, at some hyperparameters.
-    """
-    if isinstance(scale, LowRank):
-        values = (1 + np.diagonal(np.asarray(scale.root))) ** -2.0 - 1
-        return LowRankPieces.of(values, np.asarray(scale.factor)[num_fixed:], groups_of(precisions))
-    if isinstance(scale, DenseScale):
-        inverse = np.linalg.inv(np.asarray(scale.lower))
-        H = (inverse.T @ inverse)[num_fixed:, num_fixed:] - np.eye(scale.dim - num_fixed)
-        if groups_of(precisions).any():
-            return DensePieces(jnp.asarray(H), None, None)
-        values, vectors = np.linalg.eigh(H)
-        return DensePieces(jnp.asarray(H), jnp.asarray(np.maximum(values, 0.0)), jnp.asarray(vectors))
-    if isinstance(scale, DiagonalScale):
-        sd = np.asarray(scale.scale)
-        blocks: tuple[Block, ...] = (Block(np.arange(len(sd))[None], sd[None]),)
-    else:
-        assert isinstance(scale, KroneckerScale)
-        blocks = scale.blocks
-    values: Any = tuple(np.maximum(np.asarray(block.sd) ** -2.0 - 1.0, 0.0) for block in blocks)
-    return BlockPieces(blocks, values, num_fixed, isinstance(scale, DiagonalScale))
 
 
 def groups_of(precisions: np.ndarray) -> np.ndarray:

@@ -37,7 +37,8 @@ class MLE:
 
     ``posterior.info`` holds ``covariance`` (P, P), the inverse of the observed information in the user's space in the
     order of ``scalar_names``, and ``standard_errors``, in the structure of the parameters; both are NaN where the
-    maximum is none. ``information`` (dim, dim) is A in the unconstrained space, ``sensitivity`` (P, dim) is G. ``num_steps``: at most this many evaluations.
+    maximum is none. ``information`` (dim, dim) is A in the unconstrained space, ``sensitivity`` (P, dim) is G.
+    ``num_steps``: at most this many evaluations.
 
     Perfectly separated classes, a variance that runs to zero and collinear inputs are ``failed``, with a sentence that
     names the parameter. Raises CredoError for a model without a likelihood.
@@ -91,8 +92,8 @@ class MLE:
 class Ellipsoid:
     """{θ : (θ − center)ᵀ covariance⁻¹ (θ − center) ≤ radius_squared}, a confidence region of the given level.
 
-    ``center`` (P,), ``covariance`` (P, P), in the order of ``names``: the covariance is G A⁻¹ Gᵀ, of which ``sensitivity``
-    is G (P, dim) and ``information`` A (dim, dim). Nearly collinear inputs leave A its digits, and not its inverse.
+    ``center`` (P,), ``covariance`` (P, P), in the order of ``names``: the covariance is G A⁻¹ Gᵀ, with ``sensitivity``
+    G (P, dim) and ``information`` A (dim, dim). Nearly collinear inputs leave A its digits, and not its inverse.
     """
 
     center: Float[np.ndarray, " P"]
