@@ -145,3 +145,20 @@ def test_parameters_of_other_shapes_are_not_compared():
 
     with pytest.raises(credo.CredoError, match=r"'w' has shape \(2,\) in 'a' and \(3,\) in 'b'"):
         credo.compare({"a": fitted(2), "b": fitted(3)}, show=False)
+
+
+def test_a_network_is_scored_by_its_own_rule():
+    """Laplace of a network predicts linearised; by draws of its weights it would be worse."""
+    rng = np.random.default_rng(0)
+    params = {"a": rng.normal(size=(2, 20)), "b": np.zeros(20), "c": 0.2 * rng.normal(size=(20, 3))}
+    network = credo.nn.BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["a"] + p["b"]) @ p["c"], params, head=credo.nn.Categorical()
+    )
+    x = rng.normal(size=(60, 2))
+    y = np.argmax(x @ rng.normal(size=(2, 3)), axis=1)
+    posterior = credo.fit(network.given(x[:30], y[:30]), credo.Laplace(num_steps=200), key=0, progress=False)
+    found = credo.compare({"Laplace": posterior}, (x[30:], y[30:]), show=False).loc["Laplace"]
+    predictive = posterior.predict(x[30:])
+    assert found["log_score"] == pytest.approx(predictive.log_prob(y[30:]).mean(), abs=1e-9)
+    assert found["brier"] == pytest.approx(np.mean(np.sum((predictive.probs - np.eye(3)[y[30:]]) ** 2, axis=1)))
+    assert found["log_score"] > posterior.predict(x[30:], MonteCarlo(2_000)).log_prob(y[30:]).mean() + 0.05

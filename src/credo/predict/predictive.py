@@ -45,8 +45,7 @@ class Rule(Protocol):
 
 def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
     """See ``Posterior.predict``."""
-    if rule is None:
-        rule = Linearised() if posterior.info.get("predicts") == "linearised" else MonteCarlo()
+    rule = own_rule(posterior) if rule is None else rule
     if isinstance(rule, type) or not hasattr(rule, "law"):
         raise CredoError(f"rule is one of MonteCarlo(), Linearised(), Probit(), Quadrature(); got {rule!r}.")
     with double():
@@ -56,6 +55,11 @@ def predict(posterior: "Posterior", x, rule: Rule | None, key) -> "Predictive":
         law, rows = law_of(rule, posterior, table, key)
         is_failed = posterior.verdict.status == "failed"
         return Predictive(law, rows, table, stream_of(key, 2), posterior.target, is_failed=is_failed)
+
+
+def own_rule(posterior: "Posterior") -> Rule:
+    """The rule where none is named."""
+    return Linearised() if posterior.info.get("predicts") == "linearised" else MonteCarlo()
 
 
 def outcomes_of(predictive: "Predictive") -> Any:

@@ -35,8 +35,9 @@ def compare(
 
     - ``log_evidence``, ``log_evidence_error``, ``log_evidence_kind``;
     - ``pareto_k``, ``max_r_hat``, ``min_ess_bulk``: NaN where a figure does not apply;
-    - ``log_score``, ``log_score_error``: mean held-out log predictive density and its standard error, in which both
-      the spread of the rows and the draws of the parameters count; then ``brier`` and ``ece`` for classes
+    - ``log_score``, ``log_score_error``: mean held-out log predictive density, by the rule that ``predict`` takes where
+      none is named, and its standard error, in which both the spread of the rows and the draws of the parameters
+      count; then ``brier`` and ``ece`` for classes
       (two as well: the sum over both, twice the one-column form, and the calibration of the more probable), ``crps``
       (to a few thousandths of the outcome's sd, by draws shared by all) and ``coverage_90`` for numbers, means over
       rows and columns; of several outcomes by name the log score alone. What the likelihood masks is left out;

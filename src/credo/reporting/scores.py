@@ -25,6 +25,7 @@ from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.predict import MonteCarlo, Predictive
 from credo.predict.monte_carlo import MixtureLaw
+from credo.predict.predictive import own_rule
 from credo.predict.stream import MEMORY
 from credo.predict.undefined import UndefinedPredictionError
 from credo.status import CredoError
@@ -55,14 +56,19 @@ def pair(held_out) -> tuple[Any, Any]:
 
 
 def predict_held_out(posterior: Posterior, x, y=None, *, key=0) -> Predictive:
-    """The prediction that is scored, by 2,048 draws of the parameters, or fewer where rows or parameters are many."""
+    """The prediction that is scored: by the rule of ``posterior.predict(x)``, whose numbers are to be judged.
+
+    Where that is draws of the parameters there are 2,048, or fewer where rows or parameters are many.
+    """
+    predictive = posterior.predict(x, key=key)
+    if not isinstance(own_rule(posterior), MonteCarlo):
+        return predictive
+    if any(outcome.is_joint for _, outcome in predictive._named()):  # each draw factors a matrix of all rows
+        return posterior.predict(x, MonteCarlo(MIN_DRAWS), key=key)
     leaves = jax.tree.leaves((x, y), is_leaf=lambda each: isinstance(each, list))
     size = max(1, next((np.shape(leaf)[0] for leaf in leaves if np.ndim(leaf)), 1))
     most = min(MAX_DENSITIES // size, MAX_WORK // (size * posterior.target.dim))
-    predictive = posterior.predict(x, MonteCarlo(int(np.clip(most, MIN_DRAWS, NUM_DRAWS))), key=key)
-    if any(outcome.is_joint for _, outcome in predictive._named()):  # each draw factors a matrix of all rows
-        return posterior.predict(x, MonteCarlo(MIN_DRAWS), key=key)
-    return predictive
+    return posterior.predict(x, MonteCarlo(int(np.clip(most, MIN_DRAWS, NUM_DRAWS))), key=key)
 
 
 def scores(predictive: Predictive, y, key) -> dict[str, float]:
