@@ -156,6 +156,8 @@ def test_estimates_are_within_their_errors_and_bounds():
         assert 0 < error < 3
         assert abs(float(found.scale.log_det() - exact.scale.log_det())) < 4 * error
     variances, meant = np.asarray(found.scale.diagonal()), np.asarray(exact.scale.diagonal())
+    off = np.quantile(np.abs(np.sqrt(variances / meant) - 1), 0.95)
+    assert 0.2 < found.figures["estimated_sd_error"] / off < 2  # 1 / 1.96 for normal errors
     assert 1e-3 < np.sqrt(np.mean(np.square(variances / meant - 1))) < 0.3
     assert np.all(variances <= 0.5 * (1 + 1e-9))  # those of the prior
     assert "estimated by 16 solves" in found.sentences[0]

@@ -101,7 +101,7 @@ def test_a_structure_that_leaves_out_the_correlations_of_the_earlier_posterior_i
 
 
 def test_low_rank_says_that_it_leaves_out_the_correlations_of_the_prior():
-    posterior = fit(LINEAR.given(X, Y), Laplace(structure=LowRank(3), curvature=GaussNewton()))
+    posterior = fit(LINEAR.given(X, Y), Laplace(structure=LowRank(2), curvature=GaussNewton()))
     assert any("leaves its correlations out" in sentence for sentence in posterior.verdict.sentences)
     np.testing.assert_allclose(
         np.diag(np.linalg.inv(covariance(posterior))),

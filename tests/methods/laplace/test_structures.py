@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import credo
@@ -137,6 +138,23 @@ def test_enough_directions_are_the_full_matrix():
             shape(credo.laplace.Dense(), target, u, free=some).scale.dense(),
             atol=1e-8,
         )
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [dist.ImproperUniform(dist.constraints.real, (), (3,)), dist.StudentT(3.0, 0.0, 1.0).expand([3])],
+    ids=["flat", "heavy-tailed"],
+)
+def test_every_direction_is_dense_under_priors_that_are_no_precision(prior):
+    """Curvature zero, or negative in the tails, where the data hold the parameters all the same."""
+    x = RANDOM.normal(size=(60, 3))
+    target = credo.Model({"b": prior}, lambda params, x: dist.Normal(x @ params["b"], 1.0)).given(x, x @ [5.0, -4, 3])
+    one, other = (
+        credo.fit(target, credo.Laplace(structure=structure, curvature=GaussNewton()), progress=False)
+        for structure in (credo.laplace.Dense(), credo.laplace.LowRank(3))
+    )
+    assert one.verdict.status == other.verdict.status == "pass"
+    np.testing.assert_allclose(one.sd()["b"], other.sd()["b"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rank", [1, 4])

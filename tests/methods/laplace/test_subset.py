@@ -101,6 +101,23 @@ def test_the_verdict_weighs_the_free_coordinates_alone(last):
     assert last.verdict.figures["min_curvature"] >= 2.0 - 1e-9
 
 
+def test_the_others_are_at_the_mode_too():
+    """Credo trained them all, and takes those that do not vary for known there."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 2))
+    params = {"W": rng.normal(size=(2, 8)), "b": np.zeros(8), "v": 0.3 * rng.normal(size=(8, 1))}
+    network = BayesianNetwork(
+        lambda p, x: (jnp.tanh(x @ p["W"] + p["b"]) @ p["v"])[:, 0], params, head=credo.nn.Gaussian(0.3)
+    )
+    target = network.given(x, np.sin(2 * x[:, 0]) * x[:, 1])
+    whole, part = (
+        credo.fit(target, credo.Laplace(subset=each, num_steps=200), progress=False)
+        for each in (credo.laplace.All(), credo.laplace.LastLayer())
+    )
+    assert part.info["log_density"] == pytest.approx(whole.info["log_density"], abs=1e-3)
+    assert part.verdict.figures["mode_distance"] == pytest.approx(whole.verdict.figures["mode_distance"], abs=1e-3)
+
+
 def residual(p, x):
     h = jnp.tanh(x @ p["a"])
     h = h + jnp.tanh(h @ p["b"] + p["c"])

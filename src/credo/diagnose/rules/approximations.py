@@ -35,6 +35,15 @@ APPROXIMATIONS: dict[str, Rule] = {
         "off by about as much. Raise max_products of MatrixFree(), or bring the inputs to like scales.",
         "raise max_products of MatrixFree(), or use structure=Diagonal()",
     ),
+    "estimated_sd_error": Rule(
+        "relative standard error of an estimated sd, which one in twenty exceeds",
+        "at most",
+        0.1,
+        ANY,
+        "this library",
+        "One in twenty of the sds is known to ± {value:.0%} or worse (10 % passes). Raise num_probes of MatrixFree(), "
+        "or take sds of parameters from posterior.sample().",
+    ),
     "mode_at_infinity": Rule(
         "1 where the density rises towards infinity",
         "at most",

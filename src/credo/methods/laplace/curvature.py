@@ -176,7 +176,7 @@ class SampledFisher(OuterProducts):
     """Gauss-Newton by outer products of ``num_columns`` random columns a datum: unbiased, for heads of many outputs.
 
     Each column is a gradient of the outputs with the covariance that gradients at outcomes drawn from the model have.
-    It leaves out nothing on average; its error falls as 1/√(num_columns · N).
+    It leaves out nothing on average; its error falls as 1/√(num_columns · N), of N rows that are not alike.
     """
 
     num_columns: int = field(default=1, metadata={"at_least": 1})

@@ -23,7 +23,7 @@ from credo.batches import in_batches
 from credo.compiling import brief
 from credo.linalg.lowrank import LowRank as LowRankScale
 from credo.methods.laplace.curvature import OuterProducts, likelihood_product, prior_diagonal
-from credo.methods.laplace.structure import WIDEST, Shape, free_transformed
+from credo.methods.laplace.structure import WIDEST, Dense, Shape, free_transformed
 from credo.methods.optimise.spectrum import LEAST
 from credo.model.target import Target
 from credo.status import CredoError
@@ -60,6 +60,8 @@ class LowRank:
             raise CredoError(
                 "LowRank() needs a curvature that is never negative: say curvature=GaussNewton() beside it."
             )
+        if self.rank == dim:  # all of A, which is positive where the prior alone, flat or heavy of tail, is not
+            return Dense().shape(curvature, objective, target, optimum, chunk, is_mode, free)
         u = jnp.asarray(optimum.position)
         diagonal = curvature.diagonal(objective, target, optimum, chunk, free).astype(np.float64)
         prior, is_independent = prior_diagonal(objective, target, u, free)

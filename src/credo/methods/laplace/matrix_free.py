@@ -50,11 +50,12 @@ class MatrixFree:
 
     Each draw, and each output of each row of a prediction, is a linear solve with the curvature over all data, by
     conjugate gradients to a relative residual of ``tolerance`` in at most ``max_products`` products; CredoError where
-    these do not do. The sds of the
-    parameters and log |A| in the evidence are estimated by ``num_probes`` solves, and exact up to so many coordinates.
+    these do not do. The sds of the parameters and log |A| in the evidence are estimated by ``num_probes`` solves, and
+    exact up to so many coordinates.
     A file holds no data, so that draws of a loaded posterior need ``credo.load(path, target)``.
 
-    Verdict: ``solver_error``, how far S Sᵀ is from A⁻¹; ``log_det_error``, the standard error of ½ log |A|.
+    Verdict: ``solver_error``, how far S Sᵀ is from A⁻¹; ``estimated_sd_error``, the standard error of the sds,
+    which one in twenty exceeds; ``log_det_error``, that of ½ log |A|.
     """
 
     tolerance: float = 1e-8
@@ -99,7 +100,14 @@ class MatrixFree:
         error = max(probes.residual, self._error(scale, dim))
         smallest = max(probes.least, 0.0 if prior is None else float(np.min(prior)))
         figures = {"solver_error": error, "log_det_error": 0.5 * probes.log_det_error}
-        return Shape(scale, smallest, int(np.argmin(diagonal)), self._said(dim, probes), figures=figures)
+        said: tuple[str, ...] = ()
+        if dim > self.num_probes:
+            figures["estimated_sd_error"] = float(np.quantile(0.5 * probes.errors / probes.variances, 0.95))
+            said = (
+                f"The sds of {dim:,} parameters are estimated by {self.num_probes} solves, one in twenty no better "
+                f"than to ± {figures['estimated_sd_error']:.1%}, and log |A| likewise; draws and predictions are none.",
+            )
+        return Shape(scale, smallest, int(np.argmin(diagonal)), said, figures=figures)
 
     def _prior(self, curvature, objective: Objective, u, free) -> np.ndarray | None:
         """The diagonal of Λ; None where it is no diagonal, or of a curvature that does not part."""
@@ -189,16 +197,6 @@ class MatrixFree:
         z = np.random.default_rng([self.seed, 1]).normal(size=dim).astype(scale.unit.dtype)
         found = float(np.linalg.norm(np.asarray(_round_trip(scale, z), np.float64) - z) / np.linalg.norm(z))
         return np.inf if np.isnan(found) else found
-
-    def _said(self, dim: int, probes: "Probes") -> tuple[str, ...]:
-        if dim <= self.num_probes:
-            return ()
-        median, most = np.quantile(0.5 * probes.errors / probes.variances, [0.5, 0.95])
-        return (
-            f"The sds of {dim:,} parameters are estimated by {self.num_probes} solves, half of them to ± {median:.1%} "
-            f"and one in twenty no better than ± {most:.1%} (num_probes; {dim:,} make them exact), and log |A| "
-            "likewise; draws and predictions are not estimates.",
-        )
 
 
 class Probes(NamedTuple):

@@ -195,6 +195,8 @@ class MixtureOfLaplaces:
         else:  # where the model starts: members begin elsewhere
             return None
         assert given is not None
+        if not len(given):
+            raise CredoError("start= holds no position: give positions (members, dim), or leave it out.")
         if self.members is not None and len(given) != self.members:
             raise CredoError(
                 f"MixtureOfLaplaces(members={self.members}) was given start= with {size}: give as many, or leave "

@@ -17,7 +17,7 @@ from credo.linalg.blocks import BlockDiagonal
 from credo.linalg.dense import Dense as DenseScale
 from credo.linalg.diagonal import Diagonal as DiagonalScale
 from credo.memory import budget, in_words
-from credo.methods.laplace.curvature import Curvature, GaussNewton, SampledFisher
+from credo.methods.laplace.curvature import Curvature, GaussNewton, OuterProducts, SampledFisher
 from credo.methods.laplace.evidence import Evidence, Found, Linearised, at, linearise, maximum, num_moved, num_outputs
 from credo.methods.laplace.gram import Gram, serves
 from credo.methods.laplace.kronecker import LARGEST_FACTOR, Kronecker
@@ -124,7 +124,7 @@ def fit_network(
     look, sentences = _look(laplace, target, curvature, chunk, u, options.max_memory)
     tune, evidence, num_fixed = _tuning(laplace, target), None, 0
     path: tuple[float, ...] = ()
-    linear = None
+    linear = metric = None
     if tune is not None:
         try:
             linear = _linearised(look.tunable(), target, u, num_hyperparameters(target))
@@ -134,7 +134,7 @@ def fit_network(
             sentences = (*sentences, f"Noise and precisions are parameters like the weights, not tuned. {error}")
     told: Told = {}, ()
     if tune is None or linear is None:
-        u, shape, count = _approach(objective, look, u, is_trained, deadline)
+        u, shape, metric, count = _approach(objective, look, u, is_trained, deadline)
     else:
         u, path, count, linear, found = _turns(tune, objective, look, linear, target, u, is_trained, deadline)
         num_fixed = len(found.theta)  # θ is where the evidence has it, not the density
@@ -154,7 +154,7 @@ def fit_network(
             shape, evidence = look(objective, u), None
         if prior_precision(target) is None:  # else the noise alone was tuned
             told = of_tuned_precisions(scale, found.P, num_fixed, num_moved(target, u, num_fixed))
-    white = White(objective, u, shape.scale, num_fixed, deadline, is_asked_once=is_trained)
+    white = White(objective, u, metric or shape.scale, num_fixed, deadline, is_asked_once=is_trained)
     value, slope, _ = white.at(np.zeros(len(u)))
     if not np.isfinite(value):
         raise CredoError(explain(target, u))
@@ -218,11 +218,18 @@ class Look(NamedTuple):
         """Whether the evidence of hyperparameters is that of this structure itself."""
         return self.tunable() is self
 
-    def metric(self) -> "Look":
-        """One whose products cost no solve: polishing takes two at each step."""
-        if not isinstance(self.structure, MatrixFree):
+    def metric(self, u) -> "Look":
+        """One over all coordinates, those too that are then taken for known at the mode, and whose products cost no
+        solve: polishing takes two at each step."""
+        is_whole = isinstance(self.subset, All)
+        if is_whole and not isinstance(self.structure, MatrixFree):
             return self
-        return self._replace(structure=Dense() if self.target.dim <= UP_TO_DENSE else Diagonal())
+        if self.target.dim <= UP_TO_DENSE:
+            return self._replace(structure=Dense(), subset=All())
+        if not (is_whole or isinstance(self.curvature, OuterProducts)):
+            return self  # the diagonal of a Hessian takes a product for each coordinate
+        has_factors = not is_whole and _why_not_kronecker(self, jnp.asarray(u), None) is None
+        return self._replace(structure=Kronecker() if has_factors else Diagonal(), subset=All())
 
     def tunable(self) -> "Look":
         """One by which hyperparameters can be tuned: the whole matrix where data are few (gram.py) or weights are.
@@ -324,15 +331,19 @@ def _said_of_factors(tuned_by: Structure, target: Target, u: np.ndarray, num_fix
 
 
 def _approach(objective: Objective, look: Look, u, is_trained: bool, deadline: float):
-    """Two turns at most: the metric that was found away from the mode is found again there."""
-    metric, count = look.metric(), 0
-    shape = look(objective, u) if is_trained else metric(objective, u)
-    for _ in range(0 if is_trained else 2):
+    """(position, shape there, the scale in which its distance from the mode is measured, gradients), in two turns at
+    most: the metric that was found away from the mode is found again there."""
+    if is_trained:
+        shape = look(objective, u)
+        return u, shape, shape.scale, 0
+    metric, count = look.metric(u), 0
+    shape = metric(objective, u)
+    for _ in range(2):
         u, distance, more = polish(objective, u, shape.scale, 0, look.target.size, deadline)
         shape, count = metric(objective, u), count + more
         if distance <= RULES["mode_distance"].passes or time.monotonic() > deadline:
             break
-    return u, shape if is_trained or metric is look else look(objective, u), count
+    return u, shape if metric is look else look(objective, u), shape.scale, count
 
 
 def _turns(

@@ -166,7 +166,7 @@ def of_part(verdict: Verdict, scale: ScaleOperator, target: Target) -> Verdict:
         "held-out scores."
     )
     status = "doubtful" if verdict.status == "pass" else verdict.status
-    return replace(verdict, status=status, sentences=(*verdict.sentences, sentence))
+    return replace(verdict, status=status, sentences=tuple(dict.fromkeys((*verdict.sentences, sentence))))
 
 
 def _names(target: Target, scale: Embedded) -> str:
