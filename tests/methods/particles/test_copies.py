@@ -9,7 +9,7 @@ from numpyro.distributions import biject_to, constraints
 
 import credo
 from credo.linalg.diagonal import Diagonal
-from credo.methods.particles.copies import _densities, _maps, copy_weight
+from credo.methods.particles.copies import _densities, _maps, _stacked, copy_weight
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.precision import double
 
@@ -124,8 +124,7 @@ def test_a_simplex_is_exchanged_in_its_own_space():
 
         u, image = at([0, 1, 2]), at([1, 0, 2])
         kind = Gaussian(u, Diagonal(np.ones(u.size)))
-        whose, sign = next(_maps(target.structure))
-        log_p, log_q = _densities(kind, target.flat(), u[None], whose[None], sign[None])
+        log_p, log_q = _densities(kind, target.flat(), u[None], *_stacked([next(_maps(target.structure))]))
         np.testing.assert_allclose(log_p[:, 0], [target.flat().log_density(v) for v in (u, image)], rtol=1e-10)
         np.testing.assert_allclose(log_q[:, 0], [kind.log_prob_u(jnp.asarray(v)) for v in (u, image)], rtol=1e-10)
 
@@ -182,6 +181,27 @@ def test_chains_in_different_copies_are_told_so(build, starts, said):
     verdict = credo.fit(target, method, key=1, start=np.stack(2 * starts), progress=False).verdict
     assert verdict.figures["max_r_hat"] > 1.1
     assert any(said in sentence for sentence in verdict.sentences)
+
+
+def test_labels_that_are_drawn_are_exchanged_with_the_components():
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.normal(-4, 1, 20), rng.normal(4, 1, 20)])
+    prior = {
+        "w": dist.Dirichlet(jnp.ones(2)),
+        "mu": dist.Normal(0.0, 5.0).expand([2]),
+        "z": lambda w: dist.Categorical(probs=w).expand([40]),
+    }
+    target = credo.Model(prior, lambda params, x: dist.Normal(params["mu"][params["z"]], 1.0)).given(y=y)
+    method = credo.Gibbs(
+        {"z": credo.Enumerated(), "w": credo.Conjugate(), "mu": credo.Conjugate()}, num_warmup=20, num_draws=50
+    )
+    z = (y > 0).astype(int)
+    orders = [{"w": np.ones(2) / 2, "mu": sign * np.array([-4.0, 4.0]), "z": z} for sign in (1, -1)]
+    orders[1]["z"] = 1 - z
+    starts = [target.flat().unconstrain({k: jnp.asarray(v) for k, v in start.items()}) for start in orders]
+    verdict = credo.fit(target, method, key=1, start=np.stack(2 * starts), progress=False).verdict
+    assert verdict.status == "failed"
+    assert any("(entries of w, mu, z exchanged together)" in sentence for sentence in verdict.sentences)
 
 
 def test_chains_that_disagree_for_another_reason_are_not():

@@ -5,13 +5,14 @@ of these modes passes every test on its own draws. So a few draws u are mapped t
 user's space, and log densities are compared there (of coordinates: the Jacobians of a simplex differ, but little):
     log p(Tu) ≥ log p(u) − LOWER          a copy of as much mass, if the density is as high all round
     log p(Tu)/q(Tu) − log p(u)/q(u)       how little of it q has; medians over draws
-T exchanges entries i and j along an axis of one length in all parameters that have it (and shares of two components,
-numbers of the unit interval, with them), or turns the sign of a parameter, of two, of an entry in all parameters of one
-length, or of a single number.
+T exchanges entries i and j along an axis of one length in all parameters that have it (and with them shares of two
+components, numbers of the unit interval, and labels, values of discrete parameters), or turns the sign of a parameter,
+of two, of an entry in all parameters of one length, or of a single number.
 """
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,25 +35,32 @@ AT_ONCE = 16  # densities
 MOST = 1e4  # nats: where q vanishes
 SAME, ROUNDING = 1e-6, 1e-10  # nats; of a log density
 
-Map = tuple[np.ndarray, np.ndarray]  # entries of the parameters in the user's space: whose value, and with which sign
+
+class Map(NamedTuple):
+    """Entries of the parameters in the user's space: ``whose`` value, with which ``sign``; and two ``labels``, values
+    of discrete parameters that are exchanged as the entries of the others are."""
+
+    whose: np.ndarray
+    sign: np.ndarray
+    labels: tuple[int, int] = (0, 0)
 
 
 def symmetry_sentence(target: Target, u: Float[np.ndarray, "S dim"]) -> str | None:
     """What to say where a map leaves the density at draws ``u`` as it is, so that chains settle in different copies."""
     maps = list(itertools.islice(_maps(target.structure), MOST_MAPS))
-    if not maps or target.structure.discrete_names:  # whose values would be exchanged as well
+    if not maps:
         return None
-    whose, sign = map(np.stack, zip(*maps, strict=True))
-    log_p = np.asarray(_densities(None, target.flat(), u[:NUM_DRAWS], whose, sign)[0], float)
+    log_p = np.asarray(_densities(None, target.flat(), u[:NUM_DRAWS], *_stacked(maps))[0], float)
     with np.errstate(invalid="ignore"):
         off = np.max(np.abs(log_p[1:] - log_p[0]) / (SAME + ROUNDING * np.abs(log_p[0])), axis=1)
     if not np.any(off < 1):
         return None
-    whose, sign = maps[int(np.argmax(off < 1))]
+    whose, sign, labels = maps[int(np.argmax(off < 1))]
     ends = np.cumsum([int(np.prod(_user_shape(leaf))) for leaf in target.structure.leaves])
     is_elsewhere = whose != np.arange(len(whose))
     moved = np.flatnonzero(is_elsewhere | (sign < 0))
     leaves = [target.structure.leaves[i] for i in np.unique(np.searchsorted(ends, moved, side="right"))]
+    leaves += [leaf for leaf in target.structure.leaves if leaf.is_discrete and labels != (0, 0)]
     names = ", ".join(leaf.name for leaf in leaves)
     if is_elsewhere.any():
         return (
@@ -73,8 +81,7 @@ def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> fl
     if not maps:
         return 0.0
     target, u = target.flat(), u[:NUM_DRAWS]
-    whose, sign = map(np.stack, zip(*maps, strict=True))
-    log_p, log_q = (np.asarray(found, float) for found in _densities(kind, target, u, whose, sign))
+    log_p, log_q = (np.asarray(found, float) for found in _densities(kind, target, u, *_stacked(maps)))
     with np.errstate(invalid="ignore"):
         height = np.median(log_p[1:] - log_p[0], axis=1)
         weight = np.median((log_p - log_q)[1:] - (log_p - log_q)[0], axis=1)
@@ -82,22 +89,29 @@ def copy_weight(kind: Kind, target: Target, u: Float[np.ndarray, "S dim"]) -> fl
     return float(min(np.max(weight, where=is_copy, initial=0.0), MOST))
 
 
+def _stacked(maps: list[Map]) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.stack, zip(*maps, strict=True)))
+
+
 @brief
-def _densities(kind: Kind | None, target: Target, u, whose, sign):
+def _densities(kind: Kind | None, target: Target, u, whose, sign, labels):
     """log p and log q of the draws and of their images (1 + map, draw)."""
     leaves = target.structure.leaves
 
-    def image(u, whose, sign):
+    def image(u, whose, sign, labels):
         position = target.structure.unravel(u)
         flat = jnp.concatenate([_to_user(leaf, position[leaf.name]).ravel() for leaf in leaves])[whose]
         values, start = {}, 0
         for leaf in leaves:
             shape = _user_shape(leaf)
             own = slice(start, start := start + int(np.prod(shape)))
-            values[leaf.name] = _to_coordinates(leaf, (sign[own] * flat[own]).reshape(shape))
+            value = (sign[own] * flat[own]).reshape(shape)
+            if leaf.is_discrete:
+                value = jnp.where(value == labels[0], labels[1], jnp.where(value == labels[1], labels[0], value))
+            values[leaf.name] = _to_coordinates(leaf, value)
         return target.structure.ravel(values)
 
-    images = jax.vmap(jax.vmap(image, (0, None, None)), (None, 0, 0))(u, whose, sign)
+    images = jax.vmap(jax.vmap(image, (0, None, None, None)), (None, 0, 0, 0))(u, whose, sign, labels)
     every = jnp.concatenate([u[None], images]).reshape(-1, u.shape[1])
 
     def both(v):
@@ -136,27 +150,31 @@ def _maps(structure: Structure) -> Iterator[Map]:
             sign[each.ravel()] = -1
         return sign
 
-    movable = [leaf for leaf in structure.leaves if leaf.is_elementwise or leaf.support == "simplex"]
+    movable = [
+        leaf for leaf in structure.leaves if (leaf.is_elementwise or leaf.support == "simplex") and not leaf.is_discrete
+    ]
+    has_labels = bool(structure.discrete_names)
     real = [indices[leaf.name] for leaf in movable if leaf.support == "real"]
     shares = [indices[leaf.name] for leaf in movable if leaf.support == "unit_interval" and not leaf.shape]
     lengths = sorted({length for leaf in movable for length in leaf.shape if 2 <= length <= MOST_ENTRIES})
     for length in lengths:
         axes = {leaf.name: leaf.shape.index(length) for leaf in movable if length in leaf.shape}
         moved = {name: np.moveaxis(indices[name], axis, 0) for name, axis in axes.items()}
-        if len(moved) < 2:
+        if len(moved) + has_labels < 2:
             continue
         for i, j in itertools.combinations(range(length), 2):
             whose = same.copy()
             for entries in moved.values():
                 whose[entries[i]], whose[entries[j]] = entries[j], entries[i]
-            yield whose, np.ones(start)
+            labels = (i, j) if has_labels else (0, 0)
+            yield Map(whose, np.ones(start), labels)
             if length == 2 and shares:
-                yield whose, turned(*shares)
+                yield Map(whose, turned(*shares), labels)
         signed = [moved[leaf.name] for leaf in movable if leaf.name in moved and leaf.support == "real"]
         if len(signed) > 1:
-            yield from ((same, turned(*(entries[i] for entries in signed))) for i in range(length))
-    yield from ((same, turned(each)) for each in real)
+            yield from (Map(same, turned(*(entries[i] for entries in signed))) for i in range(length))
+    yield from (Map(same, turned(each)) for each in real)
     if len(real) <= MOST_ENTRIES:
-        yield from ((same, turned(*pair)) for pair in itertools.combinations(real, 2))
+        yield from (Map(same, turned(*pair)) for pair in itertools.combinations(real, 2))
     if sum(map(np.size, real)) <= MOST_NUMBERS:
-        yield from ((same, turned(number)) for each in real if each.size > 1 for number in each.reshape(-1, 1))
+        yield from (Map(same, turned(number)) for each in real if each.size > 1 for number in each.reshape(-1, 1))
