@@ -33,6 +33,9 @@ LARGEST_GROWTH = 0.7  # spectral norm of B in one step
 class FullRank(Family):
     """A normal with dense covariance: d (d + 3)/2 numbers. Exact on Gaussian targets.
 
+    A step takes d³ operations, and the noise of its gradient asks for more steps as d grows: for up to some 200
+    parameters. Beyond, ``LowRank(k)`` or ``Blocks(…)``, or ``NUTS()``, which may well be faster.
+
     ``scale``: how steps move the diagonal of the factor, ``vi.Exp()`` or ``vi.Softplus()``; the optimum is the same.
     """
 
