@@ -94,3 +94,10 @@ def as_numbers(value) -> np.ndarray:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError):
         return np.asarray(np.nan)
+
+
+def check_limit(name: str, value, unit: str, default: str) -> None:
+    """CredoError unless ``value`` is None, which stands for ``default``, or a number above zero."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
+        raise CredoError(f"{name} is a number of {unit} above 0; got {value!r}. Leave it out for {default}.")

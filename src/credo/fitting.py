@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from credo.algorithm import LAYOUTS, Options
-from credo.arguments import THREEFRY, as_key, as_path
+from credo.arguments import THREEFRY, as_key, as_path, check_limit
 from credo.collector import collecting_rarely
 from credo.cores import begin_work
 from credo.diagnose.angles import angle_sentence
@@ -165,13 +165,8 @@ def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, prog
     if layout not in (None, *LAYOUTS):
         raise CredoError(f"layout={layout!r} does not exist: leave it out, or say {' or '.join(map(repr, LAYOUTS))}.")
     of_machine = "a share of what the machine has free"
-    for name, value, unit, default in (
-        ("time_limit", time_limit, "seconds", "no limit"),
-        ("max_memory", max_memory, "bytes", of_machine),
-    ):
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if value is not None and not (is_number and value > 0):
-            raise CredoError(f"{name} is a number of {unit} above 0; got {value!r}. Leave it out for {default}.")
+    check_limit("time_limit", time_limit, "seconds", "no limit")
+    check_limit("max_memory", max_memory, "bytes", of_machine)
     if max_memory is not None and max_memory < LEAST_MEMORY:
         raise CredoError(
             f"max_memory={max_memory!r} bytes is less than any fit needs ({LEAST_MEMORY:,} at least): it counts bytes, "

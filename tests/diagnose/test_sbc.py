@@ -528,6 +528,9 @@ def test_fits_with_too_few_independent_draws_are_doubtful():
         (lambda: sbc(WAITING, ByGrid(), 0, size=6), "num_simulations is a whole number of at least 1; got 0"),
         (lambda: sbc(WAITING, ByGrid(), 5, size=6, num_ranks=1), "num_ranks is a whole number of at least 2"),
         (lambda: sbc(WAITING, ByGrid(), 5, size=6, statistics=[np.sum]), r"functions of \(params, y\) by name"),
+        (lambda: sbc(WAITING, ByGrid(), 5, size=6, statistics={"a": np.abs}), "statistic 'a' has no value"),
+        (lambda: sbc(WAITING, ByGrid(), 5, size=6, statistics={"a": lambda y: y}), "statistic 'a' has no value"),
+        (lambda: sbc(WAITING, ByGrid(), 5, size=6, time_limit="1 s"), "time_limit is a number of seconds"),
         (
             lambda: sbc(credo.Model.from_log_density(lambda p: -p["a"], {"a": dist.constraints.positive}), ByGrid()),
             "bare log density cannot simulate",

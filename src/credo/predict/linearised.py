@@ -55,7 +55,8 @@ class Quadrature:
     """p(y) = ∫ p(y | z) N(z; m, s²) dz on the line of each row's output: to about 1e-10 where z is linear in u.
 
     ``num_nodes`` on a line, for binary, binomial, count, waiting-time and regression outcomes and two classes; a grid
-    (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (error about 1e-4 there), and
+    (num_nodes / 3)² for three classes, 8 · num_nodes quasi-random points for more (off by about 1e-4 where logits have
+    sds near one, by up to 1e-2 where these are 5 and more, as far from the data; more nodes bring it down), and
     num_nodes draws above 64 outputs. Several columns are integrated over together in ``log_prob``, each by itself else.
     """
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from credo.algorithm import as_key as typed_key
 from credo.algorithm import stream
-from credo.arguments import as_key
+from credo.arguments import as_key, check_limit
 from credo.diagnose.simulation.beside import from_posterior
 from credo.diagnose.simulation.ranks import (
     Statistics,
     TooFewDraws,
-    check_names,
+    check_statistics,
     independent_draws,
     quantities,
     rank,
@@ -112,6 +112,7 @@ def _calibrated(
     """Fit and rank, one simulation after the other."""
     begun, num_simulations = time.monotonic(), truths.num_simulations
     draws = _whole("num_ranks", num_ranks, 2) - 1
+    check_limit("time_limit", time_limit, "seconds", "no limit")
     if not (statistics is None or (isinstance(statistics, Mapping) and all(map(callable, statistics.values())))):
         raise CredoError(f"statistics are functions of (params, y) by name, such as {{'sum': f}}; got {statistics!r}.")
     functions = tuple((statistics or {}).items())
@@ -126,7 +127,7 @@ def _calibrated(
             if time.monotonic() > deadline and num_done:
                 break
             if target is not None:
-                check_names(target, functions)
+                check_statistics(target.flat(), position, functions)
             try:
                 posterior, found, worth = _one(target, position, method, key, i, draws, functions)
             except TooFewDraws:

@@ -66,17 +66,34 @@ def _quantities(target: Target, positions, statistics: Statistics) -> dict[str, 
         found = dict(target.model.report(params))
         if target.y is not None and target.model.likelihood is not None:
             found[LOG_LIKELIHOOD] = jnp.sum(target.log_likelihood(u))
-        return found | {name: jnp.asarray(function(params, target.y)) for name, function in statistics}
+        return found | {name: _value(name, function, params, target.y) for name, function in statistics}
 
     return jax.vmap(one)(positions)
 
 
-def check_names(target: Target, statistics: Statistics) -> None:
-    """CredoError for a statistic with the name of what is ranked in any case."""
+def _value(name: str, function: Callable, params, y):
+    try:
+        return jnp.asarray(function(params, y))
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise CredoError(
+            f"The statistic {name!r} has no value ({type(error).__name__}: {str(error)[:120]}): it is a function of "
+            "(params, y) that returns a number or an array, in jax.numpy, such as lambda params, y: jnp.sum(y)."
+        ) from error
+
+
+@in_double
+def check_statistics(target: Target, position, statistics: Statistics) -> None:
+    """CredoError for a statistic with the name of what is ranked in any case, or without a value at ``position``."""
     ranked = {leaf.name for leaf in target.structure.leaves} | set(target.derived_names) | {LOG_LIKELIHOOD}
     taken = next((name for name, _ in statistics if name in ranked), None)
     if taken is not None:
         raise CredoError(f"A statistic is named {taken!r}, as what is ranked in any case: give it another name.")
+
+    def values(u):
+        params = target.constrain(u)
+        return [_value(name, function, params, target.y) for name, function in statistics]
+
+    jax.eval_shape(values, position)
 
 
 def rank(values: Num[np.ndarray, "draw ..."], random: np.random.Generator) -> Int[np.ndarray, "..."]:

@@ -149,4 +149,6 @@ def _poisson(mean: float, largest: int) -> Float[np.ndarray, " count"]:
 
 
 def _standardised(values, all_values):
+    if not all_values.std() > 0:  # of two ranks, the second moment is one number
+        return np.zeros(values.shape[1:])
     return np.asarray((values.mean(axis=0) - all_values.mean()) / (all_values.std() / np.sqrt(len(values))))
