@@ -200,13 +200,14 @@ def _distance(posterior: Posterior, reference: Posterior) -> dict:
     reference_mean, reference_sd = reference._moments
     names = [leaf.name for leaf in reference.target.structure.leaves if leaf.name in mean]
     unit = np.concatenate([np.ravel(reference_sd[n]) for n in names])
-    unit = np.where((unit > 0) & np.isfinite(unit), unit, np.nan)  # a law without a variance measures nothing
-    if np.all(np.isnan(unit)):
+    is_measured = (unit > 0) & np.isfinite(unit)  # a law without a variance measures nothing
+    if not is_measured.any():
         return {"mean_distance": np.nan, "sd_ratio": np.nan}
-    shift = np.concatenate([np.ravel(np.asarray(mean[n]) - reference_mean[n]) for n in names]) / unit
+    shift = np.concatenate([np.ravel(np.asarray(mean[n]) - reference_mean[n]) for n in names])[is_measured]
+    ratio = np.concatenate([np.ravel(sd[n]) for n in names])[is_measured] / unit[is_measured]
     with np.errstate(divide="ignore"):
-        log_ratio = np.log(np.concatenate([np.ravel(sd[n]) for n in names]) / unit)
+        farthest = np.argmax(np.abs(np.log(ratio)))  # NaN where there is one: an answer without a number is not near
     return {
-        "mean_distance": float(np.nanmax(np.abs(shift))),
-        "sd_ratio": float(np.exp(log_ratio[np.nanargmax(np.abs(log_ratio))])),
+        "mean_distance": float(np.max(np.abs(shift / unit[is_measured]))),
+        "sd_ratio": float(ratio[farthest]),
     }
