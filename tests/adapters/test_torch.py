@@ -345,6 +345,49 @@ def test_sums_of_small_integers_do_not_wrap():
     assert network.apply(network.params, x.numpy()).tolist() == [1.5 * (1000 - 2000 + 1000 + 62500)] * 3
 
 
+class Hashed(nn.Embedding):
+    def forward(self, x):
+        return super().forward(x * 1_000_003 % 1_000)
+
+
+class OfTime(nn.Linear):
+    """Of milliseconds since 1970."""
+
+    def forward(self, x):
+        return super().forward((x - 1_600_000_000_000) / 1e11)
+
+
+class OfBytes(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x / 255)
+
+
+WHOLE = {
+    "hashes": (Hashed(1_000, 2), np.array([123_456, 99_999, 5])),
+    "times": (OfTime(1, 2), np.array([[1_700_000_000_000], [1_600_000_000_123], [1_650_000_000_000]])),
+    "bytes": (OfBytes(1, 2, 3), np.arange(75, dtype=np.uint8).reshape(3, 1, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_have_64_bits(name):
+    """As torch's have, and weights the precision that they are of."""
+    module, x = WHOLE[name]
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    network = from_torch(module, x)
+    for apply in (network.apply, jax.jit(lambda params, _: network.apply(params, x))):
+        found = apply(network.params, x)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_hashes_stay_within_a_program_of_32_bits():
+    module, x = WHOLE["hashes"]
+    network = from_torch(module, np.arange(3))
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_array_equal(jax.jit(network.apply)(network.params, x), expected)
+
+
 # made Bayesian and sent back ------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from credo.adapters.network import (
     told,
 )
 from credo.arguments import of_tensor
+from credo.precision import double
 from credo.status import CredoError
 
 
@@ -112,7 +113,9 @@ class TorchNetwork:
         for name, (row, values) in self.held.items():
             table = jnp.asarray(weights[name])
             weights[name] = jnp.concatenate([table[:row], np.asarray(values, table.dtype)[None], table[row + 1 :]])
-        return program.run(weights, jax.tree.leaves(_ordered(x)))
+        leaves = jax.tree.leaves(_ordered(x))
+        with jax.enable_x64(True):  # torch's whole numbers have 64 bits, of which JAX leaves 32 outside of a fit
+            return program.run(weights, [jnp.asarray(x, int) if x.dtype == np.int32 else x for x in leaves])
 
     def read(self, x: Any) -> list[str]:
         """Export the module at rows ``x`` (M, …), and compare its outputs and gradients with JAX's; what is to be said.
@@ -157,8 +160,9 @@ class TorchNetwork:
         self.programs[_kind(x)] = program
         try:
             least = max({*program.floats, self.dtype} & TOLERANCE.keys(), key=TOLERANCE.__getitem__)
-            check_rows(self, self.params, rows, self.dtype, together, "torch", least)
-            of_slopes = check_slopes(self, self.params, rows, self.dtype, along, scale, slopes) if slopes else ""
+            with double():
+                check_rows(self, self.params, rows, self.dtype, together, "torch", least)
+                of_slopes = check_slopes(self, self.params, rows, self.dtype, along, scale, slopes) if slopes else ""
         except Exception as error:
             del self.programs[_kind(x)]
             if isinstance(error, CredoError):
