@@ -248,6 +248,25 @@ def test_outputs_are_those_of_torch(name):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(expected).max()))
 
 
+class Named(nn.Linear):
+    def __init__(self, function):
+        super().__init__(3, 4)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(*super().forward(x).chunk(2, 1))
+
+
+def test_outputs_by_name_keep_their_names():
+    """In whatever order the module sets them; what it returns as None is left out."""
+    module, x = Named(lambda mean, other: {"mean": mean, "deviation": other.exp(), "state": None}), rows((4, 3))
+    network = from_torch(module, x)
+    assert network.notes == ()
+    found, expected = network.apply(network.params, x.numpy()), module(x)
+    for name in ("mean", "deviation"):
+        np.testing.assert_allclose(found[name], expected[name].detach(), rtol=1e-5)
+
+
 def test_a_single_row_keeps_its_axis():
     """torch's squeeze takes the axis of rows as well where there is one row; a likelihood needs it."""
     network = from_torch(Of(lambda x: x[:, 0].squeeze()), rows((3, 1, 4)))
@@ -563,6 +582,7 @@ WRONG = {
         "cannot be run in JAX.*indices of a pooling",
     ),
     "no gradient": (lambda: (Ends(), (3, 2)), "No output of the module has a gradient.*torch.no_grad"),
+    "no tensor": (lambda: (Named(lambda mean, other: (mean, "state")), (3, 3)), "an object of type str, and outputs"),
     "no rows": (lambda: (nn.Linear(2, 2), ()), "Example inputs are rows"),
 }
 

@@ -140,13 +140,18 @@ class TorchNetwork:
         kwargs = given if isinstance(given, dict) else {}
         args = () if kwargs else given if isinstance(given, tuple) else (given,)
         try:
-            expected = torch.utils._pytree.tree_leaves(self.module(*args, **kwargs))
+            expected = _in_order(self.module(*args, **kwargs))
         except Exception as error:  # the user's code
             shapes = [np.shape(leaf) for leaf in jax.tree.leaves(rows)]
             raise CredoError(
                 f"The module fails on inputs of shape {shapes} ({str(error).strip().splitlines()[0][:200]}): give x in "
                 "the shape and kind that it was made for, rows first, as from_torch(module, x)."
             ) from error
+        if odd := [type(leaf).__name__ for leaf in expected if not isinstance(leaf, torch.Tensor)]:
+            raise CredoError(
+                f"The module returns an object of type {odd[0]}, and outputs are tensors, alone or in a tuple, list or "
+                "dict: let it return those."
+            )
         trainable = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         along, scale, slopes = _slopes(torch, expected, trainable)
         program, changed = exported(torch, self.module, args, kwargs, {id(p): name for name, p in trainable.items()})
@@ -187,7 +192,7 @@ class TorchNetwork:
             own, by_name = jax.tree.map(operator.itemgetter(end), (args, kwargs))
             try:
                 with torch.no_grad():
-                    alone = torch.utils._pytree.tree_leaves(self.module(*own, **by_name))
+                    alone = _in_order(self.module(*own, **by_name))
                 pairs = zip(alone, together, strict=True)
                 found = [of_tensor(leaf).reshape(among[end].shape) for leaf, among in pairs]  # squeezed, perhaps
             except Exception:  # the user's code
@@ -256,7 +261,7 @@ def _of_fast_path(torch, module, args, kwargs, together: list[np.ndarray]) -> st
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own insides
         torch.backends.mha.set_fastpath_enabled(True)  # put back by the caller
-        quick = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(module(*args, **kwargs))]
+        quick = [leaf.numpy() for leaf in _in_order(module(*args, **kwargs))]
     error = difference(quick, together)
     if error <= TOLERANCE["float32"]:
         return ""
@@ -265,6 +270,11 @@ def _of_fast_path(torch, module, args, kwargs, together: list[np.ndarray]) -> st
         f"training (by {error:.2g} of the largest): zeros at the places that a padding mask hides. The network in JAX "
         "is as in training; torch is too after torch.backends.mha.set_fastpath_enabled(False)."
     )
+
+
+def _in_order(outputs: Any) -> list:
+    """Tensors in the order in which JAX lists them: torch leaves the keys of a dict as they were set."""
+    return jax.tree.leaves(outputs)
 
 
 def _ordered(x: Any) -> Any:
