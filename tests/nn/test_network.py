@@ -264,6 +264,9 @@ def test_wrong_inputs_heads_and_priors():
     for noise in (-1.0, np.inf, "0.5", True, np.ones(2)):
         with pytest.raises(credo.CredoError, match="is a positive number, or its prior"):
             Gaussian(noise)
+    for df in (0.0, dist.Gamma(2.0, 0.1)):
+        with pytest.raises(credo.CredoError, match="df is a positive number; got .*Where it is unknown, write the head"):
+            StudentT(df)
     for prior in (LaplacePrior, HorseshoeLike, Isotropic):
         for wrong in (-1.0, np.inf, "1"):
             with pytest.raises(credo.CredoError, match="is a positive, finite number; got"):

@@ -86,7 +86,11 @@ class StudentT(Head):
     scale: float | Distribution = field(default_factory=lambda: dist.HalfNormal(1.0))
 
     def __post_init__(self):
-        _check_number("df", self.df)
+        if not (is_number(self.df) and self.df > 0):
+            raise CredoError(
+                f"df is a positive number; got {self.df!r}. Where it is unknown, write the head: "
+                "credo.nn.Custom(lambda z, df: dist.StudentT(df, z[:, 0], 1.0), {'df': dist.Gamma(2.0, 0.1)})."
+            )
         _check_number("scale", self.scale)
 
     def priors(self):
