@@ -791,6 +791,12 @@ class Halved(nn.Linear):
         return super().forward(x).bfloat16().float()
 
 
+class RootAtZero(nn.Linear):
+    def forward(self, x):
+        z = super().forward(x)
+        return (z - z).sqrt() + z
+
+
 def hooked():
     module = nn.Linear(3, 2)
     module.weight.register_hook(lambda gradient: 0 * gradient)
@@ -802,6 +808,7 @@ SAID = {
     "hook": (hooked, "What hooks make of the gradients of weight is left out"),
     "half precision": (lambda: Halved(3, 2), "What torch computes in bfloat16 is computed in the precision"),
     "no_grad": (Features, r"detaches of its weights under torch.no_grad\(\)"),
+    "a root at zero": (lambda: RootAtZero(3, 2), r"no finite derivative by weight, bias at these rows.*a root"),
     "own backward": (lambda: Own(3, 2), r"The gradient that torch has by 'weight' is not the derivative.*off by 100%"),
 }
 

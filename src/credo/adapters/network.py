@@ -193,6 +193,12 @@ def check_slopes(
 
     with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
         found = named(brief(slopes, options=TINY)(params, x, along))
+    undefined = [name for name, value in expected.items() if not np.all(np.isfinite(found[name] - value))]
+    if undefined:
+        return (
+            f"The outputs have no finite derivative by {listed(undefined)} at these rows, here or in torch: a root, a "
+            "power or a norm at 0? Keep what goes into it away from there, as in (z + 1e-6).sqrt()."
+        )
     size = {name: float(np.linalg.norm(value)) for name, value in expected.items()}
     weights = named(params)
     for name, value in expected.items():
