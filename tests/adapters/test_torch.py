@@ -248,6 +248,25 @@ def test_outputs_are_those_of_torch(name):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(expected).max()))
 
 
+class Named(nn.Linear):
+    def __init__(self, function):
+        super().__init__(3, 4)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(*super().forward(x).chunk(2, 1))
+
+
+def test_outputs_by_name_keep_their_names():
+    """In whatever order the module sets them; what it returns as None is left out."""
+    module, x = Named(lambda mean, other: {"mean": mean, "deviation": other.exp(), "state": None}), rows((4, 3))
+    network = from_torch(module, x)
+    assert network.notes == ()
+    found, expected = network.apply(network.params, x.numpy()), module(x)
+    for name in ("mean", "deviation"):
+        np.testing.assert_allclose(found[name], expected[name].detach(), rtol=1e-5)
+
+
 def test_a_single_row_keeps_its_axis():
     """torch's squeeze takes the axis of rows as well where there is one row; a likelihood needs it."""
     network = from_torch(Of(lambda x: x[:, 0].squeeze()), rows((3, 1, 4)))
@@ -343,6 +362,49 @@ def test_sums_of_small_integers_do_not_wrap():
     x = torch.full((3, 4), 250, dtype=torch.uint8)
     network = from_torch(Of(lambda x: (x.sum(1) - 2000 + x.cumsum(1)[:, 3] + x[:, :2].prod(1)).float()))
     assert network.apply(network.params, x.numpy()).tolist() == [1.5 * (1000 - 2000 + 1000 + 62500)] * 3
+
+
+class Hashed(nn.Embedding):
+    def forward(self, x):
+        return super().forward(x * 1_000_003 % 1_000)
+
+
+class OfTime(nn.Linear):
+    """Of milliseconds since 1970."""
+
+    def forward(self, x):
+        return super().forward((x - 1_600_000_000_000) / 1e11)
+
+
+class OfBytes(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x / 255)
+
+
+WHOLE = {
+    "hashes": (Hashed(1_000, 2), np.array([123_456, 99_999, 5])),
+    "times": (OfTime(1, 2), np.array([[1_700_000_000_000], [1_600_000_000_123], [1_650_000_000_000]])),
+    "bytes": (OfBytes(1, 2, 3), np.arange(75, dtype=np.uint8).reshape(3, 1, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_have_64_bits(name):
+    """As torch's have, and weights the precision that they are of."""
+    module, x = WHOLE[name]
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    network = from_torch(module, x)
+    for apply in (network.apply, jax.jit(lambda params, _: network.apply(params, x))):
+        found = apply(network.params, x)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_hashes_stay_within_a_program_of_32_bits():
+    module, x = WHOLE["hashes"]
+    network = from_torch(module, np.arange(3))
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_array_equal(jax.jit(network.apply)(network.params, x), expected)
 
 
 # made Bayesian and sent back ------------------------------------------------------------------------------------------
@@ -520,6 +582,7 @@ WRONG = {
         "cannot be run in JAX.*indices of a pooling",
     ),
     "no gradient": (lambda: (Ends(), (3, 2)), "No output of the module has a gradient.*torch.no_grad"),
+    "no tensor": (lambda: (Named(lambda mean, other: (mean, "state")), (3, 3)), "an object of type str, and outputs"),
     "no rows": (lambda: (nn.Linear(2, 2), ()), "Example inputs are rows"),
 }
 
@@ -728,6 +791,12 @@ class Halved(nn.Linear):
         return super().forward(x).bfloat16().float()
 
 
+class RootAtZero(nn.Linear):
+    def forward(self, x):
+        z = super().forward(x)
+        return (z - z).sqrt() + z
+
+
 def hooked():
     module = nn.Linear(3, 2)
     module.weight.register_hook(lambda gradient: 0 * gradient)
@@ -739,6 +808,7 @@ SAID = {
     "hook": (hooked, "What hooks make of the gradients of weight is left out"),
     "half precision": (lambda: Halved(3, 2), "What torch computes in bfloat16 is computed in the precision"),
     "no_grad": (Features, r"detaches of its weights under torch.no_grad\(\)"),
+    "a root at zero": (lambda: RootAtZero(3, 2), r"no finite derivative by weight, bias at these rows.*a root"),
     "own backward": (lambda: Own(3, 2), r"The gradient that torch has by 'weight' is not the derivative.*off by 100%"),
 }
 

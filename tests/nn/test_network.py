@@ -172,6 +172,18 @@ def test_two_networks_give_mean_and_noise():
     assert model.given(X, Y).dim == 24
 
 
+def test_noise_is_one_number_or_one_a_column():
+    y, sd = np.stack([Y, -Y], axis=1), np.array([0.3, 0.9])
+    target = network(Gaussian(dist.HalfNormal(1.0).expand([2])), 2).given(X, y)
+    params = weights(2, np.float64)
+    with double():
+        rows = np.asarray(target.log_likelihood(target.unconstrain({"noise": sd, "weights": params})))
+    np.testing.assert_allclose(rows, stats.norm(by_hand(params), sd).logpdf(y).sum(1), rtol=1e-9)
+    for shape, outcomes, remedy in (([12], Y, r"\(\)\."), ([12, 1], y, r"\(\), or \(2,\) for one a column")):
+        with pytest.raises(credo.CredoError, match="give one of shape " + remedy):
+            network(Gaussian(dist.HalfNormal(1.0).expand(shape)), outcomes[0].size).given(X, outcomes)
+
+
 def test_one_scale_a_row_serves_its_outcomes():
     """As many rows as outcomes, so that scales by row and scales by outcome have one shape."""
     x, y = X[:2], np.stack([Y, -Y], axis=1)[:2]
@@ -264,10 +276,22 @@ def test_wrong_inputs_heads_and_priors():
     for noise in (-1.0, np.inf, "0.5", True, np.ones(2)):
         with pytest.raises(credo.CredoError, match="is a positive number, or its prior"):
             Gaussian(noise)
+    for df in (0.0, dist.Gamma(2.0, 0.1)):
+        with pytest.raises(
+            credo.CredoError, match="df is a positive number; got .*Where it is unknown, write the head"
+        ):
+            StudentT(df)
     for prior in (LaplacePrior, HorseshoeLike, Isotropic):
         for wrong in (-1.0, np.inf, "1"):
             with pytest.raises(credo.CredoError, match="is a positive, finite number; got"):
                 network(prior=prior(wrong))
+    for wrong in (dist.Normal(0.0, 1.0), dist.Uniform(-1.0, 1.0), dist.TruncatedNormal(1.0, 1.0, low=-0.5)):
+        for make in (Gaussian, lambda d: StudentT(scale=d), lambda d: network(prior=Isotropic(d))):
+            with pytest.raises(credo.CredoError, match="is not on the positive numbers alone: give HalfNormal, Gamma"):
+                make(wrong)
+    for prior in (Isotropic, PerLayer):
+        with pytest.raises(credo.CredoError, match=r"precision is of one number, and this one has shape \(3,\)"):
+            network(prior=prior(dist.Gamma(2.0, 1.0).expand([3])))
     with pytest.raises(credo.CredoError, match="disagree about 'middle'"):
         network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
 

@@ -100,7 +100,8 @@ class Program(NamedTuple):
 
         for step in self.steps:
             arguments = [read(each) for each in step.args]
-            values[step.name] = step.function(*arguments, **{key: read(each) for key, each in step.kwargs.items()})
+            found = step.function(*arguments, **{key: read(each) for key, each in step.kwargs.items()})
+            values[step.name] = jax.tree.map(lambda x: _working(x, working) if isinstance(x, jax.Array) else x, found)
         return [read(each) for each in self.outputs]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from credo.adapters.network import check_dtypes, check_rows, fitting, made_up, named, nested
 from credo.model.visit import leaf_name
+from credo.precision import double
 from credo.status import CredoError
 
 
@@ -69,7 +70,8 @@ class JaxNetwork:
         return self.run(params, x)
 
     def check(self, x: Any) -> None:
-        check_rows(self.run, self.params, jax.tree.map(lambda leaf: _narrow(leaf, self.dtype), x), self.dtype)
+        with double(self.dtype == "float64"):
+            check_rows(self.run, self.params, jax.tree.map(lambda leaf: _narrow(leaf, self.dtype), x), self.dtype)
         self.is_tried = True
 
 

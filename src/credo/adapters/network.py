@@ -10,7 +10,6 @@ import numpy as np
 
 from credo.compiling import TINY, brief
 from credo.model.visit import leaf_name
-from credo.precision import double
 from credo.status import CredoError
 
 
@@ -136,7 +135,7 @@ def check_rows(
 ) -> None:
     """CredoError where ``apply`` differs from the outputs ``expected``, or where a row's output leans on its batch.
 
-    ``least``: the precision of the outputs expected, where it is another one.
+    ``dtype``: of the weights. ``least``: the precision of the outputs expected, where it is another one.
     """
     num_rows = len(jax.tree.leaves(x)[0])
 
@@ -144,7 +143,7 @@ def check_rows(
         ends = (jax.tree.map(lambda leaf, end=end: leaf[end], x) for end in ENDS)
         return apply(params, x), *(apply(params, end) for end in ends)
 
-    with jax.ensure_compile_time_eval(), double(dtype == "float64"), jax.default_matmul_precision("highest"):
+    with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
         found = jax.jit(together_and_alone)(params, x)
     z, *alone = ([np.asarray(leaf) for leaf in jax.tree.leaves(part)] for part in found)
     if any(leaf.shape[:1] != (num_rows,) for leaf in z):
@@ -192,8 +191,14 @@ def check_slopes(
         pairs = zip(along, leaves, strict=True)
         return pull(jax.tree.unflatten(structure, [jnp.asarray(d, leaf.dtype) for d, leaf in pairs]))[0]
 
-    with jax.ensure_compile_time_eval(), double(dtype == "float64"), jax.default_matmul_precision("highest"):
+    with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
         found = named(brief(slopes, options=TINY)(params, x, along))
+    undefined = [name for name, value in expected.items() if not np.all(np.isfinite(found[name] - value))]
+    if undefined:
+        return (
+            f"The outputs have no finite derivative by {listed(undefined)} at these rows, here or in torch: a root, a "
+            "power or a norm at 0? Keep what goes into it away from there, as in (z + 1e-6).sqrt()."
+        )
     size = {name: float(np.linalg.norm(value)) for name, value in expected.items()}
     weights = named(params)
     for name, value in expected.items():

@@ -35,6 +35,7 @@ from credo.adapters.network import (
     told,
 )
 from credo.arguments import of_tensor
+from credo.precision import double
 from credo.status import CredoError
 
 
@@ -112,7 +113,9 @@ class TorchNetwork:
         for name, (row, values) in self.held.items():
             table = jnp.asarray(weights[name])
             weights[name] = jnp.concatenate([table[:row], np.asarray(values, table.dtype)[None], table[row + 1 :]])
-        return program.run(weights, jax.tree.leaves(_ordered(x)))
+        leaves = jax.tree.leaves(_ordered(x))
+        with jax.enable_x64(True):  # torch's whole numbers have 64 bits, of which JAX leaves 32 outside of a fit
+            return program.run(weights, [jnp.asarray(x, int) if x.dtype == np.int32 else x for x in leaves])
 
     def read(self, x: Any) -> list[str]:
         """Export the module at rows ``x`` (M, …), and compare its outputs and gradients with JAX's; what is to be said.
@@ -137,13 +140,18 @@ class TorchNetwork:
         kwargs = given if isinstance(given, dict) else {}
         args = () if kwargs else given if isinstance(given, tuple) else (given,)
         try:
-            expected = torch.utils._pytree.tree_leaves(self.module(*args, **kwargs))
+            expected = _in_order(self.module(*args, **kwargs))
         except Exception as error:  # the user's code
             shapes = [np.shape(leaf) for leaf in jax.tree.leaves(rows)]
             raise CredoError(
                 f"The module fails on inputs of shape {shapes} ({str(error).strip().splitlines()[0][:200]}): give x in "
                 "the shape and kind that it was made for, rows first, as from_torch(module, x)."
             ) from error
+        if odd := [type(leaf).__name__ for leaf in expected if not isinstance(leaf, torch.Tensor)]:
+            raise CredoError(
+                f"The module returns an object of type {odd[0]}, and outputs are tensors, alone or in a tuple, list or "
+                "dict: let it return those."
+            )
         trainable = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         along, scale, slopes = _slopes(torch, expected, trainable)
         program, changed = exported(torch, self.module, args, kwargs, {id(p): name for name, p in trainable.items()})
@@ -157,8 +165,9 @@ class TorchNetwork:
         self.programs[_kind(x)] = program
         try:
             least = max({*program.floats, self.dtype} & TOLERANCE.keys(), key=TOLERANCE.__getitem__)
-            check_rows(self, self.params, rows, self.dtype, together, "torch", least)
-            of_slopes = check_slopes(self, self.params, rows, self.dtype, along, scale, slopes) if slopes else ""
+            with double():
+                check_rows(self, self.params, rows, self.dtype, together, "torch", least)
+                of_slopes = check_slopes(self, self.params, rows, self.dtype, along, scale, slopes) if slopes else ""
         except Exception as error:
             del self.programs[_kind(x)]
             if isinstance(error, CredoError):
@@ -183,7 +192,7 @@ class TorchNetwork:
             own, by_name = jax.tree.map(operator.itemgetter(end), (args, kwargs))
             try:
                 with torch.no_grad():
-                    alone = torch.utils._pytree.tree_leaves(self.module(*own, **by_name))
+                    alone = _in_order(self.module(*own, **by_name))
                 pairs = zip(alone, together, strict=True)
                 found = [of_tensor(leaf).reshape(among[end].shape) for leaf, among in pairs]  # squeezed, perhaps
             except Exception:  # the user's code
@@ -252,7 +261,7 @@ def _of_fast_path(torch, module, args, kwargs, together: list[np.ndarray]) -> st
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own insides
         torch.backends.mha.set_fastpath_enabled(True)  # put back by the caller
-        quick = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(module(*args, **kwargs))]
+        quick = [leaf.numpy() for leaf in _in_order(module(*args, **kwargs))]
     error = difference(quick, together)
     if error <= TOLERANCE["float32"]:
         return ""
@@ -261,6 +270,11 @@ def _of_fast_path(torch, module, args, kwargs, together: list[np.ndarray]) -> st
         f"training (by {error:.2g} of the largest): zeros at the places that a padding mask hides. The network in JAX "
         "is as in training; torch is too after torch.backends.mha.set_fastpath_enabled(False)."
     )
+
+
+def _in_order(outputs: Any) -> list:
+    """Tensors in the order in which JAX lists them: torch leaves the keys of a dict as they were set."""
+    return jax.tree.leaves(outputs)
 
 
 def _ordered(x: Any) -> Any:

@@ -17,6 +17,7 @@ from numpyro.distributions import Distribution
 
 from credo.model.distributions import is_distribution
 from credo.model.shared import shared
+from credo.nn.priors import check_support
 from credo.status import CredoError, is_number
 
 LEAST_SCALE = 1e-6  # of an input-dependent noise: below it a single row would outweigh all others
@@ -76,6 +77,7 @@ class Gaussian(Head):
 
     def check(self, z, y):
         _same_shape(self, z, y)
+        _check_columns("noise", self.noise, y)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,11 @@ class StudentT(Head):
     scale: float | Distribution = field(default_factory=lambda: dist.HalfNormal(1.0))
 
     def __post_init__(self):
-        _check_number("df", self.df)
+        if not (is_number(self.df) and self.df > 0):
+            raise CredoError(
+                f"df is a positive number; got {self.df!r}. Where it is unknown, write the head: "
+                "credo.nn.Custom(lambda z, df: dist.StudentT(df, z[:, 0], 1.0), {'df': dist.Gamma(2.0, 0.1)})."
+            )
         _check_number("scale", self.scale)
 
     def priors(self):
@@ -97,6 +103,7 @@ class StudentT(Head):
 
     def check(self, z, y):
         _same_shape(self, z, y)
+        _check_columns("scale", self.scale, y)
 
 
 @dataclass(frozen=True)
@@ -248,14 +255,24 @@ def sole(z):
 
 
 def _check_number(name: str, value: Any) -> None:
-    """CredoError where ``value`` is neither a positive number nor a distribution: heads are told apart by it."""
+    """CredoError where ``value`` is neither a positive number nor the prior of one: heads are told apart by it."""
     if is_distribution(value):
-        return
-    if not (is_number(value) and value > 0):
+        check_support(name, value)
+    elif not (is_number(value) and value > 0):
         shown = f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)
         raise CredoError(
             f"{name} is a positive number, or its prior where it is unknown; got {shown}. Noise that differs from row "
             "to row is an output of the network (HeteroscedasticGaussian()), or a column of x and head= a function."
+        )
+
+
+def _check_columns(name: str, value: Any, y: np.ndarray) -> None:
+    """CredoError where ``value`` is the prior of several numbers, and not of one for each column of ``y``."""
+    shape = value.shape() if is_distribution(value) else ()
+    if shape not in ((), y.shape[1:] or (1,)):
+        each = f", or {y.shape[1:]} for one a column" if y.ndim > 1 else ""
+        raise CredoError(
+            f"The prior of {name} has shape {shape} for outcomes of shape {y.shape}: give one of shape (){each}."
         )
 
 

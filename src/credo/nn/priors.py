@@ -17,12 +17,13 @@ import numpyro.distributions as dist
 from jax.tree_util import tree_map_with_path
 from numpyro.distributions import Distribution
 
-from credo.model.distributions import is_distribution
+from credo.model.distributions import is_distribution, transform_to, unwrapped
 from credo.model.visit import leaf_name
 from credo.nn.laws import CauchySlash, TwoNormals
 from credo.status import CredoError
 
 WEIGHTS, PRECISION = "weights", "precision"
+FAR = 40.0  # in unconstrained coordinates: next to the ends of a support
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Isotropic(WeightPrior):
     def of(self, params):
         weights = NormalWeights.like(params, None)
         if is_distribution(self.precision):
+            _check_precision(self.precision)
             return {PRECISION: self.precision, WEIGHTS: weights}
         _check_positive("precision", self.precision)
         return {WEIGHTS: weights(self.precision)}
@@ -67,6 +69,7 @@ class PerLayer(WeightPrior):
         weights = NormalWeights.like(params, self._layer)
         names = list(dict.fromkeys(weights.layers))
         if is_distribution(self.precision):
+            _check_precision(self.precision)
             return {PRECISION: dict.fromkeys(names, self.precision), WEIGHTS: weights}
         return {WEIGHTS: weights(self._known(names))}
 
@@ -161,6 +164,28 @@ class NormalWeights:
 def _each(params, distribution) -> Any:
     """``distribution(path)`` expanded to the shape of each leaf."""
     return tree_map_with_path(lambda path, leaf: distribution(path).expand(jnp.shape(leaf)), params)
+
+
+def check_support(name: str, prior: Distribution) -> None:
+    """CredoError where the prior of a noise or a precision allows zero or less."""
+    transform = transform_to(prior)
+    with jax.ensure_compile_time_eval():
+        ends = [transform(jnp.full(transform.inverse_shape(prior.shape()), u)) for u in (-FAR, FAR)]
+        is_positive = jnp.all(jnp.stack(ends) > 0)
+    if not is_positive:
+        raise CredoError(
+            f"The prior of {name}, {type(unwrapped(prior)).__name__}, is not on the positive numbers alone: give "
+            "HalfNormal, Gamma or LogNormal."
+        )
+
+
+def _check_precision(prior: Any) -> None:
+    if prior.shape():
+        raise CredoError(
+            f"The prior of precision is of one number, and this one has shape {prior.shape()}: give one of shape (); "
+            "PerLayer() has a number for each layer."
+        )
+    check_support("precision", prior)
 
 
 def _check_positive(what: str, value) -> None:
