@@ -156,7 +156,8 @@ class ADVI:
             q, family, target, stream(key, 1), self.num_draws, at_once, deadline
         )
         path, is_taken = _path(done.info["ascent"])
-        num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
+        num_gradients = len(path) * ascent.num_samples * self.gradient.gradients_a_draw(target.dim)
+        num_gradients += sum(s.num_gradients for s in begun)
         free = next((s.free for s in begun if s.free is not None), None)
         is_escaping = bool(state.reviewed.is_escaping)
         verdict, is_improper = verdict_of(

@@ -109,7 +109,7 @@ def fit(
         target,
         verdict=_verdict(end, step_size, num_done, sentences, target.dim),
         info={
-            "num_gradients": warm[0] + num_done * ascent.num_samples,
+            "num_gradients": warm[0] + num_done * ascent.num_samples * ascent.gradient.gradients_a_draw(target.dim),
             "is_complete": done.is_complete,
             "num_steps": num_done,
             "failed_at": failed_at,
