@@ -85,6 +85,7 @@ def test_it_resumes_bit_for_bit(tmp_path):
     again = credo.resume(tmp_path, target, progress=False)
     np.testing.assert_array_equal(again.kind.mean, whole.kind.mean)
     np.testing.assert_array_equal(again.kind.scale.scale, whole.kind.scale.scale)
+    assert again.info["num_gradients"] == whole.info["num_gradients"] == 1_000 + 4_000
 
 
 def test_a_time_limit_is_said():
