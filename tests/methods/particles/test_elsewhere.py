@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 from scipy import integrate
@@ -137,6 +138,15 @@ def test_where_there_is_one_mode_none_is_made_up(name):
     posterior = credo.fit(target, credo.BatchAndMatch(), key=1, progress=False)
     assert posterior.verdict.figures["mode_share"] == 0.0
     assert posterior.verdict.status == "pass"
+
+
+def test_the_joint_mode_of_a_hierarchy_is_no_other_mode():
+    """It lies far from all draws, and the density falls from it to them without a valley: it was a share of 1 %."""
+    prior = {"tau": dist.HalfNormal(1.0), "z": dist.Normal(0, 1).expand([20]), "mu": dist.Normal(0, 1)}
+    model = credo.Model(prior, lambda params, x: dist.Normal(params["mu"] + params["tau"] * params["z"], 0.2))
+    target = model.given(y=np.random.default_rng(0).normal(size=20))
+    posterior = credo.fit(target, credo.ADVI(family=FullRank()), key=1, progress=False)
+    assert posterior.verdict.figures["mode_share"] == 0.0
 
 
 @pytest.mark.parametrize("change", [{"LARGEST": 3}, {"WORK": 1e2}], ids=["many dimensions", "dear second derivatives"])

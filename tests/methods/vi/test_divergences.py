@@ -1,8 +1,10 @@
 """Divergences between Gaussians are known in closed form, and so are their Monte Carlo errors: 4 of them at most."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy.stats import norm
 
 import credo
 from credo.linalg.dense import Dense
@@ -93,6 +95,19 @@ def test_what_rests_on_wild_weights_is_unknown():
     assert np.isnan(narrow.kl_p_q.error)
     assert np.isnan(narrow.kl_q_p.error)
     assert np.isfinite(narrow.elbo.error)
+
+
+def test_where_the_posterior_has_an_edge_that_q_does_not():
+    """Of N(0, 1) cut off at −3 from N(0, 1): KL(p ‖ q) = −log Φ(3), KL(q ‖ p) = ∞."""
+
+    def cut(params):
+        return jnp.where(params["x"] > -3, -0.5 * params["x"] ** 2, -jnp.inf)
+
+    edged = credo.Model.from_log_density(cut, {"x": dist.constraints.real}).given()
+    found = credo.vi.divergences(credo.fit(edged, credo.Laplace(), progress=False), edged)
+    assert 0 < found.kl_p_q.error < 0.002
+    assert abs(found.kl_p_q.value + norm.logcdf(3)) < 4 * found.kl_p_q.error
+    assert found.kl_q_p.value == np.inf
 
 
 def test_tables(found):

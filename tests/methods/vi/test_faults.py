@@ -78,6 +78,19 @@ def test_an_improper_posterior_is_said_and_has_no_evidence(name, method):
     assert posterior.log_evidence is None
 
 
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.BatchAndMatch()])
+def test_a_resumed_fit_says_what_the_whole_one_said(method, tmp_path):
+    """Columns of which one is twice the other: the direction between them is seen at the start, and kept."""
+    prior = {"w": dist.ImproperUniform(constraints.real, (), (2,))}
+    x, y = np.outer(np.ones(30), [1.0, 2.0]), np.random.default_rng(0).normal(size=30)
+    target = credo.Model(prior, lambda params, x: dist.Normal(x @ params["w"], 1.0)).given(x, y)
+    whole = credo.fit(target, method, checkpoint=tmp_path, progress=False)
+    again = credo.resume(tmp_path, target, progress=False)
+    assert whole.verdict.status == "failed"
+    assert again.verdict == whole.verdict
+    assert again.info["num_gradients"] == whole.info["num_gradients"]
+
+
 @pytest.mark.parametrize("method", [credo.ADVI(), credo.BatchAndMatch(), credo.Pathfinder()])
 def test_a_proper_posterior_that_no_gaussian_follows_is_not_called_improper(method):
     cauchy = on_a_line(lambda a: -jnp.log1p((a / 3) ** 2))

@@ -116,6 +116,18 @@ def test_thousands_of_parameters():
     assert np.median(np.abs(np.log(posterior.sd()["w"] / sd))) < 0.5
 
 
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e6, 1e10])
+def test_the_answer_is_the_same_in_all_units(unit):
+    """A path had ended where H, which began as the identity, knew nothing of the mean's 10⁵."""
+    y = 3 + np.random.default_rng(1).normal(size=50)
+    prior = {"m": dist.Normal(0.0, 10 * unit), "s": dist.LogNormal(np.log(unit), 1.0)}
+    model = Model(prior, lambda params, x: dist.Normal(params["m"], params["s"]))
+    posterior = credo.fit(model.given(y=unit * y), credo.Pathfinder(num_paths=2), key=1, progress=False)
+    sd = y.std() / np.sqrt(50)
+    assert abs(posterior.mean()["m"] / unit - y.mean()) < 0.2 * sd
+    assert abs(np.log(posterior.sd()["m"] / unit / sd)) < 0.2
+
+
 def test_several_paths_find_both_modes():
     known = targets.mixture()
     posterior = credo.fit(known.target, credo.Pathfinder(num_paths=10), progress=False)

@@ -70,6 +70,13 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_state_and_names_the_batch
     assert "row 17 has no finite likelihood" in text
 
 
+def test_gradients_are_counted_as_they_were_taken():
+    """Of the warm start, and of each draw one gradient and as many products with the Hessian as dimensions."""
+    target, _, _ = linear()
+    posterior = credo.fit(target, credo.NaturalGradient(batch_size=32, max_steps=200), key=0, progress=False)
+    assert posterior.info["num_gradients"] == 1_000 + 200 * (1 + D)
+
+
 def test_it_resumes_bit_for_bit(tmp_path):
     target, _, _ = linear()
     method = credo.ADVI(batch_size=32, max_steps=4_000)
@@ -78,6 +85,7 @@ def test_it_resumes_bit_for_bit(tmp_path):
     again = credo.resume(tmp_path, target, progress=False)
     np.testing.assert_array_equal(again.kind.mean, whole.kind.mean)
     np.testing.assert_array_equal(again.kind.scale.scale, whole.kind.scale.scale)
+    assert again.info["num_gradients"] == whole.info["num_gradients"] == 1_000 + 4_000
 
 
 def test_a_time_limit_is_said():

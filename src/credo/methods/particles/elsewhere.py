@@ -7,8 +7,9 @@ of g = N(m, A⁻¹), and of q for the scale:
 
     Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q, or E_q[p/q] of weighed draws;   share = Σ_m Z_m / (Z + Σ_m Z_m)
 
-so that what q has itself is not counted. Where a mode has heavier tails than g its share comes out somewhat low. A mode
-to which no such place leads stays unseen.
+so that what q has itself is not counted, and of m only where log p has a valley on the straight lines to draws of q:
+the joint mode of a funnel lies far from its draws, and is no other. Where a mode has heavier tails than g its share
+comes out somewhat low. A mode to which no such place leads stays unseen.
 """
 
 import functools
@@ -38,6 +39,8 @@ WORK, FEWEST = 3e7, 2  # (rows + 10 dim) dim² of each start: in all a tenth of 
 NEAR = 4.0  # standard deviations of chi-square within which a draw is near a mode
 FAR = np.log(100.0)
 NUM_DRAWS, NUM_OWN = 2_048, 64  # of g, of q
+NUM_LINES, NUM_POINTS = 16, 16  # from a mode to draws of q, and on each
+VALLEY, SOME = 0.5, 0.25  # nats; of the same mode a quarter of the lines has none
 AT_ONCE = 16
 
 
@@ -57,6 +60,11 @@ class Mode(NamedTuple):
         u = self.position + solve_triangular(self.root.T, z.T).T
         log_det = np.sum(np.log(np.diagonal(self.root)))
         return u, log_det - 0.5 * np.sum(z**2, axis=1) - 0.5 * z.shape[1] * np.log(2 * np.pi)
+
+    def lines(self, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "points dim"]:
+        """Points on the straight lines to ``u``, one line after the other."""
+        along = np.linspace(0.0, 1.0, NUM_POINTS)[:, None]
+        return np.concatenate([self.position + along * (each - self.position) for each in u])
 
 
 class Climber(NamedTuple):
@@ -121,14 +129,26 @@ def _share(
 ) -> float:
     own, random = u[:NUM_OWN], np.random.default_rng(1)
     drawn = [mode.draw(random.normal(size=(NUM_DRAWS, u.shape[1]))) for mode in modes]
-    every = np.concatenate([own, *(draws for draws, _ in drawn)]).astype(u.dtype)
+    lines = [mode.lines(own[:NUM_LINES]) for mode in modes]
+    every = np.concatenate([own, *(draws for draws, _ in drawn), *lines]).astype(u.dtype)
     log_p, log_q = (np.asarray(each, float) for each in _densities(climber.function, climber.args, kind, every))
+    log_g = np.concatenate([log_density for _, log_density in drawn])
+    of_g = slice(len(own), len(own) + len(log_g))
+    is_apart = [_has_valley(each.reshape(-1, NUM_POINTS)) for each in np.split(log_p[of_g.stop :], len(modes))]
     with np.errstate(invalid="ignore"):
         log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)  # +inf where q has nothing at all
         log_z = np.median(log_ratio[: len(own)]) if log_z is None else log_z
-        log_g = np.concatenate([log_density for _, log_density in drawn])
-        log_weights = np.where(log_ratio[len(own) :] > log_z + FAR, log_p[len(own) :] - log_g, -np.inf)
+        is_counted = (log_ratio[of_g] > log_z + FAR) & np.repeat(is_apart, NUM_DRAWS)
+        log_weights = np.where(is_counted, log_p[of_g] - log_g, -np.inf)
         return float(expit(np.logaddexp.reduce(log_weights) - np.log(NUM_DRAWS) - log_z))
+
+
+def _has_valley(log_p: Float[np.ndarray, "lines points"]) -> bool:
+    """Whether the lines, all but some, sink below what is on both sides."""
+    log_p = np.where(np.isfinite(log_p), log_p, np.finfo(float).min)
+    left, right = (np.maximum.accumulate(each, axis=1) for each in (log_p, log_p[:, ::-1]))
+    depth = np.max(np.minimum(left, right[:, ::-1]) - log_p, axis=1)
+    return bool(np.quantile(depth, SOME) > VALLEY)
 
 
 @functools.partial(brief, static_argnames="function")

@@ -30,7 +30,7 @@ from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.by_optax import as_optimiser
 from credo.methods.vi.optimisers.optimiser import Optimiser
-from credo.methods.vi.start import Start, find_start
+from credo.methods.vi.start import Begun, Start, find_start
 from credo.methods.vi.stochastic import fit as stochastic
 from credo.methods.vi.stochastic.ascent import StochasticAscent
 from credo.model.target import Target
@@ -127,23 +127,23 @@ class ADVI:
         known = self.gradient.prepare(target, self.batch_size is None)
         blank = ascent.blank(target)
         has_gradients = self.gradient.has_paths or is_differentiable(target)
-        begun: list[Start] = []  # stays empty where a checkpoint is resumed
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
             if has_gradients:
-                begun.append(find_start(target, family, key, start, options.of_start(deadline)))
+                first = find_start(target, family, key, start, options.of_start(deadline))
             else:
-                begun.append(start_without_gradients(target, family, key, start))
-            middle, variances = family.location(begun[0].q)
+                first = start_without_gradients(target, family, key, start)
+            middle, variances = family.location(first.q)
             largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(variances)), float(np.max(np.abs(middle))))
-            state = ascent.begin(target, begun[0].q, step_size, part_length)
-            return Tuning(known, np.asarray(largest_sd, state.step_size.dtype)), [state]
+            state = ascent.begin(target, first.q, step_size, part_length)
+            largest_sd = np.asarray(largest_sd, state.step_size.dtype)
+            return Tuning(known, largest_sd, Begun.of(first, target.dim)), [state]
 
         done = run(
             ascent,
             target,
             begin=begin,
-            like=(Tuning(known, blank.step_size), blank),
+            like=(Tuning(known, blank.step_size, Begun.of(Start(blank.q, 0), target.dim)), blank),
             phases=[Phase("ascent", self.max_steps)],
             key=stream(key, 0),
             num_chains=1,
@@ -156,15 +156,15 @@ class ADVI:
             q, family, target, stream(key, 1), self.num_draws, at_once, deadline
         )
         path, is_taken = _path(done.info["ascent"])
-        num_gradients = sum(s.num_gradients for s in begun) + len(path) * ascent.num_samples
-        free = next((s.free for s in begun if s.free is not None), None)
+        num_gradients = len(path) * ascent.num_samples * self.gradient.gradients_a_draw(target.dim)
+        begun: Begun = done.tuning.begun
         is_escaping = bool(state.reviewed.is_escaping)
         verdict, is_improper = verdict_of(
             lambda fault: _verdict(measured, state, is_taken, ascent.tolerance, fault, is_complete),
             target,
             state.q if is_escaping else q,
             family,
-            free,
+            begun.direction,
             is_escaping,
         )
         bounds_evidence = has_evidence(target) and not is_improper
@@ -173,7 +173,7 @@ class ADVI:
             target,
             verdict=verdict,
             info={
-                "num_gradients": num_gradients,
+                "num_gradients": int(begun.num_gradients) + num_gradients,
                 "is_complete": is_complete,
                 "num_steps": len(path),
                 "num_rejected": int(np.count_nonzero(~is_taken)),

@@ -28,19 +28,21 @@ from credo.methods.vi.minibatch import Anchor, lay_anchor
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.optimiser import Optimiser
 from credo.methods.vi.review import NUM_PARTS, Review, review
+from credo.methods.vi.start import Begun
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.tree import where
 
 
 class Tuning(NamedTuple):
-    """``known``: what the gradient estimator prepared.
+    """``known``: what the gradient estimator prepared. ``begun``: for the end of the fit; steps do without.
 
     ``largest_sd``: where an sd of q is beyond it, or its middle lies so far out, q is escaping to infinity.
     """
 
     known: Any
     largest_sd: Float[Stored, ""]
+    begun: Begun | None = None
 
 
 class State(NamedTuple):

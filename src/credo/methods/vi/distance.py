@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import logsumexp
+from scipy.special import logsumexp, xlogy
 
 from credo.algorithm import stream
 from credo.arguments import as_key
@@ -120,7 +120,8 @@ def divergences(
     w = np.exp(log_weights - shift) / np.mean(np.exp(log_weights - shift))  # p/q, the densities normalised
     log_z = float(logsumexp(log_weights) - np.log(num_draws))
     is_known = smoothed.k_hat <= RULES["pareto_k"].passes
-    inclusive = float(np.mean(w * (log_weights - log_z)))
+    w_log_w = xlogy(w, w)  # 0 where p = 0
+    inclusive = float(np.mean(w_log_w))
     log_evidence = Estimate(log_z, _error(w - 1.0) if is_known else np.nan, "monte carlo")
     of_kl = w - log_weights  # log Z and the ELBO move together
     exclusive = Estimate(log_z - elbo.value, _error(of_kl) if is_known else np.nan, "monte carlo")
@@ -128,7 +129,7 @@ def divergences(
     if told is not None and told.kind in ("exact", "monte carlo") and np.isfinite(told.error):
         log_evidence = told
         exclusive = Estimate(told.value - elbo.value, float(np.hypot(told.error, elbo.error)), "monte carlo")
-    of_inclusive = w * (log_weights - log_z - inclusive) - w
+    of_inclusive = w_log_w - (inclusive + 1) * w
     tail = min(num_draws / 5, 3 * np.sqrt(num_draws))
     return Divergences(
         elbo,
@@ -166,7 +167,8 @@ def _mean(terms: Float[np.ndarray, " S"], kind) -> Estimate:
 
 
 def _error(influence: Float[np.ndarray, " S"]) -> float:
-    return float(np.std(influence, ddof=1) / np.sqrt(len(influence)))
+    with np.errstate(invalid="ignore"):  # infinite where p is 0 at a draw: the error is then not known
+        return float(np.std(influence, ddof=1) / np.sqrt(len(influence)))
 
 
 def _covariance(kind: Kind, u: np.ndarray) -> np.ndarray:

@@ -13,11 +13,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from credo.algorithm import Options, as_key, stream
 from credo.batches import in_batches
 from credo.compiling import brief
 from credo.diagnose.startup import explain
+from credo.linalg.operator import Stored
 from credo.linalg.products import columns, hvp
 from credo.methods.optimise.newton import Optimum, Solver, Status
 from credo.methods.optimise.objective import (
@@ -57,6 +59,23 @@ class Start(NamedTuple):
     q: Kind
     num_gradients: int
     free: np.ndarray | None = None
+
+
+class Begun(NamedTuple):
+    """What the end of a fit asks of its start, in arrays that a checkpoint keeps. ``free``: zero for None."""
+
+    num_gradients: Int[Stored, ""]
+    free: Float[Stored, " dim"]
+
+    @classmethod
+    def of(cls, start: Start, dim: int) -> "Begun":
+        free = np.zeros(dim) if start.free is None else start.free
+        return cls(np.asarray(start.num_gradients, np.int32), np.asarray(free, jnp.result_type(float)))
+
+    @property
+    def direction(self) -> np.ndarray | None:
+        """``Start.free``."""
+        return np.asarray(self.free, float) if np.any(self.free) else None
 
 
 def find_start(

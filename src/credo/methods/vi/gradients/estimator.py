@@ -43,6 +43,10 @@ class Estimator(ABC):
                 "draws along the gradient: take ADVI(gradient=ScoreFunction()), or fit Gibbs()."
             )
 
+    def gradients_a_draw(self, dim: int) -> int:
+        """What a draw costs; a product with a Hessian counts as one."""
+        return 1
+
     def prepare(self, target: Target, has_rows: bool = True) -> Any:
         """What the estimator must know of the target beforehand: a pytree of arrays, made once a fit.
 

@@ -34,6 +34,9 @@ class SecondOrder(Estimator):
                 f"and {type(objective).__name__}(): take StickingTheLanding()."
             )
 
+    def gradients_a_draw(self, dim):
+        return 1 + dim
+
     def surrogate(self, objective, family, q, tangent, log_density, z, known, draws_at_once):
         rest = jax.tree.map(jnp.zeros_like, tangent)
         along_mean, along_scale = tangent

@@ -24,7 +24,7 @@ from credo.methods.vi.matching.draws import fits_blocks, in_blocks
 from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
 from credo.methods.vi.measure import Measured, measure
-from credo.methods.vi.start import Start
+from credo.methods.vi.start import Begun, Start
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
 from credo.run import run
@@ -79,18 +79,18 @@ class BatchAndMatch:
             draws_at_once=min(num_samples, max(at_once // 4, 1)),  # a gradient keeps what its value passed through
         )
         blank = matching.blank(target)
-        begun: list[Start] = []  # stays empty where a checkpoint is resumed
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:
-            begun.append(form.find_start(target, key, start, options.of_start(deadline)))
-            largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(family.variances(begun[0].q))))
-            return Tuning(np.asarray(largest_sd, blank.gap.dtype)), [matching.begin(target, begun[0].q)]
+            first = form.find_start(target, key, start, options.of_start(deadline))
+            largest_sd = ESCAPE * max(1.0, math.sqrt(np.max(family.variances(first.q))))
+            tuning = Tuning(np.asarray(largest_sd, blank.gap.dtype), Begun.of(first, target.dim))
+            return tuning, [matching.begin(target, first.q)]
 
         done = run(
             matching,
             target,
             begin=begin,
-            like=(Tuning(blank.gap), blank),
+            like=(Tuning(blank.gap, Begun.of(Start(blank.q, 0), target.dim)), blank),
             phases=[Phase("matching", self.max_steps)],
             key=stream(key, 0),
             num_chains=1,
@@ -100,13 +100,13 @@ class BatchAndMatch:
         is_complete = done.is_complete or bool(state.is_done)
         measured = measure(state.q, family, target, stream(key, 1), self.num_draws, at_once, deadline)
         path, is_taken = _path(done.info["matching"])
-        free = next((s.free for s in begun if s.free is not None), None)
+        begun: Begun = done.tuning.begun
         verdict, is_improper = verdict_of(
             lambda fault: self._verdict(measured, state, is_taken, matching.tolerance, fault, is_complete),
             target,
             state.q,
             family,
-            free,
+            begun.direction,
             bool(state.is_escaping),
         )
         bounds_evidence = has_evidence(target) and not is_improper
@@ -115,7 +115,7 @@ class BatchAndMatch:
             target,
             verdict=verdict,
             info={
-                "num_gradients": sum(s.num_gradients for s in begun) + path.shape[1] * num_samples,
+                "num_gradients": int(begun.num_gradients) + path.shape[1] * num_samples,
                 "is_complete": is_complete,
                 "num_steps": path.shape[1],
                 "num_rejected": int(np.count_nonzero(~is_taken)),

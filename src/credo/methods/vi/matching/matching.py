@@ -32,6 +32,7 @@ from credo.linalg.operator import Stored
 from credo.methods.vi.matching.draws import draws
 from credo.methods.vi.matching.forms import Form
 from credo.methods.vi.matching.update import inconsistency, match, weights
+from credo.methods.vi.start import Begun
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.tree import where
@@ -45,9 +46,10 @@ EXACT = 0.85  # power of the precision's ε, a coordinate: a distance in scores 
 
 
 class Tuning(NamedTuple):
-    """``largest_sd``: beyond it q is escaping to infinity."""
+    """``largest_sd``: beyond it q is escaping to infinity. ``begun``: for the end of the fit; steps do without."""
 
     largest_sd: Float[Stored, ""]
+    begun: Begun
 
 
 class State(NamedTuple):

@@ -73,12 +73,7 @@ class NaturalGradient:
         return self.batch_size is not None
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
-        ascent = self.ascent(target)
-        posterior = ascent.fit(target, key=key, start=start, options=options)
-        if isinstance(ascent.gradient, SecondOrder):
-            num_samples = ascent.num_samples or ascent.family.num_samples(target.dim, target.size)
-            posterior.info["num_gradients"] += posterior.info["num_steps"] * num_samples * target.dim
-        return posterior
+        return self.ascent(target).fit(target, key=key, start=start, options=options)
 
     def ascent(self, target: Target) -> ADVI:
         """The ascent that this is on ``target``."""

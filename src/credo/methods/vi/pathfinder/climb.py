@@ -6,6 +6,9 @@
 The second makes s·y positive, so that H stays positive definite. A trial at which log p or its gradient is no number
 counts as too far. A path ends where ½ gᵀHg, the gain that is left by its own account, is a hundred-millionth of a nat,
 where a line shows no ascent any more, or at ``max_steps``. The densities of all paths are evaluated in one program.
+
+H knows nothing of coordinates along which no step went, as in units of 10⁶. So at such an end, where it is not dear, H
+begins again as 1 / |diag ∇² log p| if by that more than ``LEFT`` nats are left.
 """
 
 import time
@@ -19,7 +22,7 @@ from credo.methods.vi.pathfinder.inverse_hessian import InverseHessian
 
 ASCENT, CURVATURE = 1e-4, 0.9  # of Wolfe's conditions
 MAX_TRIALS = 40  # a line
-GAIN = 1e-8  # nats
+GAIN, LEFT = 1e-8, 1e-4  # nats
 
 
 class Point(NamedTuple):
@@ -35,8 +38,9 @@ class Point(NamedTuple):
 class Path:
     """The points passed so far, and the line that is being searched from the last."""
 
-    def __init__(self, position, history: int, max_steps: int):
-        self.history, self.max_steps = history, max_steps
+    def __init__(self, position, history: int, max_steps: int, curvature: Callable[[np.ndarray], np.ndarray]):
+        """``curvature(u)``: diag ∇² log p, of either sign; NaN where it is dear."""
+        self.history, self.max_steps, self.curvature = history, max_steps, curvature
         self.points: list[Point] = []
         self.trial, self.is_over = position, False
         self.low, self.high, self.length, self.trials = 0.0, np.inf, 0.0, 0
@@ -65,10 +69,12 @@ class Path:
         self._set(2 * self.low if self.high == np.inf else 0.5 * (self.low + self.high))
 
     def _pass(self, value: float, gradient, known: InverseHessian) -> None:
+        if not known.gain(gradient) > GAIN:
+            own = known.begun_again(self.curvature(self.trial))
+            known = own if own.gain(gradient) > LEFT else known
         self.direction = known.product(gradient)
         self.points.append(Point(self.trial, value, gradient, known, self.direction))
-        gain = 0.5 * gradient @ self.direction
-        self.is_over = not gain > GAIN or len(self.points) > self.max_steps
+        self.is_over = not known.gain(gradient) > GAIN or len(self.points) > self.max_steps
         self.low, self.high, self.trials = 0.0, np.inf, 0
         is_first = not len(known.steps)
         self._set(min(1.0, 1 / max(float(np.linalg.norm(gradient)), 1e-300)) if is_first else 1.0)

@@ -35,6 +35,11 @@ class InverseHessian(NamedTuple):
         """Before the first step."""
         return cls(np.ones(dim), np.zeros((0, dim)), np.zeros((0, dim)))
 
+    def begun_again(self, curvature: Float[np.ndarray, " dim"]) -> "InverseHessian":
+        """Without steps, α = 1/|curvature| where that is a number."""
+        size = np.abs(curvature)
+        return InverseHessian(np.where(size > 0, 1 / size, self.diagonal), self.steps[:0], self.changes[:0])
+
     def after(self, step, change, history: int) -> "InverseHessian":
         """With one more step; the same where it shows no positive curvature."""
         b = step @ change
@@ -58,6 +63,10 @@ class InverseHessian(NamedTuple):
         for (step, change), pull in zip(pairs, reversed(pulls), strict=True):
             v = v + (pull - (change @ v) / (step @ change)) * step
         return v
+
+    def gain(self, gradient) -> float:
+        """½ gᵀHg: what a Newton step gains."""
+        return 0.5 * float(gradient @ self.product(gradient))
 
     def root(self) -> "Root":
         """H = S Sᵀ."""

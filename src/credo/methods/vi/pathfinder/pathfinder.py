@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
@@ -26,11 +27,13 @@ from credo.methods.optimise.objective import (
     NUM_STARTS,
     WIDE_SPREAD,
     generator,
+    has_gradient,
     positions_given,
     random_position,
     starting_position,
 )
 from credo.methods.particles.correction import gradients
+from credo.methods.particles.elsewhere import LARGEST, Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_density, log_evidence
 from credo.methods.particles.points import log_widening, wide_scales
 from credo.methods.particles.weighed import answer
@@ -43,6 +46,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
+from credo.traced import by_shapes
 
 EVERY = 10  # draws of several paths: one of so many reaches far
 MOST = 64  # points of a path whose Gaussians are judged
@@ -139,13 +143,24 @@ class Pathfinder:
             values, gradients = _densities_and_gradients(target, u.astype(dtype))
             return np.asarray(values, float), np.asarray(gradients, float)
 
+        climber = Climber.of(target)  # its program will be the verdict's, which looks for other modes
+
+        def curvature(u: np.ndarray):
+            nonlocal num_gradients
+            if not _has_curvature(target):
+                return np.full(u.shape, np.nan)
+            num_gradients += target.dim
+            found = climber.solver.evaluate(climber.function, climber.args, u.astype(dtype), -np.inf, None)
+            assert found.curvature is not None  # of a dense solver
+            return np.diagonal(found.curvature)
+
         starts = self._starts(target, key, start)
         dtype = starts.dtype
         done: list[Path] = []
         at_mode: list[Path] = []
         num_gradients, is_complete = 0, True
         for attempt in range(NUM_STARTS + 1):
-            paths = [Path(np.asarray(u, float), self.history, self.max_steps) for u in starts]
+            paths = [Path(np.asarray(u, float), self.history, self.max_steps, curvature) for u in starts]
             taken, is_complete = climb(evaluate, paths, deadline)
             num_gradients += taken
             if attempt == 0 and all(len(path.points) == 1 for path in paths) and time.monotonic() <= deadline:
@@ -227,6 +242,16 @@ class Pathfinder:
             info=info,
             log_evidence=log_evidence(found.raw, found.k_hat) if has_evidence(target) else None,
         )
+
+
+@by_shapes
+def _has_curvature(target: Target) -> bool:
+    """Whether second derivatives can be formed, and are not dear."""
+
+    def slope(u):
+        return jnp.sum(jax.grad(target.log_density)(u))
+
+    return target.dim <= LARGEST and has_gradient(slope, jnp.zeros(target.dim))
 
 
 def densities(target: Target, u: Float[np.ndarray, "S dim"], at_once: int) -> Float[np.ndarray, " S"]:

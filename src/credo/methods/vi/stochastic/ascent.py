@@ -43,11 +43,15 @@ GOLDEN = np.uint32(2_654_435_769)  # 2³² over the golden ratio
 
 
 class Tuning(NamedTuple):
-    """``first``: the place of the first window. ``num_updates``: T. ``step_size``: ρ."""
+    """``first``: the place of the first window. ``num_updates``: T. ``step_size``: ρ.
+
+    ``num_warm``: gradients that the start took; steps do without.
+    """
 
     first: Int[Stored, ""]
     num_updates: Int[Stored, ""]
     step_size: Float[Stored, ""]
+    num_warm: Int[Stored, ""] | int = 0
 
 
 class State(NamedTuple):

@@ -73,13 +73,17 @@ def fit(
         seen = target.cast(dtype)
         data = shuffled(seen, ascent.batch_size, random)
         num_updates = EVERY * -(-num_steps // EVERY)
-        tuning = Tuning(np.asarray(first, np.int32), np.asarray(num_updates, np.int32), np.asarray(step_size, dtype))
+        tuning = Tuning(
+            first=np.asarray(first, np.int32),
+            num_updates=np.asarray(num_updates, np.int32),
+            step_size=np.asarray(step_size, dtype),
+            num_warm=np.zeros((), np.int32),
+        )
         blank = _blank(ascent, target.dim, dtype)
-        warm = [0]
 
         def begin(data: Target) -> tuple[Tuning, list[State]]:
-            q, warm[0] = _start(ascent, seen, key, start, num_updates, options.of_start(deadline))
-            return tuning, [blank._replace(q=q)]
+            q, num_warm = _start(ascent, seen, key, start, num_updates, options.of_start(deadline))
+            return tuning._replace(num_warm=np.asarray(num_warm, np.int32)), [blank._replace(q=q)]
 
         done = run(
             ascent,
@@ -93,6 +97,7 @@ def fit(
             identity={"dtype": str(np.dtype(dtype))},
         )
     state: State = done.states[0]
+    num_warm = int(done.tuning.num_warm)
     path = np.asarray(done.info["ascent"].objective[0], float)
     failed_at = int(state.failed_at)
     if failed_at == 0:
@@ -109,7 +114,7 @@ def fit(
         target,
         verdict=_verdict(end, step_size, num_done, sentences, target.dim),
         info={
-            "num_gradients": warm[0] + num_done * ascent.num_samples,
+            "num_gradients": num_warm + num_done * ascent.num_samples * ascent.gradient.gradients_a_draw(target.dim),
             "is_complete": done.is_complete,
             "num_steps": num_done,
             "failed_at": failed_at,
