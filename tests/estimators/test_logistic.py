@@ -61,6 +61,13 @@ def test_the_coefficients_are_at_the_mode():
     assert rest.sum() == pytest.approx(b / 5.0**2, abs=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1e160, 1e-200])
+def test_columns_of_any_size_are_scaled(unit):
+    """Their squares are no numbers: the coefficients were 0."""
+    model = BayesianLogisticRegression().fit(unit * X, Y)
+    np.testing.assert_allclose(unit * model.coef_, BayesianLogisticRegression().fit(X, Y).coef_, rtol=1e-6)
+
+
 def test_probabilities_are_integrals_over_the_gaussian():
     model = BayesianLogisticRegression().fit(X, Y)
     posterior = model.posterior_

@@ -58,6 +58,13 @@ def test_units_of_columns_and_outcome_do_not_matter(regressor):
     np.testing.assert_allclose(other.log_prob(3 * X + 1, 100 * Y - 7), density - np.log(100), atol=1e-5)
 
 
+@pytest.mark.parametrize("of_y", [1e160, 1e-200])
+def test_outcomes_of_any_size_are_scaled(of_y, regressor):
+    """Their squares are no numbers: predictions were inf, and y was said to be constant."""
+    other = BayesianMLPRegressor((8,), SMALL).fit(1e160 * X, of_y * Y)
+    np.testing.assert_allclose(other.predict(1e160 * X) / of_y, regressor.predict(X), atol=1e-6)
+
+
 @pytest.mark.parametrize("noise", ["constant", "input"])
 def test_the_density_integrates_to_one_and_has_the_moments(noise):
     model = BayesianMLPRegressor((8,), SMALL, noise=noise).fit(X, Y)
