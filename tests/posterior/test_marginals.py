@@ -195,3 +195,12 @@ def test_a_factor_without_moments_says_so_and_does_not_warn():
     posterior = Posterior(product, target, verdict=Verdict("pass"))
     assert posterior.mean()["v"] == np.inf
     assert not np.isfinite(posterior.sd()["v"])
+
+
+def test_quantiles_of_what_is_undefined_are_undefined():
+    """With weights NaN counted as the largest value, so that log(a) had quantiles where half of its draws had none."""
+    values = np.array([[1.0, np.nan, np.nan], [2.0, 2.0, 2.0], [3.0, 3.0, 3.0]])
+    for weights in (None, np.array([0.3, 0.3, 0.4])):
+        is_nan = np.isnan(marginals.weighted_quantile(values, [0.1, 0.5], weights))
+        np.testing.assert_array_equal(is_nan, [[False, True, True]] * 2)
+    assert not np.isnan(marginals.weighted_quantile(values, 0.5, np.array([0.0, 0.5, 0.5]))).any()

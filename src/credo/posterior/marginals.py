@@ -145,7 +145,8 @@ def mcse_of_weighted_mean(values, weights, num_groups: int) -> np.ndarray:
 
 
 def weighted_quantile(values, p, weights=None) -> np.ndarray:
-    """Quantiles over the leading axis; with ``weights``, the inverse of the weighted distribution function."""
+    """Quantiles over the leading axis, NaN where a value is; with ``weights``, the inverse of the weighted distribution
+    function."""
     if weights is None:
         return np.quantile(values, p, axis=0)
     values = _counted(values, weights)
@@ -156,7 +157,8 @@ def weighted_quantile(values, p, weights=None) -> np.ndarray:
         np.interp(p, c, v)
         for c, v in zip(cumulative.reshape(len(values), -1).T, ordered.reshape(len(values), -1).T, strict=True)
     ]
-    return np.moveaxis(np.asarray(flat), 0, -1).reshape((*np.shape(p), *np.shape(values)[1:]))
+    found = np.moveaxis(np.asarray(flat), 0, -1).reshape((*np.shape(p), *np.shape(values)[1:]))
+    return np.where(np.isnan(ordered[-1]), np.nan, found)  # NaN sorts last
 
 
 def _covers(exact: Report, target: Target) -> bool:
