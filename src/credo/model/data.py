@@ -28,6 +28,10 @@ class Rows(NamedTuple):
     weights: Any = None
 
 
+class Unkept(NamedTuple):
+    """In place of the inputs of a fit, or of a part of them, whose form the file of a posterior could not hold."""
+
+
 class Levels:
     """The levels of each group column, in the order of their codes. Equal to any other: no compiled code reads it."""
 
