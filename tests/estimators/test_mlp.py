@@ -112,6 +112,12 @@ def test_evidence_is_that_of_y_in_its_own_units():
     assert scaled.log_evidence_.value == pytest.approx(scaled.posterior_.log_evidence.value, abs=1e-6)
 
 
+def test_the_mode_that_is_found_does_not_hang_on_units():
+    """A unit of 10 changed the last bits of the scaled y, these the training, and that the mode it ended in."""
+    one, ten = (BayesianMLPRegressor((8,), credo.Laplace()).fit(3.7 * unit * X, unit * Y) for unit in (1.0, 10.0))
+    np.testing.assert_allclose(ten.predict(37 * X), 10 * one.predict(3.7 * X), rtol=1e-6)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classes(classes):
     x, codes = load_iris(return_X_y=True)

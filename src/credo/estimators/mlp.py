@@ -42,6 +42,7 @@ from credo.predict.predictive import Predictive
 from credo.status import CredoError
 
 DEFAULT = DeepEnsemble()
+DIGITS = 10  # of scaled columns and outcomes: the last bits, which hang on units, would steer the training
 
 
 class _BayesianMLP(Pickled, BaseEstimator):
@@ -64,7 +65,7 @@ class _BayesianMLP(Pickled, BaseEstimator):
         scale = 1.0 if self.prior_scale is None else checked_scale(self.prior_scale)
         recipe = NetworkRecipe(family, x.shape[1], hidden, activation, num_outputs, scale, self._seed)
         self._scaling = scaling_of(x, weights)
-        x = self._scaling(x)
+        x = np.round(self._scaling(x), DIGITS)
         if self.prior_scale is None and isinstance(method, DeepEnsemble):
             recipe = chosen(recipe, x, y, weights, method, self._seed)
         self.prior_scale_ = recipe.prior_scale
@@ -120,7 +121,7 @@ class BayesianMLPRegressor(OnRows, RegressorMixin, _BayesianMLP):
         self._centre, self._unit = map(float, mean_and_sd(y, weights))
         if self._unit == 0:
             raise CredoError(f"y is constant ({y[np.argmax(weights)]:g} in every row that counts): nothing to explain.")
-        self._fit(noise, x, (y - self._centre) / self._unit, weights)
+        self._fit(noise, x, np.round((y - self._centre) / self._unit, DIGITS), weights)
         if self.log_evidence_ is not None:  # each y's density is 1 / unit times that of its scaled self
             value = self.log_evidence_.value - np.sum(weights) * np.log(self._unit)
             self.log_evidence_ = replace(self.log_evidence_, value=float(value))
