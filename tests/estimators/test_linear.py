@@ -256,3 +256,15 @@ def test_a_constant_column_of_two_roundings_is_constant():
     mean, sd = model.predict([[0.0, 0.3], [0.0, 0.31]], return_std=True)
     assert abs(mean[1] - mean[0]) < 1e-6
     assert abs(sd[1] / sd[0] - 1) < 0.1
+
+
+@pytest.mark.parametrize(("of_x", "of_y"), [(1e155, 1), (1e-170, 1), (1e-200, 1), (1, 1e160), (1, 1e-200)])
+def test_units_of_any_size_are_units(of_x, of_y):
+    """Squares of 1e155 overflow and of 1e-170 vanish: coefficients were 0, or there was an error of NumPy's."""
+    x = np.random.default_rng(0).normal(size=(40, 2)) + 1
+    y = x @ [1.0, -2.0] + np.random.default_rng(1).normal(size=40)
+    plain, model = BayesianLinearRegression().fit(x, y), BayesianLinearRegression().fit(x * of_x, y * of_y)
+    np.testing.assert_allclose(model.coef_ * of_x / of_y, plain.coef_, rtol=1e-9)
+    for own, other in zip(model.predict(x * of_x, return_std=True), plain.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(own / of_y, other, rtol=1e-9)
+    assert model.log_evidence_.value == pytest.approx(plain.log_evidence_.value - 39 * np.log(of_y))

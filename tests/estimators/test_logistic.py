@@ -20,6 +20,7 @@ from sklearn.utils import estimator_checks
 import credo
 from credo.estimators import BayesianLogisticRegression
 from credo.estimators.base import padding
+from credo.estimators.logistic import expected_sigmoid
 from credo.status import CredoError
 
 RNG = np.random.default_rng(4)
@@ -61,6 +62,13 @@ def test_the_coefficients_are_at_the_mode():
     assert rest.sum() == pytest.approx(b / 5.0**2, abs=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1e160, 1e-200])
+def test_columns_of_any_size_are_scaled(unit):
+    """Their squares are no numbers: the coefficients were 0."""
+    model = BayesianLogisticRegression().fit(unit * X, Y)
+    np.testing.assert_allclose(unit * model.coef_, BayesianLogisticRegression().fit(X, Y).coef_, rtol=1e-6)
+
+
 def test_probabilities_are_integrals_over_the_gaussian():
     model = BayesianLogisticRegression().fit(X, Y)
     posterior = model.posterior_
@@ -94,6 +102,16 @@ def test_multiclass_agrees_with_prediction_from_the_posterior(method):
 
 def compiled(caplog) -> list[str]:
     return [record.message for record in caplog.records if "Finished XLA compilation" in record.message]
+
+
+@pytest.mark.parametrize("sd", [1.0, 19.9, 20.1, 300.0, 10_000.0])
+def test_the_mean_of_a_sigmoid_is_right_however_wide_the_logit_is(sd):
+    """Fixed nodes saw a step at 1,000 sds between two of them, and missed by 0.008."""
+    z, h = np.linspace(-9, 9, 2_000_001, retstep=True)
+    m = np.array([-1.3, 0.2]) * sd
+    with np.errstate(under="ignore"):
+        expected = [np.sum(expit(each + sd * z) * norm.pdf(z)) * h for each in m]
+    np.testing.assert_allclose(expected_sigmoid(m, np.full(2, sd)), expected, atol=2e-8)
 
 
 def test_a_grid_search_in_a_pipeline_compiles_each_shape_once(caplog):

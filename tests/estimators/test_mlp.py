@@ -58,6 +58,13 @@ def test_units_of_columns_and_outcome_do_not_matter(regressor):
     np.testing.assert_allclose(other.log_prob(3 * X + 1, 100 * Y - 7), density - np.log(100), atol=1e-5)
 
 
+@pytest.mark.parametrize("of_y", [1e160, 1e-200])
+def test_outcomes_of_any_size_are_scaled(of_y, regressor):
+    """Their squares are no numbers: predictions were inf, and y was said to be constant."""
+    other = BayesianMLPRegressor((8,), SMALL).fit(1e160 * X, of_y * Y)
+    np.testing.assert_allclose(other.predict(1e160 * X) / of_y, regressor.predict(X), atol=1e-6)
+
+
 @pytest.mark.parametrize("noise", ["constant", "input"])
 def test_the_density_integrates_to_one_and_has_the_moments(noise):
     model = BayesianMLPRegressor((8,), SMALL, noise=noise).fit(X, Y)
@@ -103,6 +110,12 @@ def test_evidence_is_that_of_y_in_its_own_units():
     assert two == pytest.approx(one - weights.sum() * np.log(2.0), abs=1e-6)
     scaled = BayesianMLPRegressor((3,), method).fit(X, (Y - np.mean(Y)) / np.std(Y))
     assert scaled.log_evidence_.value == pytest.approx(scaled.posterior_.log_evidence.value, abs=1e-6)
+
+
+def test_the_mode_that_is_found_does_not_hang_on_units():
+    """A unit of 10 changed the last bits of the scaled y, these the training, and that the mode it ended in."""
+    one, ten = (BayesianMLPRegressor((8,), credo.Laplace()).fit(3.7 * unit * X, unit * Y) for unit in (1.0, 10.0))
+    np.testing.assert_allclose(ten.predict(37 * X), 10 * one.predict(3.7 * X), rtol=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -452,6 +452,16 @@ def test_numerals_and_numbers_are_the_same_groups():
     assert table.inputs({"g": [2, 1, 3]}).groups[0][0].tolist() == ["2", "1", "3"]
 
 
+@pytest.mark.parametrize("precision", ["float16", "float32", "Float32"])
+def test_levels_are_the_same_in_any_precision(precision):
+    """0.1 in single precision is 0.10000000149, which was a new group."""
+    long = frame(g=[0.1, 0.3] * 6, y=np.arange(12.0))
+    short = long.astype({"g": precision})
+    for known, new in ((long, short), (short, long)):
+        table = read_table(known, formula="y ~ 1 + (1 | g)")
+        assert table.inputs(new).groups[0][0].tolist() == ["0.1", "0.3"] * 6
+
+
 def test_a_large_file_has_one_type_a_column(tmp_path):
     """By chunks, 0101 was 101 in the first and text in the last: one level in two."""
     zips = [*np.array(["0101", "0202"])[np.arange(400_000) % 2], "A303"]

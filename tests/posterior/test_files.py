@@ -4,6 +4,7 @@ import datetime
 import functools
 import json
 import struct
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -400,3 +401,48 @@ def test_estimates_in_info_come_back(tmp_path):
     posterior = credo.fit(target, credo.SMC(num_particles=64), key=0, progress=False)
     posterior.save(tmp_path / "smc")
     assert credo.load(tmp_path / "smc", target).info["path_evidence"] == posterior.info["path_evidence"]
+
+
+def of_two_groups(levels):
+    prior = {"b": dist.Normal(jnp.zeros(2), 1.0)}
+    model = Model(prior, lambda p, x: dist.Normal(p["b"][x["g"]], 1.0), groups={"g": "b"})
+    return Posterior(Point(np.array([1.0, 2.0])), model.given({"g": levels}, np.zeros(2)), verdict=Verdict("pass"))
+
+
+def test_levels_of_text_of_any_length_come_back(tmp_path):
+    """The file was said to be damaged."""
+    levels = np.array(["u", "vw"], np.dtypes.StringDType())
+    saved = of_two_groups(levels)
+    saved.save(tmp_path / "p.credo")
+    again = load(tmp_path / "p.credo", saved.target.model)
+    assert again.predict({"g": levels[::-1]}).mean.tolist() == [2.0, 1.0]
+
+
+def test_levels_of_bytes_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(CredoError, match="cannot hold the group level b'u'"):
+        of_two_groups(np.array([b"u", b"v"])).save(tmp_path / "p.credo")
+    assert not (tmp_path / "p.credo").exists()
+
+
+class Pair(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_inputs_of_a_form_that_a_file_cannot_hold(nested, tmp_path):
+    """The model was said to have been fitted without inputs."""
+    x = {"pair": Pair(X, Y)} if nested else Pair(X, Y)
+    of = Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] * jax.tree.leaves(x)[1], 1.0))
+    save(Posterior(Point(np.ones(1)), of.given(x, Y), verdict=Verdict("pass")), tmp_path / "p.credo")
+    np.testing.assert_allclose(load(tmp_path / "p.credo", of.given(x, Y)).predict(x).mean, Y)
+    with pytest.raises(CredoError, match=r"could not hold the form of the inputs .* load it with the target"):
+        load(tmp_path / "p.credo", of).predict(x)
+
+
+def test_columns_may_be_numbered(tmp_path):
+    """Columns 0 and 1 were '0' and '1' in the file."""
+    x = {0: X[:, 0], 1: X[:, 1]}
+    of = Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"] * x[1], 1.0))
+    save(Posterior(Point(np.ones(1)), of.given(x, Y), verdict=Verdict("pass")), tmp_path / "p.credo")
+    np.testing.assert_allclose(load(tmp_path / "p.credo", of).predict(x).mean, X[:, 1])

@@ -209,3 +209,15 @@ def test_truth_values_are_zero_and_one():
     for new in ([0, 1], np.array([False, True], object)):
         mean = known.predict({"county": np.array(new)}).mean
         np.testing.assert_array_equal(mean, known.predict({"county": np.array([False, True])}).mean)
+
+
+@pytest.mark.parametrize("precision", [np.float16, np.float32])
+def test_levels_are_the_same_in_any_precision(precision):
+    """0.1 in single precision is 0.10000000149, which was a new group."""
+    levels, prior = np.array([0.1, 0.3, 0.7]), {"a": dist.Normal(0.0, 1.0).expand([3])}
+    long, short = (
+        fitted(prior, intercepts, pd.DataFrame({"county": np.tile(each, 4)}), {"county": "a"})
+        for each in (levels, precision(levels))
+    )
+    means = [known.predict({"county": new}).mean for known in (long, short) for new in (levels, precision(levels))]
+    np.testing.assert_array_equal(means, [means[0]] * 4)

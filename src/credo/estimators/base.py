@@ -221,14 +221,7 @@ def _no_number(X) -> str | None:
 
 def scaling_of(x: np.ndarray, weights: np.ndarray) -> Scaling:
     """Centred columns in units of their sd (of two-valued ones, of their difference); rows count by weight."""
-    seen = x[weights > 0]
-    low, high = seen.min(axis=0), seen.max(axis=0)
-    least = 1e-12 * np.abs(seen).max(axis=0)  # below, a column is constant but for rounding
-    is_binary = np.all((seen == low) | (seen == high), axis=0) & (high - low > least)
-    centre = np.average(x, axis=0, weights=weights)
-    sd = np.sqrt(np.average((x - centre) ** 2, axis=0, weights=weights))
-    scale = np.where(is_binary, high - low, np.where(sd > least, sd, 0.0))
-    return Scaling(centre, np.where(scale > 0, scale, 1.0), is_binary)
+    return Scaling.of(x, weights > 0, is_centred=True, weights=weights[weights > 0])
 
 
 def distinct_rows(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

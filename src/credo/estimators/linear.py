@@ -37,8 +37,10 @@ from credo.estimators.base import (
 )
 from credo.linalg.dense import Dense
 from credo.methods.exact import EvidenceLinearRegression
+from credo.methods.exact.family import extend
 from credo.model.data import check_order
 from credo.model.model import Model
+from credo.models.design import mean_and_sd
 from credo.models.regression import PRIOR_SD, linear_predictor
 from credo.posterior.kinds import Gaussian
 from credo.status import CredoError
@@ -105,9 +107,8 @@ class BayesianLinearRegression(Pickled, OnRows, RegressorMixin, BaseEstimator):
         x, y = np.asarray(x), np.asarray(y, np.float64)
         weights = checked_weights(sample_weight, x)
         prior_scale = checked_scale(self.prior_scale)
-        centre = float(np.average(y, weights=weights))
-        unit = float(np.sqrt(np.average((y - centre) ** 2, weights=weights)))
-        if not unit > 1e-12 * np.max(np.abs(y)):
+        centre, unit = map(float, mean_and_sd(y, weights))
+        if unit == 0:
             raise CredoError(f"y is constant ({y[np.argmax(weights)]:g} in every row that counts): nothing to explain.")
         if weights.sum() < 2:
             raise CredoError(
@@ -135,25 +136,27 @@ class BayesianLinearRegression(Pickled, OnRows, RegressorMixin, BaseEstimator):
         mean = design @ self._mean
         if not return_std:
             return mean
-        return mean, np.sqrt(self.noise_sd_**2 + np.sum((design @ self._root) ** 2, axis=1))
+        ratio = design @ self._root / self.noise_sd_  # squares of y's own units may be no numbers
+        return mean, self.noise_sd_ * np.sqrt(1 + np.sum(ratio**2, axis=1))
 
     def _fit_by_evidence(self, x, y, weights, centre: float, unit: float) -> None:
         root = np.sqrt(weights)[:, None]
         num_rows = float(weights.sum())
-        found, sentences = _maximise(root * x, root[:, 0] * (y - centre), num_rows - 1, unit)
-        sd = min(max(1 / np.sqrt(found.alpha), NO_EFFECT * unit), 1 / NO_EFFECT * unit)
+        found, sentences = _maximise(root * x, root[:, 0] * ((y - centre) / unit), num_rows - 1)  # in sds of y
+        sd = min(max(1 / np.sqrt(found.alpha), NO_EFFECT), 1 / NO_EFFECT)
         noise_sd = 1 / np.sqrt(found.beta)
-        recipe = EvidenceRecipe(x.shape[1], float(sd), float(noise_sd))
+        recipe = EvidenceRecipe(x.shape[1], float(unit * sd), float(unit * noise_sd))
         lower, num_determined = np.diag([noise_sd / np.sqrt(num_rows), *[sd] * x.shape[1]]), 0.0
         if found.active.any():  # with one alpha all are active or none is
             lower[1:, 1:] = np.asarray(found.distributions["weights"].scale_tril)  # type: ignore[union-attr]
             num_determined = x.shape[1] - float(found.alpha) * np.sum(lower[1:, 1:] ** 2)  # MacKay (1992), γ
-        self._mean = np.concatenate([[centre], found.mean()["weights"]])
-        self._root, self.noise_sd_, self.alpha_ = lower, float(noise_sd), float(found.alpha)
+        self._mean = np.concatenate([[centre], unit * found.mean()["weights"]])
+        self._root, self.noise_sd_, self.alpha_ = unit * lower, recipe.noise_sd, float(found.alpha / unit / unit)
         at_best = "doubtful" if sentences and found.active.any() else "pass"
         verdict = judge({"noise_rows": num_rows - 1 - num_determined}, sentences, at_best=at_best)
-        kind, info = Gaussian(self._mean, Dense(lower)), {"route": "evidence"}
-        self._fitted = Fitted(recipe, x, y, weights, kind, verdict, info, found.log_evidence)
+        kind, info = Gaussian(self._mean, Dense(self._root)), {"route": "evidence"}
+        log_evidence = extend(found.log_evidence, -(num_rows - 1) * np.log(unit))
+        self._fitted = Fitted(recipe, x, y, weights, kind, verdict, info, log_evidence)
 
     def _fit_by_method(self, recipe: Recipe, x, y, weights) -> None:
         method = checked_method(self.inference)
@@ -164,17 +167,16 @@ class BayesianLinearRegression(Pickled, OnRows, RegressorMixin, BaseEstimator):
         else:
             drawn = draws(posterior)
             self._root = (drawn - drawn.mean(axis=0)).T / np.sqrt(len(drawn))
-        mean, sd = posterior.mean()["noise_sd"], posterior.sd()["noise_sd"]
-        self.noise_sd_ = float(np.sqrt(mean**2 + sd**2))
+        self.noise_sd_ = float(np.hypot(posterior.mean()["noise_sd"], posterior.sd()["noise_sd"]))
 
 
-def _maximise(x, y, num_rows: float, unit: float) -> tuple[EvidenceLinearRegression, tuple[str, ...]]:
+def _maximise(x, y, num_rows: float) -> tuple[EvidenceLinearRegression, tuple[str, ...]]:
     """The maximum of the evidence; with the noise held where the columns fit y exactly, and a sentence about it."""
     gathered = replace(EvidenceLinearRegression().update(x, y), num_rows=num_rows)
     try:
         sentences = gathered.sentences
     except CredoError:
-        held = EvidenceLinearRegression(noise_precision=1 / (LEAST_NOISE * unit) ** 2)
+        held = EvidenceLinearRegression(noise_precision=LEAST_NOISE**-2)
         sentence = (
             f"The columns fit y exactly, so the data leave the noise open: its sd is held at {LEAST_NOISE:g} sd(y). "
             "Add rows, or drop columns."

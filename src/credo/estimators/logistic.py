@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, ndtr
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +27,9 @@ from credo.methods.laplace import Laplace
 from credo.models.regression import PRIOR_SD
 from credo.posterior.kinds import Gaussian
 
-NODES = np.linspace(-8.5, 8.5, 341)  # trapezoidal in sds: error below 1e-8 for logits of sd up to 20
+NODES = np.linspace(-8.5, 8.5, 341)  # trapezoidal in sds: error below 1e-8 for logits of sd up to WIDE
+WIDE = 20.0
+LOGITS = np.linspace(-40.0, 40.0, 161)  # trapezoidal in logits: error exp(−4π²), the poles of the density being π away
 NUM_ROWS_AT_ONCE = 5_000
 
 
@@ -102,16 +104,21 @@ class BayesianLogisticRegression(Pickled, OnRows, ClassifierMixin, BaseEstimator
             return total / len(self._draws)
         if self._draws is not None:
             logits = design @ self._draws.T
-            weights = np.full(logits.shape[1], 1.0 / logits.shape[1])
-        else:  # E[σ(a)], a ~ N(m, s²)
+            positive, negative = expit(logits).mean(axis=1), expit(-logits).mean(axis=1)
+        else:
             assert self._gaussian is not None
             mean, lower = self._gaussian
-            sd = np.sqrt(np.sum((design @ lower) ** 2, axis=1))
-            logits = (design @ mean)[:, None] + sd[:, None] * NODES
-            weights = np.exp(-0.5 * NODES**2)
-            weights /= weights.sum()
-        positive, negative = expit(logits) @ weights, expit(-logits) @ weights
+            m, sd = design @ mean, np.sqrt(np.sum((design @ lower) ** 2, axis=1))
+            positive, negative = expected_sigmoid(m, sd), expected_sigmoid(-m, sd)
         return np.column_stack([negative, positive])
+
+
+def expected_sigmoid(m: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """E σ(a), a ~ N(m, s²): the mean over the normal, or where it is wide over a logistic L, of Φ((m + L)/s)."""
+    normal, logistic = np.exp(-0.5 * NODES**2), expit(LOGITS) * expit(-LOGITS)
+    narrow = expit(m[:, None] + s[:, None] * NODES) @ normal / normal.sum()
+    wide = ndtr((m[:, None] + LOGITS) / np.maximum(s, WIDE)[:, None]) @ logistic / logistic.sum()
+    return np.where(s > WIDE, wide, narrow)
 
 
 def _with_separation(verdict, x, codes, weights, mean, prior_scale: float):

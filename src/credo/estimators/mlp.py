@@ -34,6 +34,7 @@ from credo.estimators.networks import ACTIVATIONS, Family, NetworkRecipe, checke
 from credo.methods.ensemble import DeepEnsemble
 from credo.methods.laplace import Laplace
 from credo.model.data import check_order
+from credo.models.design import mean_and_sd
 from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised
 from credo.predict.monte_carlo import MonteCarlo
@@ -41,6 +42,7 @@ from credo.predict.predictive import Predictive
 from credo.status import CredoError
 
 DEFAULT = DeepEnsemble()
+DIGITS = 10  # of scaled columns and outcomes: the last bits, which hang on units, would steer the training
 
 
 class _BayesianMLP(Pickled, BaseEstimator):
@@ -63,7 +65,7 @@ class _BayesianMLP(Pickled, BaseEstimator):
         scale = 1.0 if self.prior_scale is None else checked_scale(self.prior_scale)
         recipe = NetworkRecipe(family, x.shape[1], hidden, activation, num_outputs, scale, self._seed)
         self._scaling = scaling_of(x, weights)
-        x = self._scaling(x)
+        x = np.round(self._scaling(x), DIGITS)
         if self.prior_scale is None and isinstance(method, DeepEnsemble):
             recipe = chosen(recipe, x, y, weights, method, self._seed)
         self.prior_scale_ = recipe.prior_scale
@@ -116,11 +118,10 @@ class BayesianMLPRegressor(OnRows, RegressorMixin, _BayesianMLP):
         x, y = np.asarray(x), np.asarray(y, np.float64)
         x, y, weights = distinct_rows(x, y, checked_weights(sample_weight, x))  # before means, which round by order
         noise: Any = checked_word("noise", self.noise, ("constant", "input"))
-        self._centre = float(np.average(y, weights=weights))
-        self._unit = float(np.sqrt(np.average((y - self._centre) ** 2, weights=weights)))
-        if not self._unit > 1e-12 * np.max(np.abs(y)):
+        self._centre, self._unit = map(float, mean_and_sd(y, weights))
+        if self._unit == 0:
             raise CredoError(f"y is constant ({y[np.argmax(weights)]:g} in every row that counts): nothing to explain.")
-        self._fit(noise, x, (y - self._centre) / self._unit, weights)
+        self._fit(noise, x, np.round((y - self._centre) / self._unit, DIGITS), weights)
         if self.log_evidence_ is not None:  # each y's density is 1 / unit times that of its scaled self
             value = self.log_evidence_.value - np.sum(weights) * np.log(self._unit)
             self.log_evidence_ = replace(self.log_evidence_, value=float(value))

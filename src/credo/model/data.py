@@ -28,6 +28,10 @@ class Rows(NamedTuple):
     weights: Any = None
 
 
+class Unkept(NamedTuple):
+    """In place of the inputs of a fit, or of a part of them, whose form the file of a posterior could not hold."""
+
+
 class Levels:
     """The levels of each group column, in the order of their codes. Equal to any other: no compiled code reads it."""
 
@@ -164,13 +168,19 @@ def group_column(name: str, values) -> np.ndarray:
             f"{values[first]}): drop those rows, or give unknown levels a name of their own."
         )
     if values.dtype != object:
-        return values
+        return as_double(values)
     kinds = sorted({kind_of_level(value) for value in values.ravel().tolist()})
     if len(kinds) > 1:
         raise CredoError(
             f"Column {name!r}, a group, holds both {kinds[-1]} and {kinds[0]}: write all its levels as text."
         )
-    return np.array(values.tolist()) if kinds == ["numbers"] else values
+    return as_double(np.array(values.tolist())) if kinds == ["numbers"] else values
+
+
+def as_double(levels):
+    """Numbers of single or half precision as they are written: 0.1, where their value is 0.10000000149."""
+    values = np.asarray(levels)
+    return values.astype(str).astype(np.float64) if values.dtype in (np.float16, np.float32) else levels
 
 
 def kind_of_level(value) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from credo.model.data import kind_of_level
+from credo.model.data import as_double, kind_of_level
 from credo.status import CredoError
 
 Levels = tuple[str, ...]
@@ -34,7 +34,7 @@ def is_numeric(column) -> bool:
 
 
 def as_text(values) -> np.ndarray:
-    """Levels as text: 2 and 2.0 are the same level, and so are a day and its midnight."""
+    """Levels as text: 2 and 2.0 are the same level, so are a day and its midnight, and 0.1 in any precision."""
 
     def text(value: Any) -> str:
         if isinstance(value, datetime):
@@ -42,7 +42,7 @@ def as_text(values) -> np.ndarray:
         is_whole = isinstance(value, float | np.floating) and np.isfinite(value) and value == np.floor(value)
         return str(int(value)) if is_whole else str(value)
 
-    return np.array([text(value) for value in np.asarray(values, object)], dtype=str)
+    return np.array([text(value) for value in np.asarray(as_double(values), object)], dtype=str)
 
 
 def as_fitted(column, fitted):

@@ -19,6 +19,8 @@ from credo.models.expressions import check_term, names_in
 from credo.models.formula import split
 from credo.status import CredoError
 
+LEAST_SPREAD = 1e-12  # of the largest value: below, a column is constant but for rounding
+
 
 @runtime_checkable
 class Design(Protocol):
@@ -232,6 +234,19 @@ def _plain(name: str) -> str:
     return re.sub(r"\[(?:T\.)([^\]]*?)(?:(?<=\d)\.0)?\]", r"=\1", name)
 
 
+def mean_and_sd(x: np.ndarray, weights=None, is_centred: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Over rows that count by weight, about 0 if not centred; the sd is 0 of what is constant but for rounding.
+
+    In units of the largest, since the squares of 1e200 and of 1e-200 are no numbers.
+    """
+    largest = np.abs(x).max(axis=0)
+    size = np.where(largest > 0, largest, 1.0)
+    weights = np.ones(len(x)) if weights is None else weights
+    mean = np.average(x / size, axis=0, weights=weights) if is_centred else np.zeros(x.shape[1:])
+    sd = np.sqrt(np.average((x / size - mean) ** 2, axis=0, weights=weights))
+    return mean * size, np.where(sd > LEAST_SPREAD, sd * size, 0.0)
+
+
 @dataclass(frozen=True)
 class Scaling:
     """Columns as the coefficients see them: centred (where there is an intercept) and divided by ``scale``.
@@ -246,16 +261,14 @@ class Scaling:
     is_binary: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray, rows: Sequence[int] | np.ndarray, is_centred: bool) -> "Scaling":
-        """From the rows of the fit among all rows of ``x`` (N, D)."""
-        fitted = x[rows]
-        low, high = (fitted.min(axis=0), fitted.max(axis=0)) if len(fitted) else (np.zeros(x.shape[1]),) * 2
-        is_binary = np.all((fitted == low) | (fitted == high), axis=0) & (high > low)
-        largest = np.abs(fitted).max(axis=0, initial=0)
-        size = np.where(largest > 0, largest, 1.0)  # squares of 1e200 and of 1e-200 are no numbers
-        centre = (fitted / size).mean(axis=0) * size if is_centred else np.zeros(x.shape[1])
-        spread = np.sqrt(np.mean(((fitted - centre) / size) ** 2, axis=0)) if len(fitted) else np.zeros(x.shape[1])
-        scale = np.where(is_binary, high - low, np.where(spread > 1e-12, spread * size, 0.0))  # but for rounding
+    def of(cls, x: np.ndarray, rows: Sequence[int] | np.ndarray, is_centred: bool, weights=None) -> "Scaling":
+        """From the rows of the fit among all rows of ``x`` (N, D), each counted by its weight."""
+        fitted = x[rows] if len(x[rows]) else np.zeros((1, x.shape[1]))
+        low, high = fitted.min(axis=0), fitted.max(axis=0)
+        are_apart = high - low > LEAST_SPREAD * np.abs(fitted).max(axis=0)
+        is_binary = np.all((fitted == low) | (fitted == high), axis=0) & are_apart
+        centre, spread = mean_and_sd(fitted, weights, is_centred)
+        scale = np.where(is_binary, high - low, spread)
         return cls(centre, np.where(scale > 0, scale, 1.0), is_binary)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from credo.arguments import as_path
 from credo.checkpoint import read_arrays, write_arrays
-from credo.model.data import Levels
+from credo.model.data import Levels, Unkept
 from credo.model.fingerprint import bare_model, check, fingerprint
 from credo.model.made_up import saying
 from credo.model.model import Model
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 KIND = "posterior"
 VERSION = 1
+UNKEPT = {"form": "unknown"}
 DAYS = datetime.date, datetime.datetime
 
 
@@ -192,10 +193,11 @@ def _shapes(x) -> Any:
     if x is None:
         return None
     if isinstance(x, Mapping):
-        return {"dict": [[str(name), _shapes(leaf)] for name, leaf in x.items()]}
+        are_kept = all(isinstance(name, str | int) for name in x)
+        return {"dict": [[name, _shapes(leaf)] for name, leaf in x.items()]} if are_kept else UNKEPT
     if type(x) in (list, tuple):
         return {type(x).__name__: [_shapes(leaf) for leaf in x]}
-    return {"shape": list(np.shape(x)[1:]), "dtype": str(np.asarray(x).dtype)} if hasattr(x, "dtype") else None
+    return {"shape": list(np.shape(x)[1:]), "dtype": str(np.asarray(x).dtype)} if hasattr(x, "dtype") else UNKEPT
 
 
 def _from_shapes(code) -> Any:
@@ -206,13 +208,16 @@ def _from_shapes(code) -> Any:
     if "list" in code or "tuple" in code:
         items = [_from_shapes(leaf) for leaf in code.get("list", code.get("tuple"))]
         return items if "list" in code else tuple(items)
+    if code == UNKEPT:
+        return Unkept()
     return np.zeros((0, *code["shape"]), code["dtype"])
 
 
 def _as_text(levels: np.ndarray) -> Any:
     """Levels of a group as JSON: days and times by the number behind them, or by their text."""
-    if levels.dtype.kind == "O":
+    if levels.dtype.kind in "OS":
         return {"dtype": "object", "values": [_plain_level(level) for level in levels.tolist()]}
+    levels = np.array(levels.tolist()) if levels.dtype.kind == "T" else levels  # text of any length
     values = levels.view(np.int64) if levels.dtype.kind in "mM" else levels
     return {"dtype": levels.dtype.str, "values": values.tolist()}
 

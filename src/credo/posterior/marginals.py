@@ -1,7 +1,9 @@
 """Mean, sd and quantiles of a posterior in the user's space: exact where a formula or a quadrature is, else by draws.
 
 A parameter whose transform is elementwise has, under a Gaussian, a marginal that is a function of one normal
-variable: its moments are a Gauss-Hermite sum and its quantiles the function of the normal's quantiles.
+variable: its moments are a Gauss-Hermite sum and its quantiles the function of the normal's quantiles. Where that
+variable spreads over many units, a logistic function of it is a step of width 1/s, s its sd, which nodes at a spacing
+of 1/s see: the trapezoid rule errs by exp(−2π²/(s h)), the poles being π/s away. And exp of it has named moments.
 """
 
 import functools
@@ -24,7 +26,10 @@ from credo.posterior.named_laws import named_laws, parts_of, within
 from credo.posterior.product import Product, moments_of, quantiles_of
 from credo.storage import by_columns, gather, is_stored, release, row_blocks, stored
 
-NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127, and for exp(u) with sd up to about 4
+NUM_NODES = 64  # of the quadrature: exact for polynomials up to degree 127
+WIDE = 2.0  # sds of u up to here: of a logistic function of u the sum then errs by 1e-9
+NODES_AN_SD = 20  # of u, in ±8.5 sds and evenly, above: s h = 0.85, and an error of 1e-9
+MOST_NODES = 2**15
 NUM_HALVINGS = 60  # of an interval: to rounding
 NUM_DRAWS = 8_192  # where no formula is: the mean's Monte Carlo error is then 1.1 % of an sd
 
@@ -140,7 +145,8 @@ def mcse_of_weighted_mean(values, weights, num_groups: int) -> np.ndarray:
 
 
 def weighted_quantile(values, p, weights=None) -> np.ndarray:
-    """Quantiles over the leading axis; with ``weights``, the inverse of the weighted distribution function."""
+    """Quantiles over the leading axis, NaN where a value is; with ``weights``, the inverse of the weighted distribution
+    function."""
     if weights is None:
         return np.quantile(values, p, axis=0)
     values = _counted(values, weights)
@@ -151,7 +157,8 @@ def weighted_quantile(values, p, weights=None) -> np.ndarray:
         np.interp(p, c, v)
         for c, v in zip(cumulative.reshape(len(values), -1).T, ordered.reshape(len(values), -1).T, strict=True)
     ]
-    return np.moveaxis(np.asarray(flat), 0, -1).reshape((*np.shape(p), *np.shape(values)[1:]))
+    found = np.moveaxis(np.asarray(flat), 0, -1).reshape((*np.shape(p), *np.shape(values)[1:]))
+    return np.where(np.isnan(ordered[-1]), np.nan, found)  # NaN sorts last
 
 
 def _covers(exact: Report, target: Target) -> bool:
@@ -182,13 +189,18 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
     if isinstance(kind, Product):
         return moments_of(kind.distributions)
     if isinstance(kind, Gaussian):
-        nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
-        weights = weights / weights.sum()
-        sds, found = _sd_of(kind), {}
-        for n, v in _along_sd(kind, target, sds, nodes).items():
-            mean = np.tensordot(weights, v, axes=1)
-            found[n] = mean, np.sqrt(np.tensordot(weights, (v - mean) ** 2, axes=1))
+        sds = _sd_of(kind)
         centre, sd = (target.structure.unravel(np.asarray(each)) for each in (kind.mean, sds))
+        named = {n: (np.asarray(centre[n], float), np.asarray(sd[n], float)) for n in _transformed(target)}
+        widest = max((np.max(s, initial=0.0) for _, s in named.values()), default=0.0)
+        nodes, weights = _nodes(widest, target.dim)
+        found = {}
+        with np.errstate(over="ignore", invalid="ignore"):  # exp(u) overflows at nodes that hold nothing
+            for n, v in _along_sd(kind, target, sds, nodes).items():
+                mean = np.tensordot(weights, v, axes=1)
+                found[n] = mean, np.sqrt(np.tensordot(weights, (v - mean) ** 2, axes=1))
+            if widest > WIDE:
+                found |= _log_normal_moments(target, named)
         return found | {n: (centre[n], sd[n]) for n in _untransformed(target)}
     if isinstance(kind, Mixture):
         return _mixed_moments(kind, [_exact_moments(component, target) for component in kind.components])
@@ -197,6 +209,30 @@ def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np
         found = _exact_moments(normal, target) if names else {}
         return {n: v for n, v in found.items() if n in names} | moments_of(named_laws(kind, target.structure))
     return {}
+
+
+def _nodes(widest: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of a quadrature over z ~ N(0, 1) of functions of z times an sd, the largest of ``dim`` of them the ``widest``."""
+    if widest > WIDE:
+        doubled = 2.0 ** np.ceil(np.log2(NODES_AN_SD * widest))  # few sizes, each compiled once
+        nodes = np.linspace(-8.5, 8.5, int(min(doubled, MOST_NODES, max(NUM_NODES, AT_ONCE // dim))))
+        weights = np.exp(-0.5 * nodes**2)
+    else:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
+    return nodes, weights / weights.sum()
+
+
+def _log_normal_moments(target: Target, named: dict[str, tuple[np.ndarray, np.ndarray]]):
+    """Of the parameters a + b exp(u): mean a + b exp(m + s²/2), sd |b| exp(m + s²/2) √(exp(s²) − 1), from (m, s)."""
+    found, unit = {}, np.ones(target.dim)
+    for n, values in _moved(target, 0 * unit, unit, np.array([-1e3, 10.0, 20.0]), tuple(sorted(named))).items():
+        a, middle, high = np.asarray(values)
+        m, s = named[n]
+        b = (high - a) * np.exp(-20.0)
+        if np.allclose(middle - a, b * np.exp(10.0), rtol=1e-5, atol=0.0):
+            size = b * np.exp(m + 0.5 * s**2)
+            found[n] = a + size, np.abs(size) * np.sqrt(np.expm1(s**2))
+    return found
 
 
 def _normal_part(kind: Kind, target: Target) -> tuple[Gaussian, set[str]]:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from credo.model.check import check_new_inputs
-from credo.model.data import as_array, by_column, column_name, inputs, num_rows
+from credo.model.data import Unkept, as_array, by_column, column_name, inputs, num_rows
 from credo.model.model import Model
 from credo.model.prior import Prior
 from credo.model.target import Target
@@ -35,6 +35,11 @@ def check_inputs(target: Target, x) -> Table:
     if target.model.likelihood is None:
         raise CredoError(
             f"This posterior cannot predict, since its model has no likelihood: {target.model.without_likelihood}."
+        )
+    if any(map(_is_unkept, jax.tree.leaves(fitted, is_leaf=_is_unkept))):
+        raise CredoError(
+            "This posterior was loaded from a file, which could not hold the form of the inputs that it was fitted to: "
+            "load it with the target, model.given(x, y)."
         )
     if fitted is None:
         if x is None:
@@ -66,6 +71,10 @@ def check_inputs(target: Target, x) -> Table:
         unseen = {column: np.zeros_like(x[column]) for column in target.model.groups}  # they have rows of their own
         check_new_inputs(target, {**wide, **unseen} if unseen else wide)
     return Table(wide, size, new_rows)
+
+
+def _is_unkept(node) -> bool:
+    return isinstance(node, Unkept)
 
 
 def _check_indices_of_adapter(target: Target, x) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from credo.model.data import Levels, are_missing, as_array, kind_of_level
+from credo.model.data import Levels, are_missing, as_array, as_double, kind_of_level
 from credo.model.distributions import is_improper
 from credo.model.target import Target
 from credo.status import CredoError
@@ -66,7 +66,7 @@ def _values(column: str, values, known: np.ndarray) -> np.ndarray:
     are_flags = "truth values" in (was, now) and {was, now} == {"truth values", "numbers"}  # of which True is 1
     if was != now and not (are_flags and np.isin(values, known).all()):
         raise CredoError(f"x[{column!r}] held {was} in the fit and holds {now} now: give levels of the same kind.")
-    return values
+    return as_double(values)
 
 
 def _kind(values: np.ndarray) -> str:

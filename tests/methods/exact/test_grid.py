@@ -269,6 +269,14 @@ def test_a_spike_between_the_nodes_is_no_answer(num_points):
     assert any("has a spike" in sentence for sentence in found.verdict.sentences)
 
 
+def test_a_grid_that_does_not_fit_into_memory_is_refused():
+    """27 billion nodes ended in an error of NumPy's, after the search for the mass."""
+    target = Model({"w": dist.Normal(0.0, 1.0).expand([3])}, None).given()
+    sentence = r"num_points=3000\) needs .* for 27,000,000,000 nodes.* 1.0 GB: Grid\(num_points=158\) needs"
+    with pytest.raises(CredoError, match=sentence):
+        fit(target, Grid(num_points=3_000), max_memory=1_000_000_000, progress=False)
+
+
 def test_bounds_without_mass_are_refused():
     target = Model({"top": dist.HalfNormal(1.0)}, lambda params, x: dist.Uniform(0.0, params["top"])).given(
         y=np.ones(3)

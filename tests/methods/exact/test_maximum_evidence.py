@@ -217,3 +217,13 @@ def test_asking_before_data_is_a_sentence():
         model.mean()
     with pytest.raises(CredoError, match="2 columns, but the model has 3 weights"):
         model.update(*table(5, 3, 1)).update(*table(5, 2, 1))
+
+
+@pytest.mark.parametrize("ard", [False, True])
+@pytest.mark.parametrize("unit", [1e160, 1e-160])
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_units_in_which_precisions_are_no_numbers_are_refused(ard, unit, name):
+    """All weights were zero, or the features were said to fit y exactly."""
+    x, y = table(40, 3, 2)
+    with pytest.raises(CredoError, match=f"{name} has values of size .* give it in other units"):
+        EvidenceLinearRegression(ard).update(*((unit * x, y) if name == "x" else (x, unit * y))).mean()

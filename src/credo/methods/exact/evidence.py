@@ -20,6 +20,8 @@ from credo.methods.exact.relevance import one_alpha_a_feature
 from credo.methods.exact.type_two import Data, Maximum, one_alpha
 from credo.status import CredoError, Estimate
 
+LARGEST = 1e75  # values of x and y, and the inverse of the smallest: alpha is the square of a ratio of the two
+
 
 @dataclass(frozen=True, eq=False)
 class EvidenceLinearRegression(Family):
@@ -65,8 +67,17 @@ class EvidenceLinearRegression(Family):
     @cached_property
     def maximum(self) -> Maximum:
         """alpha (D,), beta, their log evidence, and the gradient that is left in log alpha."""
+        x, y = self._data
+        parts = [(f"Column {j} of x", column) for j, column in enumerate(x.T)] if self.ard else [("x", x)]
+        for name, values in (*parts, ("y", y)):
+            largest = np.max(np.abs(values))
+            if largest > 0 and not 1 / LARGEST < largest < LARGEST:
+                raise CredoError(
+                    f"{name} has values of size {largest:.1e}, whose squares alpha and beta cannot hold: give it in "
+                    "other units."
+                )
         maximise = one_alpha_a_feature if self.ard else one_alpha
-        return maximise(Data(*self._data, self.num_rows, self.noise_precision))
+        return maximise(Data(x, y, self.num_rows, self.noise_precision))
 
     @property
     def _data(self) -> tuple[np.ndarray, np.ndarray]:
