@@ -11,7 +11,7 @@ import credo
 import targets
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import elsewhere
-from credo.methods.particles.elsewhere import Climber, mode_share
+from credo.methods.particles.elsewhere import Climber, shares_elsewhere
 from credo.methods.particles.left_out import left_out
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.precision import double
@@ -48,7 +48,7 @@ def two(first, second, dim, log_ratio=0.0):
 
 def figure(kind, target, u):
     with double():
-        return mode_share(Climber.of(target.flat()), kind, target, u, np.inf)
+        return shares_elsewhere(Climber.of(target.flat()), kind, target, u, np.inf).get("mode_share")
 
 
 def near(at, width, dim, num=500):
@@ -140,6 +140,22 @@ def test_where_there_is_one_mode_none_is_made_up(name):
     assert posterior.verdict.status == "pass"
 
 
+@pytest.mark.parametrize("width", [0.1, 1e-3])
+def test_a_spike_in_a_slab_is_half_of_the_posterior(width):
+    """No valley leads to it, and no draw of the slab meets it."""
+
+    def log_density(params):
+        square = jnp.sum(params["u"] ** 2)
+        return jnp.logaddexp(-0.5 * square, -0.5 * square / width**2 - 5 * np.log(width))
+
+    target = credo.Model.from_log_density(log_density, {"u": constraints.real_vector}, {"u": (5,)}).given()
+    kind, u = near(0.0, 1.0, 5)
+    with double():
+        found = shares_elsewhere(Climber.of(target.flat()), kind, target, u, np.inf)
+    assert found["mode_share"] == 0
+    assert found["peak_share"] == pytest.approx(0.5, abs=0.01)
+
+
 def test_the_joint_mode_of_a_hierarchy_is_no_other_mode():
     """It lies far from all draws, and the density falls from it to them without a valley: it was a share of 1 %."""
     prior = {"tau": dist.HalfNormal(1.0), "z": dist.Normal(0, 1).expand([20]), "mu": dist.Normal(0, 1)}
@@ -169,7 +185,7 @@ def test_nothing_begins_after_the_deadline_or_where_the_fit_has_failed():
         assert left_out(kind, target, u, {"pareto_k": 0.9}, np.inf, climber=climber)["mode_share"] > 0.5
         assert set(left_out(kind, target, u, {"pareto_k": 0.9}, np.inf)) == set()
         assert set(left_out(kind, target, u, {}, np.inf)) == {"copy_weight"}
-        assert set(left_out(kind, target, u, {}, np.inf, climber=climber)) == {"copy_weight", "mode_share"}
+        assert set(left_out(kind, target, u, {}, np.inf, climber=climber)) == {"copy_weight", "mode_share", "peak_share"}
 
 
 def test_one_reason_is_enough():

@@ -127,6 +127,17 @@ WEIGHTS: dict[str, Rule] = {
         "approximation has next to nothing (0.1 % passes). Take MixtureOf(k) as the family, or use ParallelTempering() "
         "or SMC().",
     ),
+    "peak_share": Rule(
+        "share of the posterior about a peak of its density, to which no valley leads, where the approximation has "
+        "next to nothing",
+        "at most",
+        0.001,
+        0.05,
+        "this library",
+        "About {value:.1%} of the posterior lies about the peak of its density, where the approximation has next to "
+        "nothing (0.1 % passes): the neck of a hierarchy, or a spike. Write group effects in the other form (centred "
+        "or not), take Flow() or MixtureOf(k) as the family, or use NUTS() or SMC().",
+    ),
     "importance_ess": Rule(
         "effective sample size of the importance weights",
         "at least",

@@ -7,9 +7,9 @@ of g = N(m, A⁻¹), and of q for the scale:
 
     Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q, or E_q[p/q] of weighed draws;   share = Σ_m Z_m / (Z + Σ_m Z_m)
 
-so that what q has itself is not counted, and of m only where log p has a valley on the straight lines to draws of q:
-the joint mode of a funnel lies far from its draws, and is no other. Where a mode has heavier tails than g its share
-comes out somewhat low. A mode to which no such place leads stays unseen.
+so that what q has itself is not counted. m is another mode where log p has a valley on the straight lines to draws of
+q; else a peak of the same one, as the joint mode in the neck of a hierarchy, or a spike in a slab. Where m has heavier
+tails than g its share comes out somewhat low. A mode to which no such place leads stays unseen.
 """
 
 import functools
@@ -41,6 +41,7 @@ FAR = np.log(100.0)
 NUM_DRAWS, NUM_OWN = 2_048, 64  # of g, of q
 NUM_LINES, NUM_POINTS = 16, 16  # from a mode to draws of q, and on each
 VALLEY, SOME = 0.5, 0.25  # nats; of the same mode a quarter of the lines has none
+NAMES = "mode_share", "peak_share"
 AT_ONCE = 16
 
 
@@ -91,27 +92,28 @@ class Climber(NamedTuple):
             return None
 
 
-def mode_share(
+def shares_elsewhere(
     climber: Climber,
     kind: Kind,
     target: Target,
     u: Float[np.ndarray, "S dim"],
     deadline: float,
     log_z: float | None = None,
-) -> float | None:
-    """The share of the posterior about modes elsewhere; ``u``: draws of ``kind``. None where it would be dear.
+) -> dict[str, float]:
+    """Shares of the posterior, as figures of the verdict: about modes elsewhere, and about peaks. None where they would
+    be dear. ``u``: draws of ``kind``.
 
     ``log_z``: log Z where it is known better than by a median, as of draws that are weighed.
     """
     num_starts = int(WORK // max((target.size + 10.0 * target.dim) * target.dim**2, 1.0))
     if num_starts < FEWEST or target.dim > LARGEST:
-        return None
+        return {}
     modes: list[Mode] = []
     for _, start in zip(range(num_starts), _starts(u), strict=False):
         mode = climber.climb(start.astype(u.dtype), deadline)
         if mode is not None and not mode.is_near(u) and not any(mode.is_near(m.position[None]) for m in modes):
             modes.append(mode)
-    return _share(climber, kind, modes, u, log_z) if modes else 0.0
+    return _shares(climber, kind, modes, u, log_z) if modes else {"mode_share": 0.0}
 
 
 def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]]:
@@ -124,9 +126,9 @@ def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]
         yield from (center + width * way, center - width * way)
 
 
-def _share(
+def _shares(
     climber: Climber, kind: Kind, modes: list[Mode], u: Float[np.ndarray, "S dim"], log_z: float | None
-) -> float:
+) -> dict[str, float]:
     own, random = u[:NUM_OWN], np.random.default_rng(1)
     drawn = [mode.draw(random.normal(size=(NUM_DRAWS, u.shape[1]))) for mode in modes]
     lines = [mode.lines(own[:NUM_LINES]) for mode in modes]
@@ -134,13 +136,16 @@ def _share(
     log_p, log_q = (np.asarray(each, float) for each in _densities(climber.function, climber.args, kind, every))
     log_g = np.concatenate([log_density for _, log_density in drawn])
     of_g = slice(len(own), len(own) + len(log_g))
-    is_apart = [_has_valley(each.reshape(-1, NUM_POINTS)) for each in np.split(log_p[of_g.stop :], len(modes))]
+    is_apart = np.array(
+        [_has_valley(each.reshape(-1, NUM_POINTS)) for each in np.split(log_p[of_g.stop :], len(modes))]
+    )
     with np.errstate(invalid="ignore"):
         log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)  # +inf where q has nothing at all
         log_z = np.median(log_ratio[: len(own)]) if log_z is None else log_z
-        is_counted = (log_ratio[of_g] > log_z + FAR) & np.repeat(is_apart, NUM_DRAWS)
-        log_weights = np.where(is_counted, log_p[of_g] - log_g, -np.inf)
-        return float(expit(np.logaddexp.reduce(log_weights) - np.log(NUM_DRAWS) - log_z))
+        log_weights = np.where(log_ratio[of_g] > log_z + FAR, log_p[of_g] - log_g, -np.inf).reshape(-1, NUM_DRAWS)
+        each = np.logaddexp.reduce(log_weights, axis=1) - np.log(NUM_DRAWS)
+        sums = (np.logaddexp.reduce(each[are], initial=-np.inf) for are in (is_apart, ~is_apart))
+        return {name: float(expit(total - log_z)) for name, total in zip(NAMES, sums, strict=True)}
 
 
 def _has_valley(log_p: Float[np.ndarray, "lines points"]) -> bool:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from credo.diagnose.verdict import all_pass, judge
 from credo.methods.particles.copies import NUM_DRAWS, copy_weight
-from credo.methods.particles.elsewhere import Climber, mode_share
+from credo.methods.particles.elsewhere import Climber, shares_elsewhere
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 
@@ -39,8 +39,7 @@ def left_out(
     if all_pass(figures) and time.monotonic() <= deadline:
         found["copy_weight"] = copy_weight(kind, target, _evenly(u, log_weights))
     if climber is not None and all_pass(found) and time.monotonic() <= deadline:
-        share = mode_share(climber, kind, target, u, deadline, log_z)
-        found |= {} if share is None else {"mode_share": share}
+        found |= shares_elsewhere(climber, kind, target, u, deadline, log_z)
     return found
 
 

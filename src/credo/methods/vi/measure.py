@@ -93,7 +93,8 @@ def assess(
     while len(rounds) < num_rounds and time.monotonic() < deadline:
         rounds.append(weigh(len(rounds))[1])
     log_weights = np.concatenate(rounds)
-    is_left_out = any(corrected.figures.get(name, 0.0) > RULES[name].passes for name in ("copy_weight", "mode_share"))
+    unseen = ("copy_weight", "mode_share", "peak_share")
+    is_left_out = any(corrected.figures.get(name, 0.0) > RULES[name].passes for name in unseen)
     is_unseen = is_left_out or corrected.has_far_tail
     upper = None if is_unseen else evidence_upper(log_weights, smooth(log_weights).k_hat)
     return Measured(estimate(log_weights), figures, upper, len(log_weights))
