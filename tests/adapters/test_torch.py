@@ -337,6 +337,12 @@ EDGES = {
     "bounds of hardtanh": F.hardtanh,
     "a large celu": lambda x: F.celu(1000 * x),
     "the origin of sinc": torch.sinc,
+    "next to the origin of sinc": lambda x: torch.sinc(1e-170 * x) + torch.sinc(0.005 * x) + torch.sinc(1e3 * x),
+    "corners": lambda x: (x - 1).abs() + torch.copysign(x - 1, x) + torch.i0(x - 1),
+    "entries of zero in norms": lambda x: torch.stack(
+        [torch.linalg.vector_norm(x - 1, p, dim=1) for p in (-1, 0.5, 1, 1.5, 2, float("inf"))], 1
+    ),
+    "distances by one axis": lambda x: torch.cdist(x[:, :, None], torch.ones(1, 1, 1).to(x), p=1.0).flatten(1),
     "the origin of atan2": lambda x: torch.atan2(x, 2 * x),
     "equal entries": lambda x: (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 0.1),
     "ties": lambda x: x.max(1).values - x.min(1).values,

@@ -136,6 +136,9 @@ OPERATORS = {
     "affine": (turned, IMAGE),
     "smaller": (lambda x: F.interpolate(x, size=(3, 4), mode="bilinear", antialias=True), IMAGE),
     "smaller by cubics": (lambda x: F.interpolate(x, size=(3, 9), mode="bicubic", antialias=True), IMAGE),
+    "to one pixel": (
+        lambda x: F.interpolate(x, size=(1, 4), mode="bicubic", antialias=True, align_corners=True), IMAGE
+    ),
     "smaller by a factor": (
         lambda x: F.interpolate(x, scale_factor=0.4, mode="bilinear", antialias=True, align_corners=True), IMAGE
     ),

@@ -13,6 +13,7 @@ from credo.methods.networks.variational_layers import Bound, Parameters
 from credo.model.windows import shuffled, window
 from credo.nn import Categorical, Gaussian, LogUniform, VBConv, VBLinear, VBNetwork, prune, sparsity_table
 from credo.nn.divergence import log_uniform_divergence, normal_divergence
+from credo.nn.vb_network import InTurn
 from credo.precision import double
 
 RANDOM = np.random.default_rng(0)
@@ -257,6 +258,23 @@ def digits():
     order = np.random.default_rng(0).permutation(len(x))
     x, y = (x / 16)[order], y[order]
     return (x[:1200], y[:1200]), (x[1200:], y[1200:])
+
+
+def test_keys_of_layers_are_ints_or_those_of_jax():
+    keys = 0, 1, np.int64(2), jax.random.key(0), jax.random.key(1), jax.random.PRNGKey(2)
+    means = [VBLinear(1, 1, key=key).mean["w"].item() for key in keys]
+    assert len(set(means)) == len(keys)
+    assert VBLinear(1, 1, key=jax.random.key(1)).mean["w"].item() == means[4]
+    for wrong in ("a", None, 0.5):
+        with pytest.raises(credo.CredoError, match="key is an int or a JAX key such as"):
+            VBLinear(1, 1, key=wrong)
+
+
+def test_a_layer_at_two_places_is_refused():
+    layer = VBLinear(2, 2)
+    for module in ([layer, jax.nn.relu, layer], [layer, InTurn((jax.nn.relu, layer))]):
+        with pytest.raises(credo.CredoError, match="One VB layer stands in the network at two places"):
+            VBNetwork(module, head=Gaussian(NOISE))
 
 
 def test_what_was_a_point_stays_one():

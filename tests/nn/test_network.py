@@ -130,6 +130,14 @@ def test_every_prior_makes_a_target_with_gradients(prior):
     assert np.all(np.isfinite(list(network(prior=prior).sample_prior(0, 3)["weights.out.w"].ravel())))
 
 
+def test_a_precision_may_be_an_array_of_one_number():
+    params = {"weights": weights(dtype=np.float64)}
+    expected = log_density(network(prior=Isotropic(4.0)).given(X, Y), params)
+    for one in (np.array(4.0), jnp.float32(4.0)):
+        for prior in (Isotropic(one), PerLayer({"in": one, "out": 4.0})):
+            assert log_density(network(prior=prior).given(X, Y), params) == expected
+
+
 # heads --------------------------------------------------------------------------------------------------------------
 
 COUNTS = RANDOM.poisson(2.0, 12)
@@ -292,6 +300,9 @@ def test_wrong_inputs_heads_and_priors():
     for prior in (Isotropic, PerLayer):
         with pytest.raises(credo.CredoError, match=r"precision is of one number, and this one has shape \(3,\)"):
             network(prior=prior(dist.Gamma(2.0, 1.0).expand([3])))
+    for wrong in (("a", (1.0, 0.05)), (0.5, (1.0, "a")), (1.0, (1.0, 0.05)), (0.5, (1.0, np.inf))):
+        with pytest.raises(credo.CredoError, match="a weight inside \\(0, 1\\) and two positive scales"):
+            ScaleMixture(*wrong)
     with pytest.raises(credo.CredoError, match="disagree about 'middle'"):
         network(prior=PerLayer({"in": 1.0, "out": 1.0, "middle": 2.0}))
 

@@ -19,6 +19,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from credo.algorithm import Key, stream
+from credo.arguments import as_key
 from credo.nn.divergence import log_uniform_divergence, normal_divergence
 from credo.nn.laws import LogUniformWeight
 from credo.nn.priors import WEIGHTS, WeightPrior, _each
@@ -111,8 +113,8 @@ class VBLayer(eqx.Module):
 class VBLinear(VBLayer):
     """x ↦ x W + b, W (num_in, num_out).
 
-    ``prior``: the sd of the weights' normal prior, or ``credo.nn.LogUniform()``. ``key``: of the initial means, normal
-    with variance 2/num_in (He et al. 2015); the initial sds are 0.01.
+    ``prior``: the sd of the weights' normal prior, or ``credo.nn.LogUniform()``. ``key``: an int or a JAX key, of the
+    initial means, normal with variance 2/num_in (He et al. 2015); the initial sds are 0.01.
 
     >>> import jax, numpy as np, credo
     >>> layer = credo.nn.VBLinear(3, 2, prior=1.0)
@@ -121,7 +123,7 @@ class VBLinear(VBLayer):
     """
 
     def __init__(
-        self, num_in: int, num_out: int, *, prior: float | LogUniform = 1.0, has_bias: bool = True, key: int = 0
+        self, num_in: int, num_out: int, *, prior: float | LogUniform = 1.0, has_bias: bool = True, key: Key = 0
     ):
         self.mean, self.log_sd = _initial((num_in, num_out), num_in, has_bias, key)
         self.prior = _checked(prior)
@@ -150,7 +152,7 @@ class VBConv(VBLayer):
         padding: str = "SAME",
         prior: float | LogUniform = 1.0,
         has_bias: bool = True,
-        key: int = 0,
+        key: Key = 0,
     ):
         if padding not in ("SAME", "VALID") or not (isinstance(window, Sequence) and 1 <= len(window) <= 3):
             raise CredoError(
@@ -171,10 +173,11 @@ class VBConv(VBLayer):
         )
 
 
-def _initial(shape: tuple[int, ...], num_in: int, has_bias: bool, key: int) -> tuple[Any, Any]:
+def _initial(shape: tuple[int, ...], num_in: int, has_bias: bool, key: Key) -> tuple[Any, Any]:
     if not all(isinstance(size, int | np.integer) and size >= 1 for size in shape):
         raise CredoError(f"A layer of weights {shape} cannot be: give whole numbers of inputs and outputs, from 1.")
-    random = np.random.default_rng(key)
+    is_seed = isinstance(key, int | np.integer) and key >= 0
+    random = np.random.default_rng(key if is_seed else stream(as_key(key)))
     mean = {"w": (random.normal(size=shape) * math.sqrt(2 / num_in)).astype(np.float32)}
     if has_bias:
         mean["b"] = np.zeros(shape[-1], np.float32)

@@ -7,7 +7,6 @@ which is ``"weights"``, a pytree in the structure of ``params``.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from numpyro.distributions import Distribution
 from credo.model.distributions import is_distribution, transform_to, unwrapped
 from credo.model.visit import leaf_name
 from credo.nn.laws import CauchySlash, TwoNormals
-from credo.status import CredoError
+from credo.status import CredoError, is_number
 
 WEIGHTS, PRECISION = "weights", "precision"
 FAR = 40.0  # in unconstrained coordinates: next to the ends of a support
@@ -46,8 +45,7 @@ class Isotropic(WeightPrior):
         if is_distribution(self.precision):
             _check_precision(self.precision)
             return {PRECISION: self.precision, WEIGHTS: weights}
-        _check_positive("precision", self.precision)
-        return {WEIGHTS: weights(self.precision)}
+        return {WEIGHTS: weights(_positive("precision", self.precision))}
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,7 @@ class PerLayer(WeightPrior):
             raise CredoError(
                 f"PerLayer(precision=…) and the network disagree about {odd!r}: the layers are {', '.join(names)}."
             )
-        for value in by_name.values():
-            _check_positive("precision", value)
-        return by_name
+        return {name: _positive("precision", value) for name, value in by_name.items()}
 
     def _layer(self, path) -> str:
         return leaf_name(path if self.by == "leaf" else path[:1])
@@ -97,7 +93,7 @@ class LaplacePrior(WeightPrior):
     scale: float = 1.0
 
     def __post_init__(self):
-        _check_positive("scale", self.scale)
+        _positive("scale", self.scale)
 
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: dist.Laplace(0.0, self.scale))}
@@ -111,8 +107,8 @@ class ScaleMixture(WeightPrior):
     scales: tuple[float, float] = (1.0, 0.05)
 
     def __post_init__(self):
-        are_two = np.shape(self.scales) == (2,) and all(0 < scale < np.inf for scale in self.scales)
-        if not (0 < self.weight < 1 and are_two):
+        are_two = np.shape(self.scales) == (2,) and all(is_number(scale) and scale > 0 for scale in self.scales)
+        if not (is_number(self.weight) and 0 < self.weight < 1 and are_two):
             raise CredoError(
                 f"A mixture of two normals has a weight inside (0, 1) and two positive scales; got {self}."
             )
@@ -131,7 +127,7 @@ class HorseshoeLike(WeightPrior):
     scale: float = 1.0
 
     def __post_init__(self):
-        _check_positive("scale", self.scale)
+        _positive("scale", self.scale)
 
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: CauchySlash(self.scale))}
@@ -188,6 +184,7 @@ def _check_precision(prior: Any) -> None:
     check_support("precision", prior)
 
 
-def _check_positive(what: str, value) -> None:
-    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
+def _positive(what: str, value: Any) -> float:
+    if not (is_number(value) and value > 0):
         raise CredoError(f"A prior {what} is a positive, finite number; got {value!r}.")
+    return float(value)

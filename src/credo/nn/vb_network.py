@@ -104,6 +104,11 @@ class VBNetwork(BayesianNetwork):
         given = {f"layer{i}": leaf for i, leaf in enumerate(leaf for leaf in leaves if isinstance(leaf, VBLayer))}
         if not given:
             raise CredoError("The network has no VB layer: give VBLinear or VBConv, or use BayesianNetwork.")
+        if len({id(layer) for layer in given.values()}) < len(given):
+            raise CredoError(
+                "One VB layer stands in the network at two places, each of which would have weights of its own: make a "
+                "layer for each, or share weights in a BayesianNetwork."
+            )
         for leaf in leaves:
             if not isinstance(leaf, VBLayer) and not callable(leaf):
                 raise CredoError(

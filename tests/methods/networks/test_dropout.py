@@ -201,6 +201,7 @@ def test_gaussian_dropout_reaches_a_stationary_point_of_its_bound():
     [
         (linear, credo.MCDropout(rate=1.0), "between 0 and 1"),
         (linear, credo.MCDropout(rate=0.0), "between 0 and 1"),
+        (images, credo.MCDropout(rate={"out": None}), "between 0 and 1.*'out': None"),
         (images, credo.MCDropout(rate={"middle": 0.1}), "the layers of the model are conv, out"),
         (lambda: linear(HorseshoeLike()), credo.MCDropout(num_steps=5), "infinite at zero"),
         (

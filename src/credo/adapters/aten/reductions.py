@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from credo.adapters.aten.pointwise import absolute
+
 
 def axes(dim):
     """None and an empty list stand for all axes."""
@@ -106,15 +108,19 @@ def log_softmax(x, dim, half_to_float=False):
 
 
 def vector_norm(x, order=2, dim=None, keepdim=False, *, dtype=None):
-    """(Σ |x|ᵖ)^(1/p). At zero the gradient of p = 2 is zero, as torch has it."""
-    x, along = jnp.abs(x if dtype is None else x.astype(dtype)), axes(dim)
+    """(Σ |x|ᵖ)^(1/p). By entries of zero, and of a norm of zero, the gradient is zero, as torch has it."""
+    size = absolute if order in (1, float("inf"), float("-inf")) else jnp.abs  # whose square has a curvature at zero
+    x, along = size(x if dtype is None else x.astype(dtype)), axes(dim)
     if order in (float("inf"), float("-inf")):
         return (jnp.max if order > 0 else jnp.min)(x, axis=along, keepdims=keepdim)
     if order == 0:
         return jnp.sum(x != 0, axis=along, keepdims=keepdim).astype(x.dtype)
     if order == 1:
         return jnp.sum(x, axis=along, keepdims=keepdim)
-    total = jnp.sum(x**order, axis=along, keepdims=keepdim)
+    powers = x**order
+    if order < 1:  # no finite slope at zero
+        powers = jnp.where(x == 0, 0.0 if order > 0 else jnp.inf, jnp.where(x == 0, 1.0, x) ** order)
+    total = jnp.sum(powers, axis=along, keepdims=keepdim)
     is_zero = total == 0
     return jnp.where(is_zero, 0.0, jnp.where(is_zero, 1.0, total) ** (1 / order))
 

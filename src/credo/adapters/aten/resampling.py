@@ -49,7 +49,7 @@ def without_aliasing(kernel, reach: float):
             size = x.shape[axis]
             step = 1 / given if given else size / num
             if align_corners:
-                step = (size - 1) / max(num - 1, 1)
+                step = (size - 1) / (num - 1) if num > 1 else 0.0
             wide = max(step, 1.0)
             centre = step * (np.arange(num)[:, None] + 0.5)
             place = np.arange(size)

@@ -35,7 +35,7 @@ from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.masked import Masked
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError, Verdict
+from credo.status import CredoError, Verdict, is_number
 
 HEURISTIC = (
     "The width of dropout is that of the rate given, and not of the data: it does not narrow as data grow. Choose the "
@@ -230,12 +230,12 @@ def _sites(method: Any, target: Target, by: str) -> tuple[tuple[Site, ...], np.n
         odd = sorted(set(given) - set(names))
         if odd:
             raise CredoError(f"rate names {odd[0]!r}, and the layers of the model are {', '.join(names)}.")
-        rates = np.array([float(given.get(name, 0.0)) for name in names])
+        rates = [given.get(name, 0.0) for name in names]
     else:
-        rates = np.full(len(sites), float(method.rate))
-    if not (np.all((rates >= 0) & (rates < 1)) and np.any(rates > 0)):
+        rates = [method.rate] * len(sites)
+    if not (all(is_number(rate) and 0 <= rate < 1 for rate in rates) and any(rates)):
         raise CredoError(f"A rate of dropout lies between 0 and 1, and one is above 0; got {method.rate!r}.")
-    return sites, rates
+    return sites, np.array(rates, float)
 
 
 def _left(target: Target, sites: tuple[Site, ...]) -> tuple[str, ...]:
