@@ -15,7 +15,7 @@ from credo.methods.vi.gradients.rowwise import Flipout, LocalReparameterised
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.minibatch import lay_anchor, on_batch
 from credo.methods.vi.objectives.elbo import ELBO
-from credo.methods.vi.stochastic.ascent import Tuning, place
+from credo.methods.vi.stochastic.ascent import Tuning, mirrored, place
 from credo.model.noisy import likelihood_layers
 from credo.model.windows import shuffled, window
 from credo.precision import double
@@ -164,13 +164,35 @@ def test_draws_by_row_are_unbiased_and_less_noisy_on_a_batch(num_rows, num_place
             assert num_rows == 12 or variance < 0.8 * shared_variance
 
 
+@pytest.mark.parametrize("estimator", [Reparameterised(), LocalReparameterised(), Flipout()])
+def test_a_draw_and_its_mirror_image_cancel_what_is_odd(estimator):
+    """Of a linear network the gradient of q's mean is linear in the noise: together they leave log p's at the mean."""
+    x = np.random.default_rng(0).normal(size=(N, 2))
+    head = credo.nn.Gaussian(0.5)
+    linear = credo.nn.BayesianNetwork(lambda params, x: x @ params["w"], {"w": np.zeros(2)}, head=head)
+    with double():
+        target, family = linear.given(x, x[:, 0]).flat(), MeanField()
+        q = family.start(position(target), jnp.full(2, 0.3))
+        z = estimator.noise(ELBO(), family, jax.random.key(2), 1, 2)
+        log_density = estimator.on_rows(target, None)
+
+        def gradient(z):
+            def objective(tangent):
+                return estimator.surrogate(ELBO(), family, q, tangent, log_density, z, None, 1)
+
+            return jax.grad(objective)(family.rest(q))[0]
+
+        exact = 0.3 * jax.grad(target.log_density)(position(target))
+        np.testing.assert_allclose(0.5 * (gradient(z) + gradient(mirrored(z))), exact, rtol=1e-9)
+
+
 def test_an_output_is_drawn_with_the_variance_that_its_weights_give_it():
     """Of Σ_i a_i w_ij, w_ij of independent sds: Σ_i a_i² σ_ij² (Kingma, Salimans & Welling 2015, equation 6)."""
     with double():
         target, random = network(), np.random.default_rng(4)
         layer = max(likelihood_layers(target, target.rows()).layers, key=lambda layer: layer.index.size)
         σ = jnp.asarray(random.uniform(0.1, 2.0, target.dim))
-        make, ε = LocalReparameterised().maker(layer, 1, jax.random.key(0), N, σ, jnp.zeros_like(σ))
+        make, ε = LocalReparameterised().maker(layer, 1, jax.random.key(0), N, σ, jnp.zeros_like(σ), 1.0)
         a = random.normal(size=(1, layer.index.shape[0]))
         assert np.asarray(ε).shape == (N, layer.index.shape[1])
         expected = np.sqrt(a**2 @ np.asarray(σ)[layer.index] ** 2)

@@ -363,12 +363,23 @@ def test_warm_up_measures_the_curvature_where_chains_are():
     np.testing.assert_allclose(found.curvature, 1.0, rtol=1e-12)  # of the scaled density, in the geometric mean
 
 
+def test_the_scale_is_right_in_any_units_and_one_where_there_is_no_curvature():
+    """Beside columns with whose noise another's curvature cannot be told in one round of probes."""
+    x = np.concatenate([X * [1.0, 1e-4], np.zeros((60, 3))], axis=1)
+    model = credo.Model({"w": dist.Laplace(np.zeros(5), 1.0)}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
+    with double():
+        u = np.zeros(5)
+        found = measure_among(model.given(x, Y).flat(), None, CurvatureScale(), jax.random.key(0), [u], u)
+    np.testing.assert_allclose(found.scale[:2], 0.5 / np.linalg.norm(x[:, :2], axis=0), rtol=0.2)
+    np.testing.assert_array_equal(found.scale[2:], 1.0)
+
+
 def test_the_gradient_noise_of_weights_counts_in_the_mean():
     """The largest variance of a single one would rule the step; the sd of the noise is a coordinate like others."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.normal(size=(3, 20)), "v": rng.normal(size=20) / 4}
     network = credo.nn.BayesianNetwork(
-        lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], weights, head=credo.nn.Gaussian(dist.HalfNormal(1.0))
+        lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], weights, head=credo.nn.Gaussian(dist.HalfNormal(0.1))
     )
     x = rng.normal(size=(200, 3))
     with double():

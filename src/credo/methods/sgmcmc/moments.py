@@ -9,16 +9,16 @@ from jaxtyping import Array, Float
 
 def mean_of(function: Callable, keys) -> Float[Array, " dim"]:
     """The mean of ``function(key)`` over the keys."""
-    return _moments(function, keys)[0]
+    return mean_and_variance(function, keys)[0]
 
 
 def variance_of(function: Callable, keys) -> Float[Array, " dim"]:
-    """The unbiased variance of each entry (Welford 1962)."""
-    return _moments(function, keys)[1] / (len(keys) - 1)
+    """The unbiased variance of each entry."""
+    return mean_and_variance(function, keys)[1]
 
 
-def _moments(function: Callable, keys):
-    """The mean, and the sum of squares about it."""
+def mean_and_variance(function: Callable, keys) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
+    """Both (Welford 1962)."""
 
     def add(carry, key):
         mean, squares, count = carry
@@ -29,4 +29,5 @@ def _moments(function: Callable, keys):
 
     shape = jax.eval_shape(function, keys[0])
     zero = jnp.zeros(shape.shape, shape.dtype)
-    return jax.lax.scan(add, (zero, zero, jnp.zeros((), shape.dtype)), keys)[0][:2]
+    mean, squares, _ = jax.lax.scan(add, (zero, zero, jnp.zeros((), shape.dtype)), keys)[0]
+    return mean, squares / (len(keys) - 1)

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float
 
 from credo.linalg.products import hvp
 from credo.methods.sgmcmc.gradient import Gradient
-from credo.methods.sgmcmc.moments import mean_of, variance_of
+from credo.methods.sgmcmc.moments import mean_and_variance, mean_of, variance_of
 from credo.model.windows import random_window
 
-NUM_PROBES = 32  # random products: a diagonal to about a fifth
+NUM_PROBES, NUM_ROUNDS = 32, 3  # random products: a diagonal to about a fifth
 NUM_GRADIENTS = 64
-FLAT = 1e-4  # of the median curvature, or of the largest noise: a flatter coordinate counts as so flat
+FLAT = 1e-4  # of the largest noise: a flatter coordinate counts as so flat
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,25 @@ class UnitScale(Preconditioner):
 
 @dataclass(frozen=True)
 class CurvatureScale(Preconditioner):
-    """s = |diag H|^−½, H the Hessian of the log density, by random products E[v ∘ Hv] with signs v on minibatches."""
+    """s = |diag H|^−½, H the Hessian of the log density, by random products E[v ∘ Hv] with signs v on minibatches.
+
+    Other coordinates' curvature is noise in E[v ∘ Hv], above all to one in small units: so rounds follow each other in
+    the scale of the last, and what the noise hides counts as its standard error. s stays 1 where there is no curvature.
+    """
 
     def scale(self, target, batch_size, gradient, key, u):
-        def probe(key):
-            k_batch, k_sign = jax.random.split(key)
-            batch = None if batch_size is None else random_window(target, batch_size, k_batch)
-            v = jax.random.rademacher(k_sign, u.shape, u.dtype)
-            return v * hvp(lambda u: target.log_density(u, batch), u, v)
+        def improve(scale, key):
+            def probe(key):
+                k_batch, k_sign = jax.random.split(key)
+                batch = None if batch_size is None else random_window(target, batch_size, k_batch)
+                v = scale * jax.random.rademacher(k_sign, u.shape, u.dtype)
+                return v * hvp(lambda u: target.log_density(u, batch), u, v)
 
-        curvature = jnp.abs(mean_of(probe, jax.random.split(key, NUM_PROBES)))
-        return jnp.maximum(curvature, FLAT * jnp.median(curvature)) ** -0.5
+            mean, variance = mean_and_variance(probe, jax.random.split(key, NUM_PROBES))
+            size = jnp.maximum(jnp.abs(mean), jnp.sqrt(variance / NUM_PROBES))
+            return scale * jnp.where(size == 0, 1, size) ** -0.5, None
+
+        return jax.lax.scan(improve, jnp.ones_like(u), jax.random.split(key, NUM_ROUNDS))[0]
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,7 @@ WRONG = {
     "an ELBO that is NaN": ({"elbo": lambda q, data: np.nan}, "although every factor is finite"),
     "tolerance below zero": ({"tolerance": -1.0}, "tolerance"),
     "no sweeps": ({"max_sweeps": 0}, "max_sweeps"),
+    "a factor that the ELBO alone knows": ({"elbo": lambda q, data: q["nope"]}, "elbo looked up 'nope'.*'mean'"),
 }
 
 
@@ -270,6 +271,12 @@ WRONG = {
 def test_wrong_requests_are_sentences(changes, text):
     with pytest.raises(CredoError, match=text):
         credo.fit(target(), cavi(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"max_sweeps": 0}, {"num_starts": 0}, {"tolerance": np.nan}])
+def test_wrong_settings_are_sentences_without_a_model_too(changes):
+    with pytest.raises(CredoError, match=next(iter(changes))):
+        cavi(**changes).ascend(Data)
 
 
 def strict_mean(q, y):

@@ -482,6 +482,10 @@ HOLED[17, 2] = np.nan
         (lambda: GaussianMixture(2, updates=Stochastic(batch_size=601)).fit(X), "fewer rows"),
         (lambda: Stochastic(forgetting=0.5), "sum to infinity"),
         (lambda: PointMass(ridge=-1.0), "ridge"),
+        (lambda: PointMass(ridge=np.array([1.0, 2.0])), "ridge"),
+        (lambda: GaussianMixture(2, tolerance=np.nan), "tolerance"),
+        (lambda: GaussianMixture(2, relative_tolerance=-1.0), "relative_tolerance"),
+        (lambda: GaussianMixture(2).fit(X, start=np.zeros((len(X), 2))), "row 0 in start sum to 0"),
     ],
 )
 def test_bad_requests_are_told(request_, words):

@@ -385,6 +385,7 @@ WRONG = {
     "NaN in x": (lambda: LINEAR.update([[np.nan]], [1.0]), "not finite"),
     "a prior of one number": (lambda: LinearRegression(noise_prior=1.0), r"\(shape, rate\)"),
     "a prior below zero": (lambda: LinearRegression(weight_prior=(1.0, -1.0)), "rate in weight_prior"),
+    "half a sweep": (lambda: LinearRegression(max_sweeps=10.5), "max_sweeps=10.5"),
     "a tolerance below zero": (lambda: LinearRegression(tolerance=-1.0), "tolerance"),
     "columns of a prediction": (lambda: LINEAR.update(np.eye(2), [1.0, 2.0]).predictive(np.ones((1, 3))), "columns"),
 }

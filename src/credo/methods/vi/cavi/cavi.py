@@ -13,6 +13,7 @@ import numpy as np
 from credo.algorithm import Options, stream
 from credo.algorithm import as_key as key_of
 from credo.arguments import as_key
+from credo.methods.settings import check_settings
 from credo.methods.vi.cavi.answer import answer
 from credo.methods.vi.cavi.sweeps import Ascent, Bound, Factors, Update, ascend, best_of
 from credo.model.target import Target
@@ -76,6 +77,7 @@ class CAVI:
 
     def ascend(self, data: Any = None, *, key=0) -> Ascent:
         """The factors at the highest ELBO found, for ``data`` as the updates take them. ``key``: int or JAX key."""
+        check_settings(self)
         return self._ascend(data, as_key(key), np.inf)
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:

@@ -49,9 +49,11 @@ class ReadyModel(Family):
 
     def __post_init__(self):
         settle(self, tolerance=checks.number("tolerance", self.tolerance))
-        if self.tolerance < 0 or not self.max_sweeps >= 1:
+        is_whole = isinstance(self.max_sweeps, int | np.integer)
+        if self.tolerance < 0 or not (is_whole and self.max_sweeps >= 1):
             raise CredoError(
-                f"tolerance={self.tolerance:g} and max_sweeps={self.max_sweeps}: give nats from 0, and 1 sweep or more."
+                f"tolerance={self.tolerance:g} and max_sweeps={self.max_sweeps}: give nats from 0, and whole sweeps "
+                "from 1."
             )
 
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:

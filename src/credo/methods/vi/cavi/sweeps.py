@@ -175,6 +175,11 @@ def _is_finite(tree: Any) -> bool:
 def _value(elbo: Bound, factors: Factors, data: Any) -> float:
     try:
         value = np.asarray(elbo(factors, data))
+    except KeyError as error:
+        raise CredoError(
+            f"elbo looked up {error} and did not find it; the factors are {', '.join(map(repr, factors))}. Give it an "
+            "update, or another name in elbo."
+        ) from error
     except CredoError:
         raise
     except (ArithmeticError, ValueError) as error:

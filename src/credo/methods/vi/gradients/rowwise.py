@@ -92,7 +92,7 @@ class RowWise(Estimator):
     def noise(self, objective, family, key, num_samples, dim):
         k_shared, k_rows = jax.random.split(key)
         seeds = jax.random.key_data(jax.random.split(k_rows, num_samples))
-        return family.noise(k_shared, num_samples, dim), seeds
+        return family.noise(k_shared, num_samples, dim), seeds, jnp.ones(num_samples)  # signs, which a mirror turns
 
     def surrogate(self, objective, family, q, tangent, log_density, z, known, draws_at_once):
         moved, on = family.move(q, tangent), log_density
@@ -108,12 +108,12 @@ class RowWise(Estimator):
         factor = on.target.num_terms / num_rows
 
         def one(noise):
-            z, seed = noise
+            z, seed, sign = noise
             u = μ + σ * z
             center = jnp.where(is_shared, u, μ) if is_shared.any() else μ
             keys = [jax.random.fold_in(as_key(seed), i) for i in range(len(layers.layers))]
             makers = [
-                self.maker(layer, places, key, num_rows, σ, z)
+                self.maker(layer, places, key, num_rows, σ, z, sign)
                 for layer, places, key in zip(layers.layers, num_places, keys, strict=True)
             ]
 
@@ -128,7 +128,7 @@ class RowWise(Estimator):
         assert entropy is not None  # of independent normals
         return jnp.mean(in_batches(one, z, draws_at_once)) + entropy
 
-    def maker(self, layer: Layer, num_places: int, key, num_rows: int, σ, z) -> tuple[Callable, object]:
+    def maker(self, layer: Layer, num_places: int, key, num_rows: int, σ, z, sign) -> tuple[Callable, object]:
         """(what a row draws -> its noise, a function of inputs (places, in) -> (places, out); what all rows draw)."""
         return flipped(layer, key, num_rows, σ, z)
 
@@ -150,11 +150,11 @@ class LocalReparameterised(RowWise):
     drawn as by ``Flipout()``, and what enters the network otherwise as usual.
     """
 
-    def maker(self, layer, num_places, key, num_rows, σ, z):
+    def maker(self, layer, num_places, key, num_rows, σ, z, sign):
         if num_places > 1:
             return flipped(layer, key, num_rows, σ, z)
         variance = jnp.square(entries(σ, layer.index))
-        ε = normal(key, (num_rows, layer.index.shape[1]), σ.dtype)
+        ε = sign * normal(key, (num_rows, layer.index.shape[1]), σ.dtype)
 
         def make(ε):
             def noise(a):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from credo.methods.settings import check_settings
 from credo.methods.vi.cavi.mixture.answer import Fit, MixturePosterior, generator_of
 from credo.methods.vi.cavi.mixture.factors import PointFactor
 from credo.methods.vi.cavi.mixture.priors import Belief, NormalWishart, Units
@@ -25,6 +26,7 @@ from credo.methods.vi.cavi.mixture.sweep import climb
 from credo.methods.vi.cavi.sweeps import Ascent, best_of
 from credo.status import CredoError, Estimate
 
+UNEVEN = 1e-3  # of responsibilities given: those in single precision, or printed, do not sum to 1 exactly
 SAME = 1e-5  # of |ELBO|: bounds this near are of the same optimum
 
 
@@ -55,8 +57,8 @@ class GaussianMixture:
     updates: Stochastic | None = field(default=None, kw_only=True)
     num_starts: int = field(default=4, kw_only=True)
     num_start_rows: int = field(default=5_000, kw_only=True)
-    tolerance: float = field(default=1e-4, kw_only=True)
-    relative_tolerance: float = field(default=1e-9, kw_only=True)
+    tolerance: float = field(default=1e-4, kw_only=True, metadata={"at_least": 0.0})
+    relative_tolerance: float = field(default=1e-9, kw_only=True, metadata={"at_least": 0.0})
     max_sweeps: int = field(default=1_000, kw_only=True)
 
     def __post_init__(self):
@@ -70,6 +72,7 @@ class GaussianMixture:
                     f"{name} is {getattr(self, name)!r}: give a prior such as NormalWishart() or PointMass(), "
                     "covariance=Full() or Diagonal(), and updates=Stochastic(…) or None."
                 )
+        check_settings(self)
 
     def fit(self, x, *, key=0, start=None, time_limit: float | None = None) -> MixturePosterior:
         """The posterior given rows ``x`` (N, D), finite.
@@ -136,6 +139,10 @@ class GaussianMixture:
                 f"start has shape {array.shape}: give whole labels ({num_rows},), responsibilities ({num_rows}, {K}) "
                 "that are finite and not negative, or a MixturePosterior."
             )
+        total = array.sum(axis=1)
+        if not np.allclose(total, 1, atol=UNEVEN):
+            row = int(np.argmax(np.abs(total - 1)))
+            raise CredoError(f"The responsibilities of row {row} in start sum to {total[row]:.3g}: make every row's 1.")
         return array.astype(float)
 
     def _check_continued(self, start: MixturePosterior, features, x) -> None:

@@ -121,7 +121,7 @@ class PointMass(Belief):
     ridge: float = 0.0
 
     def __post_init__(self):
-        if not (np.isfinite(self.ridge) and self.ridge >= 0):
+        if not (np.ndim(self.ridge) == 0 and np.isfinite(self.ridge) and self.ridge >= 0):
             raise CredoError(f"ridge is {self.ridge!r}: give a variance from 0.")
 
     def factor(self, features, num_components, x, units):
