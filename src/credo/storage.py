@@ -21,6 +21,10 @@ import numpy as np
 from credo.status import CredoError
 
 MEMORY_SHARE = 4  # of the memory there is: draws, draws by name, and what is computed of them
+CONTAINERS = (  # its limit, and beside it what is used: of the kernel's second interface, and of the first
+    ("/sys/fs/cgroup/memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 AT_ONCE = 4_000_000  # numbers of a stored array in memory at one time: 32 MB in float64
 
 
@@ -153,12 +157,19 @@ def available_memory() -> int:
             free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         except (AttributeError, OSError, ValueError):
             return 4 * 2**30  # a system that does not say: any computer of these years has as much
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
+    for limit, used in CONTAINERS:
         try:
-            free = min(free, int(Path(limit).read_text(encoding="ascii")))
+            free = min(free, max(0, _left(Path(limit), used)))
         except (OSError, ValueError):
             continue
     return free
+
+
+def _left(limit: Path, used: str) -> int:
+    """Bytes of a container's limit that it does not use, or uses for files which it can read again."""
+    stat = dict(line.split() for line in limit.with_name("memory.stat").read_text(encoding="ascii").splitlines())
+    size, taken = (int(file.read_text(encoding="ascii")) for file in (limit, limit.with_name(used)))
+    return size - taken + int(stat.get("inactive_file", 0))
 
 
 def temporary_folder() -> Path:

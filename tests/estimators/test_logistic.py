@@ -230,6 +230,7 @@ def test_the_random_state_is_the_key():
     assert not np.array_equal(first, other)
 
 
-def test_labels_that_are_none_are_counted():
-    with pytest.raises(ValueError, match=r"y has 1 labels that are None \(the first in row 2\)"):
-        BayesianLogisticRegression().fit(np.eye(4), np.array(["a", "b", None, "b"], object))
+@pytest.mark.parametrize("dtype", [object, "string"])
+def test_labels_that_are_missing_are_counted(dtype):
+    with pytest.raises(ValueError, match=r"y has 1 labels that are missing \(the first in row 2\)"):
+        BayesianLogisticRegression().fit(np.eye(4), pd.Series(["a", "b", None, "b"], dtype=dtype))

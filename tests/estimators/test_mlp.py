@@ -167,6 +167,7 @@ def test_the_order_of_rows_and_how_they_are_counted_do_not_matter(regressor):
         ({"hidden": (5, 0)}, "give the width of each hidden layer"),
         ({"activation": "swish"}, "activation='swish' does not exist: say 'relu'"),
         ({"noise": "none"}, "noise='none' does not exist: say 'constant' or 'input'"),
+        ({"noise": np.array([1, 2])}, "does not exist: say 'constant' or 'input'"),
         ({"prior_scale": -1.0}, "prior_scale=-1.0 is no standard deviation"),
         ({"inference": credo.DeepEnsemble}, "with its brackets"),
     ],
@@ -187,6 +188,8 @@ def test_data_that_cannot_be_fitted(regressor):
         regressor.log_prob(pd.DataFrame(X), pd.Series(Y)[::-1])
     with pytest.raises(CredoError, match="NaN"):
         regressor.log_prob(X, np.ma.masked_greater(Y, 0.0))
+    with pytest.raises(CredoError, match="y holds text"):
+        regressor.log_prob(X, ["a"] * 60)
 
 
 # what is chosen by rows held out --------------------------------------------------------------------------------------

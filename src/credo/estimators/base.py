@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 
 from credo.arguments import unmasked
 from credo.fitting import Method, fit
-from credo.model.data import check_order
+from credo.model.data import are_missing, check_order
 from credo.model.model import Model
 from credo.models.design import Scaling
 from credo.models.family import Family
@@ -273,11 +273,11 @@ def seed_of(random_state) -> int:
 def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(x, each row's class by number, the classes, weights); CredoError where the rows that count are of one class."""
     check_order(X=X, y=y, sample_weight=sample_weight)
+    lacking = are_missing(np.asarray([] if y is None else unmasked(y), object))
+    if lacking.any():
+        raise CredoError(f"y has {lacking.sum()} labels that are missing (the first in row {int(np.argmax(lacking))}).")
     x, y = checked_table(estimator, X, y)
     x = np.asarray(x)
-    lacking = np.array([label is None for label in np.asarray(y, object)])
-    if lacking.any():
-        raise CredoError(f"y has {lacking.sum()} labels that are None (the first in row {int(np.argmax(lacking))}).")
     check_classification_targets(y)
     weights = checked_weights(sample_weight, x)
     classes, codes = np.unique(y, return_inverse=True)

@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from credo.arguments import unmasked
 from credo.estimators.base import (
     Fitted,
     OnRows,
@@ -33,7 +32,7 @@ from credo.estimators.choice import chosen
 from credo.estimators.networks import ACTIVATIONS, Family, NetworkRecipe, checked_hidden, checked_word
 from credo.methods.ensemble import DeepEnsemble
 from credo.methods.laplace import Laplace
-from credo.model.data import check_order
+from credo.model.data import check_order, column
 from credo.models.design import mean_and_sd
 from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised
@@ -138,7 +137,7 @@ class BayesianMLPRegressor(OnRows, RegressorMixin, _BayesianMLP):
         """log p(y_i | x_i) of each row in the units of y, (M,)."""
         check_order(X=X, y=y)
         predictive, size = self._predictive(X)
-        y = np.asarray(unmasked(y), np.float64)
+        y = column("y", y)
         if y.shape != (size,):
             raise CredoError(f"y has shape {y.shape} for {size} rows of X: give one outcome a row.")
         filled = np.concatenate([(y - self._centre) / self._unit, np.zeros(padding(size))])

@@ -107,6 +107,6 @@ def checked_hidden(hidden) -> tuple[int, ...]:
 
 
 def checked_word(name: str, given, allowed) -> str:
-    if given not in tuple(allowed):
+    if not isinstance(given, str) or given not in tuple(allowed):
         raise CredoError(f"{name}={given!r} does not exist: say {' or '.join(map(repr, allowed))}.")
     return given

@@ -265,6 +265,8 @@ def test_the_posterior_is_a_prior_of_a_model():
         (lambda: NormalKnownVariance(0, 1, 1).update([1.0, -np.inf]), "not finite"),
         (lambda: DirichletCategorical([1, 1]).update([0, 2]), "a label below 2"),
         (lambda: DirichletCategorical([1, 1]).update(counts=[1, 2, 3]), "3 columns"),
+        (lambda: BetaBernoulli().sample(0, -1), "n is the number of draws, a whole number from 0; got -1"),
+        (lambda: BetaBernoulli().predictive().sample(0, 2.5), "n is the number of draws, .* got 2.5"),
     ],
 )
 def test_bad_input_is_a_sentence(call, words):

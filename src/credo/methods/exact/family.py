@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution
 
-from credo.arguments import as_key
+from credo.arguments import as_key, check_count
 from credo.model.distributions import in_jax
 from credo.model.draws import draw
 from credo.model.prior import Prior
@@ -57,6 +57,7 @@ class Family(abc.ABC):
     @in_double
     def sample(self, key: int | jax.Array, n: int) -> dict[str, Any]:
         """``n`` independent draws of the parameters from the posterior, each (n, …)."""
+        check_count(n)
         prior = Prior(self.distributions)
         return jax.vmap(lambda k: prior.sample(k)[0])(jax.random.split(as_key(key), n))
 
@@ -101,6 +102,7 @@ class Predictive:
     @in_double
     def sample(self, key: int | jax.Array, n: int) -> np.ndarray:
         """``n`` draws (n, …)."""
+        check_count(n)
         return draw(self.distribution, as_key(key), (n,))  # type: ignore[return-value]
 
 
