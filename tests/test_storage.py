@@ -197,7 +197,7 @@ def test_the_free_memory_is_what_the_system_says_is_available(monkeypatch):
 
 def test_the_free_memory_of_a_container_is_what_is_left_of_its_limit(monkeypatch, tmp_path):
     """What it used already was offered a second time."""
-    for name, text in {"memory.max": "3000", "memory.current": "2500", "memory.stat": "file 9\ninactive_file 40"}.items():
-        (tmp_path / name).write_text(text)
+    for name, text in (("max", "3000"), ("current", "2500"), ("stat", "file 9\ninactive_file 40")):
+        (tmp_path / f"memory.{name}").write_text(text)
     monkeypatch.setattr(storage, "CONTAINERS", [(str(tmp_path / "memory.max"), "memory.current")])
     assert storage.available_memory() == 540

@@ -24,6 +24,19 @@ def rows(loc=0.0, scale=1.0):
     return dist.Normal(loc, scale).expand([4])
 
 
+class Own(dist.Distribution):
+    """log p(y) = log(1 + a) a row, and no parameters that are told."""
+
+    arg_constraints, support = {}, constraints.real
+
+    def __init__(self, a):
+        self.a = a
+        super().__init__((4,))
+
+    def log_prob(self, value):
+        return jnp.log(1 + self.a) + 0 * value
+
+
 # (prior, likelihood, position, what the sentence says)
 CASES = {
     "position": (A, lambda p, x: rows(), [np.nan], ["position is not finite at a", "finite starting values"]),
@@ -55,6 +68,8 @@ CASES = {
         [r"-inf in 2 of 4 rows \(rows 2, 3\)", "row 2, y = 3, outside", "high = 2.5", "start="],
     ),
     "too far away": (A, lambda p, x: rows(1e200 * p["a"]), [1.0], [r"loc = 1e\+200", "heavier tails"]),
+    "a density of the user's own": (A, lambda p, x: Own(p["a"]), [-2.0], [r"row 0, y = 1\. Look for 0/0"]),
+    "a support of the user's own": (A, lambda p, x: Own(p["a"]), [-1.0], [r"row 0, y = 1\. The datum is impossible"]),
     "the prior of a child": (
         {"t": dist.Normal(0.0, 1.0), "th": lambda t: dist.Normal(0.0, jnp.exp(t)).expand([3])},
         lambda p, x: rows(),

@@ -58,6 +58,13 @@ def test_worst_figure_decides_and_speaks_first():
     assert verdict.sentences[2:] == ("The model has a funnel.",)
 
 
+def test_a_value_beyond_its_bound_does_not_read_like_it():
+    """A k-hat of 0.704 was 0.70 (0.7 passes), and doubtful."""
+    assert "k-hat of the importance weights is 0.704 (0.7 passes)" in judge({"pareto_k": 0.704}).sentences[0]
+    assert "k-hat of the importance weights is 0.7002 (0.7 passes)" in judge({"pareto_k": 0.70015}).sentences[0]
+    assert "k-hat of the importance weights is 0.91 (0.7 passes)" in judge({"pareto_k": 0.9111}).sentences[0]
+
+
 def test_divergences():
     assert judge({"persistent_divergences": 1, "divergence_share": 0.001}).status == "doubtful"
     verdict = judge({"persistent_divergences": 500, "divergence_share": 0.125})

@@ -43,6 +43,18 @@ WAYS = {
 }
 
 
+def test_a_table_made_of_parameters_is_told_by_those_with_rows():
+    """The scalar that begins a path, and the scale of its steps, were said to be indexed too."""
+    prior = {"start": dist.Normal(0.0, 1.0), "scale": dist.HalfNormal(1.0), "z": dist.Normal(0.0, 1.0).expand([4])}
+
+    def path(p, x):
+        walk = jnp.concatenate([p["start"][None], p["start"] + p["scale"] * jnp.cumsum(p["z"])])
+        return dist.Normal(walk[x["t"]], 1.0)
+
+    with pytest.raises(credo.CredoError, match=r"x\['t'\] indexes a table of 5 entries made of 'z' at 5"):
+        credo.Model(prior, path).given({"t": LEVELS}, Y)
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_levels_that_count_from_one_are_told(name):
     build, said = WAYS[name]

@@ -164,6 +164,10 @@ def by_row(params, x):
     return dist.Normal(params["w"].sum() + jnp.arange(float(len(OBSERVED))), 1.0)
 
 
+def one_a_row(params, x):
+    return dist.Normal(params["w"].sum() + jnp.arange(float(N)), 1.0)
+
+
 HALF = np.stack([Y, HOLED], axis=1)
 
 
@@ -176,6 +180,7 @@ HALF = np.stack([Y, HOLED], axis=1)
         (centred, HOLED, "impute", "changes with the rows beside it"),
         (by_row, HOLED, "impute", r"cannot be evaluated at these data"),
         (line, np.full(N, np.nan), "drop", "All 12 outcomes are missing"),
+        (one_a_row, HOLED, "impute", r"\(index what has an entry for each row by a column of row numbers in x\)"),
         (line, HALF, "impute", "Row 2 of y has some entries and lacks others"),
         (line, {"y": HOLED}, "impute", "knows one outcome, and y is a dict"),
         (

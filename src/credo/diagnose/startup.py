@@ -216,9 +216,12 @@ def _rows(name: str, outcome: dict) -> str | None:
             f"{text}, outside the likelihood's support at these parameters ({shown}). Start where the support holds "
             "every row (start=), or choose a likelihood whose support does not depend on the parameters."
         )
+    text = f"{text}, and the likelihood has {shown}." if shown else f"{text}."
+    if np.isnan(seen):
+        return f"{text} Look for 0/0, inf − inf, or the log or root of a negative number in its log_prob."
     return (
-        f"{text}, and the likelihood has {shown}. The datum is impossible at machine precision there: start nearer the "
-        "data (start=), standardise x and y, or use a likelihood with heavier tails."
+        f"{text} The datum is impossible at machine precision there: start nearer the data (start=), standardise x and "
+        "y, or use a likelihood with heavier tails."
     )
 
 

@@ -54,4 +54,9 @@ def _sentence(name: str, value: float) -> str:
     rule = RULES[name]
     if not rule.is_known(value):
         return f"The figure {name} ({rule.meaning}) could not be computed, so it does not pass: {rule.unknown}."
-    return rule.sentence.format(value=value)
+    sentence = rule.sentence
+    for _ in range(3):  # digits more, where a value beyond the bound reads like the bound
+        if sentence.format(value=value) != sentence.format(value=rule.passes):
+            break
+        sentence = re.sub(r"(?<=\{value:\.)\d", lambda digits: str(int(digits.group()) + 1), sentence)
+    return sentence.format(value=value)

@@ -204,6 +204,9 @@ def _values(y, name: str):
     return y[name] if isinstance(y, dict) else y
 
 
+EXTRA_AXIS = "squeeze or index away the extra axis"
+
+
 def _check_shape(name: str, d: Distribution, shape: tuple[int, ...]) -> None:
     mine = d.batch_shape + d.event_shape
     try:
@@ -211,10 +214,12 @@ def _check_shape(name: str, d: Distribution, shape: tuple[int, ...]) -> None:
     except ValueError:
         fits = False
     if not fits:
+        is_longer = len(mine) == len(shape) and mine[:1] > tuple(shape)[:1]  # rows are left out, or others are given
+        remedy = "index what has an entry for each row by a column of row numbers in x" if is_longer else EXTRA_AXIS
         raise CredoError(
             f"The likelihood returned {type(unwrapped(d)).__name__} with batch_shape {d.batch_shape} and event_shape "
             f"{d.event_shape}, but {name} has shape {tuple(shape)}: return one distribution a row, that is "
-            f"batch_shape {tuple(shape)[:1]} (squeeze or index away the extra axis)."
+            f"batch_shape {tuple(shape)[:1]} ({remedy})."
         )
 
 

@@ -300,4 +300,7 @@ def _who(read: _Read, size: int, structure: Structure, names: list[str | None]) 
     fitting = [leaf.name for leaf in structure.leaves if leaf.name in parameters and size in leaf.shape]
     columns = sorted({name for k in read.index.columns if (name := names[k]) is not None})
     who = f"{' and '.join(columns)} {'index' if len(columns) > 1 else 'indexes'}" if columns else "The data index"
-    return f"{who} {' and '.join(map(repr, fitting or parameters))}"
+    if fitting:
+        return f"{who} {' and '.join(map(repr, fitting))}"
+    made_of = [leaf.name for leaf in structure.leaves if leaf.name in parameters and leaf.shape] or parameters
+    return f"{who} a table of {size} entries made of {' and '.join(map(repr, made_of))}"

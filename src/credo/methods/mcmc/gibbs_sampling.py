@@ -33,8 +33,8 @@ class Gibbs:
     conditional, where it has a closed form. ``Enumerated()``: that of a discrete parameter with finitely many values.
     A sampler, such as ``NUTS()``: one step of it. A function of yours, ``conditional(key, params, data)``, in
     jax.numpy: a draw from the block's conditional (or any move that leaves that invariant), in the shape of the
-    parameter, or as a dict of several; ``data`` has ``x``, ``y`` and ``weights``. A fit sees whether its values are
-    possible, not whether they are drawn from the right distribution: ``credo.diagnose.sbc`` does.
+    parameter, or as a dict of several; ``data.x``, ``data.y`` and ``data.weights`` are the rows. A fit sees whether
+    its values are possible, not whether they are drawn from the right distribution: ``credo.diagnose.sbc`` does.
     ``chains`` × ``num_draws`` sweeps after ``num_warmup`` sweeps of warm-up each, in which samplers adapt.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
