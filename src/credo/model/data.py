@@ -178,9 +178,11 @@ def group_column(name: str, values) -> np.ndarray:
 
 
 def as_double(levels):
-    """Numbers of single or half precision as they are written: 0.1, where their value is 0.10000000149."""
+    """Numbers of single or half precision as they are written, 0.1 for 0.10000000149; whole ones as they are."""
     values = np.asarray(levels)
-    return values.astype(str).astype(np.float64) if values.dtype in (np.float16, np.float32) else levels
+    if values.dtype not in (np.float16, np.float32):
+        return levels
+    return np.where(values == np.round(values), values.astype(np.float64), values.astype(str).astype(np.float64))
 
 
 def kind_of_level(value) -> str:
