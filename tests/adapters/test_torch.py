@@ -345,6 +345,7 @@ EDGES = {
     "distances by one axis": lambda x: torch.cdist(x[:, :, None], torch.ones(1, 1, 1).to(x), p=1.0).flatten(1),
     "the origin of atan2": lambda x: torch.atan2(x, 2 * x),
     "equal entries": lambda x: (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 0.1),
+    "ties of two": lambda x: torch.fmax(x - 1, 0 * x) - 2 * torch.fmin(torch.tensor(float("nan")).to(x), x + 1),
     "ties": lambda x: x.max(1).values - x.min(1).values,
     "all masked": lambda x: attention_to_positive(x[:, None, :, None]),
 }

@@ -152,6 +152,8 @@ OPERATORS = {
         lambda x: torch.polygamma(1, x.abs() + 1) + torch.special.gammaincc(torch.ones_like(x), x.abs()), (6,)
     ),
     "of two": (lambda x: torch.hypot(x, x.flip(1)) + torch.copysign(x, x.flip(1)) + torch.exp2(x), (6,)),
+    "of numbers": (lambda x: torch.fmax(x, x.flip(1)) - 2 * torch.fmin(x, 0 * x), (6,)),
+    "shifts": (lambda x: x * (((BINS << 2) - 3) >> 1) * torch.bitwise_left_shift(BINS, BINS), (6,)),
     "at zero": (lambda x: torch.hypot(F.relu(x - 9.0), F.relu(x - 9.0)), (6,)),
 }  # fmt: skip
 

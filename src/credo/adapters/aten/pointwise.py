@@ -169,6 +169,10 @@ BINARY |= {
     "atan2": atan2,
     "hypot": hypot,
     "copysign": lambda x, y: jnp.copysign(absolute(x), y),
+    "fmax": lambda x, y: jnp.where((x >= y) | jnp.isnan(y), x, y),  # of equals the gradient goes to x, as in torch
+    "fmin": lambda x, y: jnp.where((x <= y) | jnp.isnan(y), x, y),
+    **dict.fromkeys(("__lshift__", "bitwise_left_shift"), jnp.left_shift),
+    **dict.fromkeys(("__rshift__", "bitwise_right_shift"), jnp.right_shift),
     "igamma": special.gammainc,
     "igammac": special.gammaincc,
 }
