@@ -53,3 +53,15 @@ def test_settings_that_are_strict_with_the_users_programs(strict, method):
         mean = posterior.predict(x).mean
     np.testing.assert_array_equal(posterior.mean()["w"], expected.mean()["w"])
     np.testing.assert_array_equal(mean, expected.predict(x).mean)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+def test_whole_numbers_that_single_precision_would_cut_are_refused(kind):
+    milliseconds = np.array([0, 1, 2], kind) * 86_400_000 + 1_700_000_000_000
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] * (x / 1e12), 1.0))
+    target = model.given(milliseconds, np.zeros(3))
+    with pytest.raises(credo.CredoError, match=r"whole numbers up to 1,700,172,800,000.*32 bits"):
+        credo.fit(target, credo.MAP(), precision="float32", progress=False)
+    assert credo.fit(target, credo.MAP(), progress=False).verdict.status == "pass"
+    days = model.given((milliseconds - milliseconds[0]).astype(kind), np.zeros(3))
+    assert credo.fit(days, credo.MAP(), precision="float32", progress=False).verdict.status == "pass"

@@ -180,6 +180,8 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     begin_work()
     is_double = precision != "float32"
     target = replace(target, model=target.model.as_of_now())
+    if not is_double:
+        _check_whole_numbers((target.x, target.y))
     with double(is_double), collecting_rarely(), stopwatch() as seconds, threads_for(target.dim):
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
@@ -193,6 +195,20 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     posterior.verdict = _with_remarks(posterior, target)
     posterior.target = posterior.target.released()
     return posterior
+
+
+def _check_whole_numbers(data) -> None:
+    """CredoError for numbers of 64 bits, of which JAX would keep the last 32."""
+    for leaf in jax.tree.leaves(data):
+        kept = {"int64": np.int32, "uint64": np.uint32}.get(str(getattr(leaf, "dtype", "")))
+        if kept is None or not np.size(leaf):
+            continue
+        low, high = int(np.min(leaf)), int(np.max(leaf))
+        if low < np.iinfo(kept).min or high > np.iinfo(kept).max:
+            raise CredoError(
+                f"The data hold whole numbers up to {max(high, -low):,}, and with precision='float32' these have "
+                "32 bits: give them as floats, counted from the first of them, or fit in float64."
+            )
 
 
 @contextmanager
