@@ -26,6 +26,7 @@ from credo.model.target import Target
 from credo.native import jit
 from credo.precision import double
 
+VALUE, GRADIENT, HESSIAN = range(3)  # what is asked for, with what comes before
 BUFFER = 512  # positions a call
 HESSIANS = 32, 256  # of them a call, at least and at most
 BUFFER_BYTES = 2 * 2**20  # of the Hessians
@@ -64,7 +65,7 @@ class AtPositions:
         """Of ``objective(args, u)``, a module-level function, at ``positions`` (K, dim)."""
         parts = [
             [np.asarray(each)[: len(rows)] for each in (found if with_hessians else found[:2])]
-            for rows, found in self._calls(objective, args, positions, with_hessians)
+            for rows, found in self._calls(objective, args, positions, HESSIAN if with_hessians else GRADIENT)
         ]
         values, gradients, *hessians = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Derivatives(values, gradients, hessians[0] if hessians else None)
@@ -72,15 +73,16 @@ class AtPositions:
     def values(self, objective, args, positions: np.ndarray, deadline: float = math.inf) -> Float[np.ndarray, " K"]:
         """Values alone; of the first positions where ``deadline``, by ``time.monotonic()``, comes before the last."""
         parts = []
-        for rows, found in self._calls(objective, args, positions, False):
+        for rows, found in self._calls(objective, args, positions, VALUE):
             parts.append(np.asarray(found[0])[: len(rows)])
             if time.monotonic() > deadline:
                 break
         return np.concatenate(parts)
 
-    def _calls(self, objective, args, positions: np.ndarray, with_hessians: bool) -> Iterator[tuple]:
+    def _calls(self, objective, args, positions: np.ndarray, order: int) -> Iterator[tuple]:
         """(rows, what the program gives for them), in order; by all cores where the work is worth the threads."""
         num, dim = positions.shape
+        with_hessians = order == HESSIAN
         work = num * sum(np.size(leaf) for leaf in jax.tree.leaves(args)) * (dim if with_hessians else 1)
         cores = num_cores() if work > LARGE else 1
         size = min(self.length if with_hessians else BUFFER, -(-num // cores))
@@ -88,10 +90,10 @@ class AtPositions:
 
         def call(rows: np.ndarray):
             buffer = np.concatenate([rows, np.zeros((BUFFER - len(rows), dim), rows.dtype)])
-            count, flag = np.int32(len(rows)), np.bool_(with_hessians)
+            count, asked = np.int32(len(rows)), np.int32(order)
             with double(is_double):  # a thread has its own
                 shape = {"length": self.length, "chunk": self.chunk, "block": self.block}
-                found = _derivatives(args, buffer, count, flag, objective=objective, **shape)
+                found = _derivatives(args, buffer, count, asked, objective=objective, **shape)
                 return jax.block_until_ready(found)
 
         parts = [positions[first : first + size] for first in range(0, num, size)]
@@ -110,11 +112,17 @@ class AtPositions:
         return Dense(self.chunk).propose(at, radius, scale)
 
 
-def _at_positions(args, positions, count, with_hessians, *, objective, length: int, chunk: int, block: int):
+def _at_positions(args, positions, count, order, *, objective, length: int, chunk: int, block: int):
     """The first ``count`` of ``positions`` (num, dim), of which at most ``length`` if Hessians are asked for."""
     num, dim = positions.shape
+    with_hessians = order == HESSIAN
 
     def at(u):
+        """A value alone takes a fraction of the time: nothing is kept for derivatives."""
+        none = jnp.zeros_like(u), jnp.zeros((dim, dim), u.dtype)
+        return lax.cond(order == VALUE, lambda: (objective(args, u), *none), lambda: derivatives(u))
+
+    def derivatives(u):
         value, gradient, product = second_order(lambda v: objective(args, v), u)
 
         def column(i, matrix):
