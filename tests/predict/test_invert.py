@@ -51,6 +51,14 @@ def test_continuous_quantiles_have_their_probability(name):
         np.testing.assert_array_less(np.abs(reference.cdf(q) - p), reference.pdf(q) * error + 1e-11)
 
 
+@pytest.mark.parametrize("spread", [12.0, 18.0])
+def test_quantiles_lie_where_the_mass_is_however_far_the_moments(spread):
+    """exp(σ z) has a median of 1 and an sd of e^(σ²), 3e62 at σ = 12: next to such a bracket the mass is a point."""
+    with double():
+        found = [float(quantile(dist.LogNormal(0.0, spread), p, is_discrete=False)) for p in LEVELS]
+    np.testing.assert_allclose(stats.norm.cdf(np.log(found) / spread), LEVELS, rtol=1e-8)
+
+
 @pytest.mark.parametrize("name", list(COUNTS))
 def test_quantiles_of_counts_are_exact(name):
     make, reference = COUNTS[name]
