@@ -68,6 +68,13 @@ def test_quantiles_of_counts_are_exact(name):
         np.testing.assert_array_equal(q, reference.ppf(p))
 
 
+@pytest.mark.parametrize("rate", [1.5e6, 1e8])
+def test_millions_of_counts_have_their_probabilities(rate):
+    y = np.floor(rate + np.sqrt(rate) * np.linspace(-4, 4, 9))
+    with double():
+        np.testing.assert_allclose(cdf(dist.Poisson(rate), jnp.asarray(y)), stats.poisson(rate).cdf(y), atol=1e-8)
+
+
 def test_distribution_functions_hold_outside_the_support():
     with double():
         assert cdf(dist.Poisson(2.0), jnp.array([-3.0, -0.5])).tolist() == [0.0, 0.0]
