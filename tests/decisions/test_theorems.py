@@ -151,6 +151,7 @@ def test_a_rejection_is_chows_rule():
     loss = Reject(0.57, Squared())  # the predictive variances are 0.53, 0.60 and 0.52
     decision = credo.decide(linearised(), loss)
     np.testing.assert_array_equal(np.isnan(decision.action), [False, True, False])
+    assert decision.error[1] == 0, "what a rejection costs is known"
     assert loss(np.nan, 0.0) == 0.57
     assert loss(1.0, 0.0) == 1.0
     assert Reject(0.3)(-1, 0) == 0.3
