@@ -156,6 +156,16 @@ def test_outcomes_have_the_weights_of_their_draws():
     np.testing.assert_allclose(decision.expected_loss, 0.9 * 1.0 + 0.1 * 101.0, rtol=0.1)
 
 
+def test_many_outcomes_of_few_draws_are_few_draws():
+    """512 outcomes of each of eight draws of the parameters, far apart, say of the mean what eight numbers say."""
+    places = 10 * RNG.normal(size=8)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    kind = Draws(np.stack([places, 0 * places], axis=-1)[None])
+    fitted = credo.Posterior(kind, model.given(X, X[:, 0]), verdict=credo.Verdict("pass"))
+    decision = credo.decide(fitted.predict(np.array([[1.0, 0.0]])), lambda a, y: a + y, actions=[0.0])
+    np.testing.assert_allclose(decision.error, places.std(ddof=1) / np.sqrt(8) * np.sqrt(7 / 5), rtol=0.05)
+
+
 def test_outcomes_by_name_are_drawn_apart():
     """E[(y_1 − x·w) (y_2 − x·w)] is zero given the parameters, and one if both came of one key."""
 
