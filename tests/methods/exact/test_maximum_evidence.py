@@ -141,6 +141,16 @@ def test_ard_with_two_features_beats_a_grid():
     assert model.log_evidence.value >= best
 
 
+def test_ard_is_no_worse_than_one_alpha_for_all():
+    """Here features that enter one at a time end at a maximum below that: the other start is needed."""
+    generator = np.random.default_rng(130)
+    x = generator.normal(size=(25, 6)) @ (np.eye(6) + generator.normal(size=(6, 6)))
+    y = x @ generator.normal(size=6) + 3 * generator.normal(size=25)
+    x = x / np.linalg.norm(x, axis=0)
+    ard, one = (EvidenceLinearRegression(ard).update(x, y).log_evidence.value for ard in (True, False))
+    assert ard >= one
+
+
 def test_ard_prunes_features_that_do_not_matter():
     x, y = table(200, 20, 4, noise=1.0)
     model = EvidenceLinearRegression(ard=True).update(x, y)
