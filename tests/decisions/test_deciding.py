@@ -10,9 +10,11 @@ import pytest
 
 import credo
 from credo.decisions import Absolute, CostMatrix, Interval, Pinball, Reject, Squared, ZeroOne
-from credo.decisions.belief import OfPredictive, Outcomes
+from credo.decisions.belief import OfPosterior, OfPredictive, Outcomes, average
 from credo.decisions.interval import highest_density
-from credo.decisions.search import by_coordinates
+from credo.decisions.search import among, by_coordinates
+from credo.diagnose.convergence import mcse_mean
+from credo.posterior.kinds import Draws
 from credo.precision import double
 
 RNG = np.random.default_rng(3)
@@ -88,6 +90,119 @@ def test_the_search_finds_the_best_action_on_its_draws(loss, best):
         drawn = draws(501, 3, 2)
         found = by_coordinates(loss, jnp.zeros((3, 2)), drawn)
         np.testing.assert_allclose(found, best(np.asarray(drawn.values)), atol=1e-5)
+
+
+def test_the_search_begins_in_the_best_of_several_valleys():
+    """From 0, where three in ten of the outcomes are, min((a − y)², 1) has no way down to where the others are."""
+    with double():
+        y = jnp.where(jnp.arange(100) % 10 < 3, 0.0, 10.0)[:, None]
+        found = by_coordinates(
+            lambda a, y: jnp.minimum((a - y) ** 2, 1.0), jnp.zeros(1), Outcomes(y, y * 0 + 0.01, 100)
+        )
+        np.testing.assert_allclose(found, 10.0, atol=1e-5)
+
+
+def test_what_cannot_happen_costs_nothing():
+    """An infinite loss at an outcome of weight zero."""
+
+    def loss(action, y):
+        return jnp.where(y > 2.0, jnp.inf, (action - y) ** 2)
+
+    with double():
+        y, weights = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[0.5], [0.5], [0.0]])
+        drawn = Outcomes(y, weights, 3)
+        np.testing.assert_allclose(by_coordinates(loss, jnp.zeros(1), drawn), 0.5, atol=1e-5)
+        np.testing.assert_allclose(among(loss, [0.0, 0.5], drawn)[1], [[0.5], [0.25]])
+        np.testing.assert_allclose(average(loss(0.5, y), drawn)[0], 0.25)
+
+
+# averaging --------------------------------------------------------------------------------------------------------
+
+
+def test_the_error_of_an_average_is_that_of_its_groups_means():
+    """Of G = 5 means: sd / √G, times √(ν/(ν − 2)) with ν = 4, by which standardised errors have variance one."""
+    losses = RNG.normal(size=(20, 3))
+    mean, error = average(losses, Outcomes(losses, np.full((20, 3), 1 / 20), 5))
+    np.testing.assert_allclose(mean, losses.mean(axis=0))
+    means = losses.reshape(5, 4, 3).mean(axis=1)
+    np.testing.assert_allclose(error, means.std(axis=0, ddof=1) / np.sqrt(5) * np.sqrt(2.0))
+
+
+def test_the_error_of_an_average_over_chains_is_that_of_the_chains():
+    losses = RNG.normal(size=(4, 50, 2)) + np.arange(4.0)[:, None, None]  # they disagree
+    flat = losses.reshape(200, 2)
+    _, error = average(flat, Outcomes(flat, np.full((200, 2), 1 / 200), 4, chains=4))
+    np.testing.assert_allclose(error, mcse_mean(losses))
+
+
+def test_weighted_draws_of_several_islands_are_as_many_groups():
+    """Fifty copies of a draw in each of eight islands are eight draws."""
+    target = posterior().target
+    places = RNG.normal(size=(8, 1, 2))
+    copies = Draws(np.repeat(places, 50, axis=1), np.zeros((8, 50)))
+    belief = OfPosterior(credo.Posterior(copies, target, verdict=credo.Verdict("pass")), jax.random.key(0), 2)
+    squares = places[:, 0, 0] ** 2
+    mean, error = belief.each(lambda drawn: average(drawn.values["w"][..., 0] ** 2, drawn))
+    np.testing.assert_allclose(mean, squares.mean(), rtol=1e-6)
+    np.testing.assert_allclose(error, squares.std(ddof=1) / np.sqrt(8) * np.sqrt(7 / 5), rtol=1e-6)
+
+
+def test_outcomes_have_the_weights_of_their_draws():
+    """E y² of N(0, 1) with weight 0.9 and N(10, 1) with weight 0.1."""
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    kind = Draws(np.array([[[0.0, 0.0], [10.0, 0.0]]]), np.log([[0.9, 0.1]]))
+    fitted = credo.Posterior(kind, model.given(X, X[:, 0]), verdict=credo.Verdict("pass"))
+    decision = credo.decide(fitted.predict(np.array([[1.0, 0.0]])), lambda a, y: (a - y) ** 2, actions=[0.0])
+    np.testing.assert_allclose(decision.expected_loss, 0.9 * 1.0 + 0.1 * 101.0, rtol=0.1)
+
+
+def test_many_outcomes_of_few_draws_are_few_draws():
+    """512 outcomes of each of eight draws of the parameters, far apart, say of the mean what eight numbers say."""
+    places = 10 * RNG.normal(size=8)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    kind = Draws(np.stack([places, 0 * places], axis=-1)[None])
+    fitted = credo.Posterior(kind, model.given(X, X[:, 0]), verdict=credo.Verdict("pass"))
+    decision = credo.decide(fitted.predict(np.array([[1.0, 0.0]])), lambda a, y: a + y, actions=[0.0])
+    np.testing.assert_allclose(decision.error, places.std(ddof=1) / np.sqrt(8) * np.sqrt(7 / 5), rtol=0.05)
+
+
+def test_outcomes_by_name_are_drawn_apart():
+    """E[(y_1 − x·w) (y_2 − x·w)] is zero given the parameters, and one if both came of one key."""
+
+    def both(params, x):
+        return {name: dist.Normal(x @ params["w"], 1.0) for name in "ab"}
+
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, both)
+    fitted = credo.fit(model.given(X, {"a": X[:, 0], "b": X[:, 0]}), credo.MAP(), progress=False)
+    decision = credo.decide(fitted.predict(np.zeros((1, 2))), lambda a, y: y["a"] * y["b"], actions=["none"])
+    assert abs(decision.expected_loss[0]) < 4.5 * decision.error[0]
+
+
+def squared(action, outcome):
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax.tree.map(lambda a, y: (y - a) ** 2, action, outcome)))
+
+
+@pytest.mark.parametrize("is_of_parameters", [True, False])
+def test_draws_that_chose_an_action_do_not_price_it(is_of_parameters):
+    """The mean of four draws loses (1 + 1/4) σ² on others, and only (1 − 1/4) σ² on these.
+
+    A price has an sd of 0.95 σ² at most; the bound is three errors of the mean of 60 below the truth.
+    """
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    fitted = credo.fit(model.given(X, X[:, 0]), credo.Laplace(), progress=False)
+    belief = fitted if is_of_parameters else fitted.predict(X[:1], credo.Linearised())
+    variance = np.sum(fitted.sd()["w"] ** 2) if is_of_parameters else belief.variance[0]
+    prices = [credo.decide(belief, squared, num_draws=4, key=key).expected_loss for key in range(60)]
+    assert np.mean(prices) / variance > 1.25 - 3 * 0.95 / np.sqrt(60)
+
+
+def test_the_largest_count_may_be_the_mode():
+    model = credo.Model({"rate": dist.Beta(99.0, 1.0)}, lambda params, x: dist.Binomial(5, params["rate"]))
+    fitted = credo.fit(model.given(y=np.full(3, 5)), credo.MAP(), progress=False)
+    assert credo.decide(fitted.predict(), ZeroOne()).action == 5
+
+
+# intervals --------------------------------------------------------------------------------------------------------
 
 
 def test_the_interval_on_draws_is_the_best_of_all_pairs():

@@ -7,12 +7,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax import jacobian
+from jax.nn import softmax
 from numpyro import handlers
 from scipy.special import betaln, expit
 
 import credo
 from credo.adapters import from_numpyro
-from credo.decisions import CostMatrix, Reject, Squared, ZeroOne, model_probabilities
+from credo.decisions import CostMatrix, ModelProbabilities, Reject, Squared, ZeroOne, model_probabilities
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
 
@@ -68,6 +70,13 @@ def test_errors_of_the_evidences_reach_probabilities_and_losses():
     decision = credo.decide(belief, CostMatrix(costs))
     row = costs[["fair", "any"].index(decision.action)]
     np.testing.assert_allclose(decision.error, np.std(row[0] * fair + row[1] * (1 - fair)), rtol=4 / np.sqrt(40_000))
+
+
+def test_the_error_of_three_probabilities_is_that_of_their_softmax():
+    log_joint, errors = jnp.array([0.0, 1.0, -0.5]), np.array([0.1, 0.02, 0.3])
+    belief = ModelProbabilities(("a", "b", "c"), np.asarray(softmax(log_joint)), errors)
+    moved = np.asarray(jacobian(softmax)(log_joint)) * errors
+    np.testing.assert_allclose(belief.error, np.sqrt(np.sum(moved**2, axis=1)), rtol=1e-5)
 
 
 def test_an_error_of_unknown_size_stays_unknown():

@@ -147,6 +147,7 @@ def test_a_rejection_is_chows_rule():
     decision = credo.decide(predictive, Reject(0.3))
     np.testing.assert_array_equal(decision.action == -1, largest < 1 - 0.3)
     np.testing.assert_allclose(decision.expected_loss, np.minimum(1 - largest, 0.3))
+    np.testing.assert_array_equal(decision.error == 0, decision.action == -1)  # what a rejection costs is known
 
     loss = Reject(0.57, Squared())  # the predictive variances are 0.53, 0.60 and 0.52
     decision = credo.decide(linearised(), loss)
@@ -189,6 +190,12 @@ def test_the_interval_ends_where_the_density_is_its_price():
     for other in (predictive.interval(0.9), predictive.interval(0.95), (low - 0.1, high), (low, high - 0.1)):
         assert np.all(interval_risk(*other) > interval_risk(low, high))
     assert np.all(np.abs(decision.expected_loss - interval_risk(low, high)) < 4.5 * decision.error)
+
+
+def test_an_interval_next_to_free_keeps_what_was_drawn():
+    """Its ends lie beyond 7 sds, farther than they are looked for."""
+    low, high = credo.decide(linearised(), Interval(1e-12)).action
+    assert np.all((MEAN - low > 2.5 * SD) & (high - MEAN > 2.5 * SD))
 
 
 def test_an_interval_too_dear_to_keep_is_empty():

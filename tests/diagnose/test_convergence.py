@@ -132,6 +132,12 @@ def test_frozen_chains_at_different_points(num_chains):
     assert np.isposinf(c.r_hat(x)).all()
 
 
+def test_chains_at_one_of_two_values_disagree():
+    """All draws lie equally far from the median, so that the folded ranks say nothing, and the others all."""
+    x = np.repeat([0.0, 0.0, 1.0, 1.0], 50).reshape(4, 50, 1)
+    assert np.isposinf(c.r_hat(x)).all()
+
+
 def test_e_bfmi():
     rng = np.random.default_rng(1)
     energy = autoregressive(rng, 0.9, (3, 4000, 1))[..., 0]
@@ -154,6 +160,8 @@ def test_stuck_chains():
     assert c.stuck_chains(x).tolist() == [True, True, False, False, True]
     assert c.stuck_chains(x[:, :20]).tolist() == [True, False, False, False, True]
     assert not c.stuck_chains(x[:, :1]).any(), "one draw tells nothing"
+    assert not c.stuck_chains(x[1:2, 360:]).any(), "60 of 640 draws are fewer than a tenth"
+    assert not c.stuck_chains(x[2:3, 300:400]).any(), "40 of 100 draws are fewer than 50"
 
 
 # nested R-hat ---------------------------------------------------------------------------------------------------------

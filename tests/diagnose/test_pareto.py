@@ -47,6 +47,10 @@ def test_weights_that_are_not_finite():
     assert np.isfinite(k_hat)
     assert np.all(np.exp(smoothed[::2]) == 0)
     assert np.sum(np.exp(smoothed)) == pytest.approx(1)
+    few = np.where(np.arange(100) < 17, log_weights[:100], -np.inf)  # fewer than the tail of 20
+    smoothed, k_hat = pareto.smooth(few)
+    assert np.isfinite(k_hat)
+    assert np.all(np.exp(smoothed[17:]) == 0)
     for unknown in (np.nan, np.inf):
         smoothed, k_hat = pareto.smooth(np.where(np.arange(1000) == 3, unknown, log_weights))
         assert np.isnan(k_hat)

@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.diagnose.sd_error import sd_error, sd_figures
+from credo.diagnose.sd_error import heaviest_tail, sd_error, sd_figures
 
 RANDOM = np.random.default_rng(4)
 
@@ -109,6 +109,19 @@ def test_a_scale_of_any_size_is_known():
     for sd in (20.0, 300.0):
         assert sd_error(sd * RANDOM.normal(size=(4, 1_000, 1)), np.array([3_000.0]), SCALE) > 0.3
     assert sd_error(np.ones((4, 10, 1)), np.array([10.0]), SCALE) is None
+
+
+def test_each_parameter_has_its_own_ess():
+    two = structure_of({"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)})
+    x, ess = RANDOM.normal(size=(4, 1_000, 2)), np.array([4_000.0, 40.0])
+    assert sd_figures(x, ess, two)["sd_error"] == sd_error(x, ess, two) > 0.1
+
+
+def test_the_heaviest_tail_is_named_after_shares():
+    """Three shares are two coordinates."""
+    structure = structure_of({"p": dist.Dirichlet(np.ones(3)), "a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)})
+    x = RANDOM.normal(size=(4, 1_000, 4)) * [1.0, 1.0, 1.0, 0.0] + [0, 0, 0, 1] * RANDOM.standard_t(2, (4, 1_000, 1))
+    assert heaviest_tail(x, structure)[0] == "b"
 
 
 def test_the_parameter_with_the_heaviest_tail_is_named():

@@ -126,6 +126,23 @@ def test_auroc_against_scikit_learn_with_ties():
         assert abs(auroc(scores, y).value - roc_auc_score(y, scores)) < 1e-12
 
 
+def test_the_error_of_auroc_is_that_of_delong():
+    """√(Var V / P + Var W / N), V and W the means over rows and columns of the table of all pairs."""
+    positive, negative = np.round(RNG.normal(size=4), 1), np.round(RNG.normal(size=30) - 0.5, 1)
+    pairs = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+    v, w = pairs.mean(axis=1), pairs.mean(axis=0)
+    found = auroc(np.concatenate([positive, negative]), np.repeat([1, 0], [4, 30]))
+    assert found.value == pytest.approx(pairs.mean())
+    assert found.error == pytest.approx(np.sqrt(v.var(ddof=1) / 4 + w.var(ddof=1) / 30))
+
+
+def test_crps_is_its_definition_over_distinct_pairs():
+    """E|X − y| − ½ E|X − X'|, which does not depend on where zero is."""
+    draws, y = RNG.normal(size=(7, 3)) + 50.0, RNG.normal(size=3) + 50.0
+    pairs = np.abs(draws[:, None] - draws).sum(axis=(0, 1)) / (7 * 6)
+    np.testing.assert_allclose(calibration.crps_of_rows(draws, y), np.abs(draws - y).mean(axis=0) - 0.5 * pairs)
+
+
 def test_the_error_of_auroc_is_its_spread_over_tables():
     found = []
     for seed in range(500):

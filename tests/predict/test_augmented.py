@@ -76,6 +76,7 @@ def test_several_outcomes_of_a_row_share_their_transform(kind):
     first, second = np.moveaxis(np.asarray(draws), -1, 0) if kind == "columns" else (draws["a"], draws["b"])
     assert np.allclose(np.mean((first == 1) & (second == 1), axis=0), both, atol=0.04)
     assert np.allclose(np.mean(first, axis=0), 0.5, atol=0.04)
+    assert np.isclose(np.mean(first[:, 0] * first[:, -1]), 0.25, atol=0.04), "each row has a transform of its own"
 
 
 def test_bad_transforms(posterior):

@@ -1,6 +1,7 @@
 """Predicted means that a handful of draws makes."""
 
 import warnings
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from credo.predict.few import warn_of_few_draws
 
 
 def rates():
@@ -23,6 +25,28 @@ def test_a_mean_that_few_draws_make_is_told_by_row_and_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert predictive.sd[1] > predictive.mean[1]
+
+
+def is_told(weights, mean, epistemic) -> bool:
+    law, outcome = SimpleNamespace(log_weights=np.log(weights)), SimpleNamespace(lower=0.0, num_classes=None)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_of_few_draws(law, outcome, (np.array([mean]), None, np.array([epistemic])))  # type: ignore[arg-type]
+    return bool(found)
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])
+def test_how_many_draws_make_a_mean_has_no_unit(unit):
+    """Of 1,000 whose means have an sd of 5 or of 1/2 of their mean, 38 or 800."""
+    weights = np.full(1_000, 1e-3)
+    assert is_told(weights, unit, (5.0 * unit) ** 2)
+    assert not is_told(weights, unit, (0.5 * unit) ** 2)
+
+
+def test_draws_of_next_to_no_weight_make_no_mean():
+    """300 of 1,000 draws count, of which 25 make the mean: fewer than one in ten."""
+    weights = np.where(np.arange(1_000) < 300, 1.0, 1e-9)
+    assert is_told(weights / weights.sum(), 1.0, 11.0)
 
 
 def test_quantiles_and_means_that_many_draws_make_are_not():

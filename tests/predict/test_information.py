@@ -107,6 +107,21 @@ def test_probit_is_near_the_integral_and_below_its_own_entropy():
     assert np.all(probit.mutual_information <= binary_entropy(probit.probs))
 
 
+def test_probit_claims_no_more_than_its_own_entropy_and_variance():
+    """The formula looks at each logit alone, and of z and −z it is surer than the integral: its shares end there."""
+
+    def opposed(params, x):
+        z = 30.0 * (x @ params["w"])
+        return dist.Categorical(logits=jnp.stack([z, -z], axis=-1))
+
+    p = gaussian(opposed)
+    probit, exact = p.predict(X, credo.Probit()), p.predict(X, credo.Quadrature())
+    entropy = special.entr(probit.probs).sum(axis=-1)
+    assert np.any(entropy < exact.mutual_information)
+    np.testing.assert_allclose(probit.mutual_information, np.minimum(exact.mutual_information, entropy), rtol=1e-6)
+    np.testing.assert_allclose(probit.epistemic, np.minimum(exact.epistemic, probit.variance), rtol=1e-6)
+
+
 # numbers ------------------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +134,12 @@ def test_a_normal_outcome_of_known_noise_in_closed_form():
     # the inner figure is I + ½ (s²/v)(z² − 1): its error, and a share as small of 256 draws of the parameters
     error = LINES[1] ** 2 / (LINES[1] ** 2 + 0.36) * np.sqrt(0.5 * (1 / 512 + 1 / 256))
     assert np.all(np.abs(by_draws - expected) < 5 * error)
+
+
+def test_outcomes_that_tell_the_draw_give_the_entropy_of_its_weight():
+    kind = Draws(np.array([[[50.0, 0.0], [-50.0, 0.0]]]), np.log([[0.75, 0.25]]))
+    found = posterior(kind, known, np.zeros(6)).predict(np.ones((1, 2))).mutual_information
+    np.testing.assert_allclose(found, special.entr([0.75, 0.25]).sum(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("df", [None, 1.5])

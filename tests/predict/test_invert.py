@@ -51,6 +51,14 @@ def test_continuous_quantiles_have_their_probability(name):
         np.testing.assert_array_less(np.abs(reference.cdf(q) - p), reference.pdf(q) * error + 1e-11)
 
 
+@pytest.mark.parametrize("spread", [12.0, 18.0])
+def test_quantiles_lie_where_the_mass_is_however_far_the_moments(spread):
+    """exp(σ z) has a median of 1 and an sd of e^(σ²), 3e62 at σ = 12: next to such a bracket the mass is a point."""
+    with double():
+        found = [float(quantile(dist.LogNormal(0.0, spread), p, is_discrete=False)) for p in LEVELS]
+    np.testing.assert_allclose(stats.norm.cdf(np.log(found) / spread), LEVELS, rtol=1e-8)
+
+
 @pytest.mark.parametrize("name", list(COUNTS))
 def test_quantiles_of_counts_are_exact(name):
     make, reference = COUNTS[name]
@@ -58,6 +66,13 @@ def test_quantiles_of_counts_are_exact(name):
         found = [np.asarray(quantile(make(), p, is_discrete=True)) for p in LEVELS]
     for p, q in zip(LEVELS, found, strict=True):
         np.testing.assert_array_equal(q, reference.ppf(p))
+
+
+@pytest.mark.parametrize("rate", [1.5e6, 1e8])
+def test_millions_of_counts_have_their_probabilities(rate):
+    y = np.floor(rate + np.sqrt(rate) * np.linspace(-4, 4, 9))
+    with double():
+        np.testing.assert_allclose(cdf(dist.Poisson(rate), jnp.asarray(y)), stats.poisson(rate).cdf(y), atol=1e-8)
 
 
 def test_distribution_functions_hold_outside_the_support():

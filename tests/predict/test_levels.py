@@ -122,6 +122,13 @@ def test_whole_numbers_are_codes_of_every_row_of_the_parameter():
     assert abs(predictive.epistemic[1] / (d["mu"].var() + np.mean(d["tau"] ** 2)) - 1) < 0.15
 
 
+def test_a_new_level_is_past_all_rows_of_the_parameter():
+    """Three names take the first of five rows: the fourth, whose draws have an sd of 0.4, is no row of a new one."""
+    p = fitted({"a": dist.Normal(0.0, 1.0).expand([5])}, intercepts, TABLE, {"county": "a"})
+    predictive = p.predict(rows(["new"]), MonteCarlo(NUM_DRAWS))
+    assert abs(predictive.epistemic[0] - 1.0) < 5 * np.sqrt(2 / NUM_DRAWS)
+
+
 def test_two_columns_of_one_parameter_share_their_unseen_levels():
     teams = pd.DataFrame({"home": ["x", "y", "z"] * 4, "away": ["y", "z", "x"] * 4})
     skill = {"a": dist.Normal(0.0, 1.0).expand([3])}

@@ -113,6 +113,34 @@ def test_densities_and_distribution_functions(head, case):
     assert abs(float(probability[0]) - integral(lambda z: family(y, inverse_link(z)).cdf(y), m, s, points)) < 1e-8
 
 
+@pytest.mark.parametrize("head", COUNTS)
+def test_moments_obey_the_law_of_total_variance(head):
+    """E m(z), E v(z) and Var m(z), with m and v the mean and variance of the outcome given z."""
+    inverse_link, family, _ = COUNTS[head]
+    m, s = 0.3, 0.6
+    with double():
+        found = LINKS[head].moments(*one_output(m, s), dist.BinomialLogits(jnp.zeros(1), 50), 256)
+
+    def average(function):
+        return integral(lambda z: function(family(None, inverse_link(z))), m, s)
+
+    expected = average(lambda d: d.mean())
+    between = average(lambda d: d.mean() ** 2) - expected**2
+    np.testing.assert_allclose(np.ravel(found), [expected, average(lambda d: d.var()), between], rtol=1e-8)
+
+
+@pytest.mark.parametrize("head", ["poisson", "exponential"])
+def test_an_outlier_is_scored_where_it_pulls_the_rate(head):
+    """The integrand's mode lies 10 and 6 sds out, and nodes that reach 8.5 sds would miss much of it."""
+    (inverse_link, family, _), y = COUNTS[head], 100.0
+    with double():
+        log_density, _ = AT[head](*one_output(0.0, 0.1), jnp.array([y]))
+    z = np.linspace(-8, 8, 400_001)
+    d = family(y, inverse_link(z))
+    terms = stats.norm.logpdf(z, 0.0, 0.1) + (d.logpmf(y) if head == "poisson" else d.logpdf(y))
+    assert float(log_density[0]) == pytest.approx(special.logsumexp(terms) + np.log(z[1] - z[0]), abs=1e-8)
+
+
 def test_poisson_probabilities_sum_to_one_and_have_the_moments():
     mean, covariance = jnp.full((200, 1), 1.5), jnp.full((200, 1, 1), 0.49)
     y = jnp.arange(200.0)
@@ -139,6 +167,26 @@ def test_t_density_as_a_scale_mixture(df):
         expected = np.sum(weights * stats.t.pdf(y, df, location, scale))
         assert abs(float(log_density[0]) - np.log(expected)) < 1e-6
         assert abs(float(probability[0]) - np.sum(weights * stats.t.cdf(y, df, location, scale))) < 1e-7
+
+
+def test_an_outlier_of_a_t_of_known_scale():
+    """The precision w that y pulls down has its mode at ν/(ν + y²), where its own density has fallen to e^−95."""
+    m, C, y, df = np.zeros((1, 2)), np.array([[[0.01, 0.0], [0.0, 0.0]]]), 40.0, 100.0
+    with double():
+        log_density, _ = at("student_t", m, C, dist.StudentT(df, jnp.zeros(1), 1.0), jnp.array([y]))
+    t = np.linspace(-9, 9, 2_001)
+    terms = stats.norm.logpdf(t) + stats.t.logpdf(y, df, 0.1 * t)
+    assert float(log_density[0]) == pytest.approx(special.logsumexp(terms) + np.log(t[1] - t[0]), abs=1e-6)
+
+
+def test_a_t_has_a_mean_above_one_degree_of_freedom_and_a_variance_above_two():
+    mean, C = jnp.array([[0.3, -0.2]] * 3), jnp.array([[[0.25, 0.06], [0.06, 0.09]]] * 3)
+    with double():
+        d = dist.StudentT(jnp.array([1.0, 2.0, 5.0]))
+        location, aleatoric, epistemic = LINKS["student_t"].moments(mean, C, d, 256)
+    np.testing.assert_allclose(location, [np.nan, 0.3, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(aleatoric[1:], [np.inf, 5 / 3 * np.exp(2 * (-0.2 + 0.09))], rtol=1e-6)
+    np.testing.assert_allclose(epistemic, 0.25, rtol=1e-6)
 
 
 # classes ------------------------------------------------------------------------------------------------------------

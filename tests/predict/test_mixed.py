@@ -61,6 +61,16 @@ def test_regression_is_the_mixture_of_normals():
         np.testing.assert_allclose(WEIGHTS @ stats.norm.cdf(at, means, sds), p, atol=1e-6)
 
 
+def test_the_weights_of_components_have_no_unit():
+    """A variational mixture's log weights are known up to a constant."""
+    posterior, y = line(), np.zeros(5)
+    parts = posterior.kind.components  # type: ignore[attr-defined]
+    scaled = Posterior(Mixture(np.log(WEIGHTS) + 1.0, parts), posterior.target, verdict=Verdict("pass"))
+    one, other = (each.predict(X_NEW, Linearised()) for each in (posterior, scaled))
+    np.testing.assert_allclose(other.mean, one.mean, rtol=1e-12)
+    np.testing.assert_allclose(other.log_prob(y), one.log_prob(y), rtol=1e-12)
+
+
 def test_draws_share_a_component_over_rows():
     """Each draw is of one component for all rows: covariances between rows are those of the mixture."""
     n = 20_000

@@ -276,6 +276,20 @@ def test_ordered_classes_have_quantiles():
     np.testing.assert_array_equal(high, np.sum(below < 0.75, axis=1))
 
 
+def test_a_probability_that_is_just_reached_is_not_exceeded():
+    """Of two classes with half of the probability each the lower is the median."""
+    target = Model({"w": W}, lambda q, x: dist.OrderedLogistic(x @ q["w"], np.zeros(1))).given(X, np.zeros(20, int))
+    predictive = Posterior(Point(np.zeros(2)), target, verdict=Verdict("pass")).predict(X)
+    np.testing.assert_array_equal(predictive.quantile(0.5), 0)
+
+
+def test_quantiles_do_not_leave_the_support():
+    """One in ten of Gamma(0.01, 1) is below 1e-100: the search ends near it on either side."""
+    target = Model({"w": W}, lambda q, x: dist.Gamma(0.01 * jnp.exp(x @ q["w"]), 1.0)).given(X, np.ones(20))
+    predictive = Posterior(Point(np.zeros(2)), target, verdict=Verdict("pass")).predict(X)
+    assert np.all(predictive.quantile([1e-9, 0.1]) >= 0)
+
+
 # streaming ----------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 NEAR = 0.05  # standard deviations about a normal's quantile, where that of most predictives lies
 RESOLUTION = 1e-12  # of a continuous quantile, relative to its bracket
 GAP = 1e-9  # of p or 1 − p between the ends: a bracket that wide in sds can hold most of a heavy tail
-LEAST = 1e-60  # of the bracket: what ends the search at an atom, where the gap stays
+LEAST = 1e-60  # of the bracket, or of one where that is wider: ends the search at an atom, where the gap stays
 TIE = 1e-13  # of p, how far below it that of a count may fall by rounding and still have reached it
 MAX_STEPS = 1_200  # doublings from 1 past the largest float64, and the bisections
 
@@ -102,7 +102,8 @@ class _Tolerance(NamedTuple):
     def is_open(self, s: _State) -> Bool[Array, "..."]:
         is_apart = jnp.abs(_width(s)) > self.at(s)
         if not self.is_discrete:
-            least = LEAST / RESOLUTION * self.absolute + 4e-16 * jnp.maximum(jnp.abs(s.x), jnp.abs(s.opposite))
+            rounding = 4e-16 * jnp.maximum(jnp.abs(s.x), jnp.abs(s.opposite))
+            least = LEAST * jnp.minimum(self.absolute / RESOLUTION, 1.0) + rounding
             is_apart |= (jnp.abs(_width(s)) > least) & (jnp.abs(s.f_opposite - s.f) > self.gap)
             is_apart &= (s.f != 0) & (s.f_opposite != 0)
         return ~(s.holds_lower & s.holds_upper) | is_apart

@@ -126,6 +126,9 @@ def test_unknown_noise_draws_weights_and_variance_together():
     draws = posterior.sample(0, 20_000)
     for name, mean in posterior.mean().items():
         assert np.all(np.abs(draws[name].mean(axis=0) - mean) < 5 * posterior.sd()[name] / np.sqrt(20_000))
+    away = draws["weights"] - posterior.mean()["weights"]
+    squares = np.einsum("ni,ij,nj->n", away, 0.7 * np.eye(4) + x.T @ x, away) / draws["variance"]
+    assert squares.mean() == pytest.approx(4.0, abs=5 * np.sqrt(2 * 4 / 20_000))  # χ² with four degrees of freedom
 
 
 def test_the_condition_number_of_x_is_not_squared():

@@ -213,6 +213,26 @@ def test_predictive_draws_agree_with_its_moments(case):
     assert np.all(np.abs(draws.mean(axis=0) - mean) < 5 * np.sqrt(variance / n))
 
 
+def test_counts_to_come_obey_the_law_of_total_variance():
+    """E v(θ) + Var m(θ), of counts over an exposure and of successes in trials."""
+    for name, times in (("poisson", 2.0), ("binomial", 9)):
+        case = CASES[name]
+        posterior = case.family.update(**case.data)
+        (mean,), (sd,) = posterior.mean().values(), posterior.sd().values()
+        within = times * (mean if name == "poisson" else mean - mean**2 - sd**2)
+        predictive = posterior.predictive(**case.predictive)
+        assert predictive.mean == pytest.approx(times * mean)
+        assert predictive.variance == pytest.approx(within + times**2 * sd**2)
+
+
+def test_a_mean_and_its_variance_are_drawn_together():
+    """κ (μ − m)² / σ² is χ² with one degree of freedom, whatever σ²."""
+    posterior = NormalInverseGamma(0.3, 0.5, 3.0, 2.0).update(normals(5.0, 3.0, 6))
+    draws = posterior.sample(0, 20_000)
+    ratio = posterior.kappa * (draws["mean"] - posterior.location) ** 2 / draws["variance"]
+    assert ratio.mean() == pytest.approx(1.0, abs=5 * np.sqrt(2 / 20_000))
+
+
 def test_no_data_has_evidence_one():
     assert BetaBernoulli().log_evidence.value == 0.0
 

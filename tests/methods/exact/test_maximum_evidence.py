@@ -7,6 +7,8 @@ from scipy.linalg import solve_triangular
 from sklearn.linear_model import Ridge
 
 from credo.methods.exact.evidence import EvidenceLinearRegression
+from credo.methods.exact.relevance import coordinate_steps, evaluate
+from credo.methods.exact.type_two import Data
 from credo.status import CredoError
 
 
@@ -58,6 +60,57 @@ def test_one_alpha_beats_a_grid_and_has_no_gradient(data):
         assert abs(evidence(x, y, *moved) - best) < len(y) * 1e-6
 
 
+@pytest.mark.parametrize("c", [0.5 / 20, 1.5 / 20, 0.5, 1 - 1e-8])
+@pytest.mark.parametrize("ard", [False, True])
+def test_one_feature_in_closed_form(ard, c):
+    """With c = cos² of the angle between x and y, λ/‖x‖² = (1 − c)/(Nc − 1), and no maximum below Nc = 1."""
+    x, other = np.linalg.qr(np.random.default_rng(3).normal(size=(20, 2)))[0].T
+    model = EvidenceLinearRegression(ard).update(10 * x[:, None], 3 * (np.sqrt(c) * x + np.sqrt(1 - c) * other))
+    expected = 100 * (1 - c) / (20 * c - 1) if 20 * c > 1 else np.inf
+    assert model.maximum.alpha[0] / model.beta == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.6), (0.1, 0.85)])
+def test_the_best_of_several_maxima_is_taken(shares):
+    """Two features of sizes 10³ and 10⁻³: each has a maximum of its own, and there is that at alpha = inf."""
+    u, s = np.linalg.qr(np.random.default_rng(3).normal(size=(20, 3)))[0], np.array([1e3, 1e-3])
+    parts = np.array([*shares, 1 - sum(shares)])
+    model = EvidenceLinearRegression().update(u[:, :2] * s, u @ np.sqrt(parts))
+    ratio = s**2 / np.geomspace(1e-12, 1e12, 2_001)[:, None]
+    residual = parts[2] + np.sum(parts[:2] / (1 + ratio), axis=1)
+    profile = -10 * (np.log(2 * np.pi * residual / 20) + 1) - 0.5 * np.sum(np.log1p(ratio), axis=1)
+    assert model.log_evidence.value >= np.max(profile)
+
+
+def test_coordinate_steps_are_maxima_and_know_their_gain():
+    x, y = table(30, 4, 2, noise=2.0)
+    for beta in (None, 0.3):
+        data = Data(x, y, 30, beta)
+        for g in ([0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 2.0, 0.01]):
+            state = evaluate(data, np.array(g))
+            best, gain = coordinate_steps(data, state)
+            for j in range(4):
+                reached = [evaluate(data, np.where(np.arange(4) == j, t * best, g)) for t in (1.0, 0.99, 1.01)]
+                top, *beside = (each.log_evidence for each in reached)
+                assert top - state.log_evidence == pytest.approx(gain[j], abs=1e-10)
+                assert max(beside) <= top + 1e-12
+
+
+@pytest.mark.parametrize("ard", [False, True])
+def test_hardly_any_noise_is_no_perfect_fit(ard):
+    x, y = table(60, 5, 3, noise=1e-5)
+    model = EvidenceLinearRegression(ard).update(x, y)
+    assert model.maximum.gradient < 1e-9
+    assert model.beta == pytest.approx(1e10, rel=5 * np.sqrt(2 / 60))
+
+
+def test_sds_are_those_of_the_inverse_precision():
+    x, y = table(40, 4, 3)
+    model = EvidenceLinearRegression().update(x, y)
+    covariance = np.linalg.inv(model.alpha * np.eye(4) + model.beta * x.T @ x)
+    np.testing.assert_allclose(model.sd()["weights"], np.sqrt(np.diagonal(covariance)), rtol=1e-9)
+
+
 def assert_is_maximum_along_every_alpha(model, x, y):
     assert model.maximum.gradient < 1e-8
     for j in range(x.shape[1]):
@@ -86,6 +139,16 @@ def test_ard_with_two_features_beats_a_grid():
     betas = np.geomspace(0.05, 1, 12)
     best = max(evidence(x, y, np.array([a, b]), beta) for a in grid for b in grid for beta in betas)
     assert model.log_evidence.value >= best
+
+
+def test_ard_is_no_worse_than_one_alpha_for_all():
+    """Here features that enter one at a time end at a maximum below that: the other start is needed."""
+    generator = np.random.default_rng(130)
+    x = generator.normal(size=(25, 6)) @ (np.eye(6) + generator.normal(size=(6, 6)))
+    y = x @ generator.normal(size=6) + 3 * generator.normal(size=25)
+    x = x / np.linalg.norm(x, axis=0)
+    ard, one = (EvidenceLinearRegression(ard).update(x, y).log_evidence.value for ard in (True, False))
+    assert ard >= one
 
 
 def test_ard_prunes_features_that_do_not_matter():
@@ -155,9 +218,10 @@ def test_useless_features_are_all_pruned(ard):
         (np.column_stack([np.ones(20), table(20, 2, 1)[0]]), np.full(20, 3.0)),  # constant y and an intercept
         (table(20, 3, 3)[0], np.zeros(20)),
         (table(20, 3, 3)[0], table(20, 3, 3)[0] @ [1.0, 2.0, 3.0]),
+        (table(4, 2, 2)[0][:, [0, 1, 0, 1]], table(4, 2, 2)[0] @ [1.0, 2.0]),
         ([[1.0, 2.0]], [1.0]),
     ],
-    ids=["constant y", "y = 0", "no noise", "one row"],
+    ids=["constant y", "y = 0", "no noise", "no noise, collinear", "one row"],
 )
 def test_a_perfect_fit_has_no_maximum(ard, data):
     model = EvidenceLinearRegression(ard).update(*data)
