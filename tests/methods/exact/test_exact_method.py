@@ -260,3 +260,16 @@ def test_a_prior_with_a_mode_far_from_the_first_has_no_closed_form():
     model = Model({"m": two}, lambda params, x: dist.Normal(params["m"], 1e4))
     with pytest.raises(CredoError, match="elsewhere in the prior"):
         fit(model.given(y=np.array([0.0])), Exact(), progress=False)
+
+
+def test_a_prior_that_cannot_be_drawn_from_needs_no_draws():
+    class Density(dist.Distribution):
+        support, arg_constraints = constraints.real, {}
+
+        def log_prob(self, value):
+            return -0.5 * value**2 - 0.5 * np.log(2 * np.pi)
+
+    model = Model({"w": Density()}, lambda params, x: dist.Normal(params["w"] * x, 1.0))
+    known = Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] * x, 1.0))
+    one, other = (fit(each.given(X[:, 0], Y), Exact(), progress=False) for each in (model, known))
+    assert one.log_evidence.value == pytest.approx(other.log_evidence.value)

@@ -210,3 +210,31 @@ def test_hyperparameters_do_not_hang_on_units(structure, precision):
     np.testing.assert_allclose(found[1:], found[:1] * 2, rtol=1e-4, atol=near)
     if structure != "gram":
         assert found[0][-1] == pytest.approx(dim, rel=1e-3)
+
+
+def convolved(p, x):
+    z = jax.lax.conv_general_dilated(x, p["k"], (1, 1), "VALID")
+    return (jnp.tanh(z).mean((2, 3)) @ p["w"])[:, 0]
+
+
+def scanned(p, x):
+    x = jnp.asarray(x)
+
+    def step(z, row):
+        return jnp.tanh(z @ p["k"][0, 0] + row), None
+
+    start = jnp.zeros_like(x[:, 0, 0, :3])
+    return (jax.lax.scan(step, start, jnp.moveaxis(x[:, 0, :, :3], 1, 0))[0][:, :2] @ p["w"])[:, 0]
+
+
+@pytest.mark.parametrize("apply", [convolved, scanned])
+def test_networks_whose_numbers_must_be_of_one_kind_are_tuned_in_single_precision(apply):
+    """Convolutions and loops take no float32 beside a float64."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1, 6, 6))
+    weights = {"k": 0.5 * rng.normal(size=(2, 1, 3, 3)), "w": rng.normal(size=(2, 1))}
+    y = x.mean((1, 2, 3)) * 6 + 0.3 * rng.normal(size=60)
+    target = BayesianNetwork(apply, weights, head=Gaussian(dist.HalfNormal(1.0))).given(x, y)
+    method = credo.Laplace(tune=True, num_steps=0)
+    one, other = (credo.fit(target, method, precision=each, progress=False) for each in ("float64", "float32"))
+    np.testing.assert_allclose(one.mean()["noise"], other.mean()["noise"], rtol=1e-4)

@@ -64,7 +64,8 @@ class Linearised(NamedTuple):
     """What the evidence of hyperparameters is computed from: everything at ŵ and θ₀, where H was found.
 
     ``rows``: some inputs; ``probes`` (2, weight): directions along which θ's effect on the likelihood is read;
-    ``bend``: the curvature of the likelihood along them at θ₀, over these rows.
+    ``bend``: the curvature of the likelihood along them at θ₀, over these rows. ``resolution``: ε of the fit's
+    precision.
     """
 
     target: Target
@@ -73,6 +74,7 @@ class Linearised(NamedTuple):
     rows: Any
     probes: Any
     bend: Any
+    resolution: float
 
 
 class Found(NamedTuple):
@@ -94,12 +96,14 @@ def linearise(
     matrix whose rounding is larger than P is no number in single precision.
     CredoError where θ changes the likelihood's curvature by more than a factor.
     """
-    u = u.astype(np.float64)
+    resolution = float(np.finfo(u.dtype).eps)
+    if u.dtype != np.float64:
+        target, u = target.cast(np.float64), u.astype(np.float64)
     theta, weights = u[:num_fixed], u[num_fixed:]
     number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
     rows = _some_rows(target, number)
     probes = np.random.default_rng(0).normal(size=(2, weights.size))
-    found = Linearised(target, weights, None, rows, probes, np.ones(2))
+    found = Linearised(target, weights, None, rows, probes, np.ones(2), resolution)
     with double():
         bend, P = map(np.asarray, _read(found, theta))
         precisions = [P]
@@ -175,7 +179,7 @@ def _check_noise(args: Linearised, theta: np.ndarray) -> None:
     z, _ = _outputs(target, jnp.asarray(u), args.rows)
     noise = float(np.exp(np.min(np.asarray(z)[:, 1::2])))  # location and log scale of each column
     largest = float(np.nanmax(np.abs(target.y))) or 1.0
-    if noise > ROUNDING * np.finfo(np.result_type(target.y, np.float32)).eps * largest:
+    if noise > ROUNDING * args.resolution * largest:
         return
     raise CredoError(
         f"The evidence of the noise rises without end as it goes to zero (to {noise:.1g}, of outcomes up to "

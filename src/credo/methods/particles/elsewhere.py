@@ -8,8 +8,9 @@ of g = N(m, A⁻¹), and of q for the scale:
     Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q, or E_q[p/q] of weighed draws;   share = Σ_m Z_m / (Z + Σ_m Z_m)
 
 so that what q has itself is not counted. m is another mode where log p has a valley on the straight lines to draws of
-q; else a peak of the same one, as the joint mode in the neck of a hierarchy, or a spike in a slab. Where m has heavier
-tails than g its share comes out somewhat low. A mode to which no such place leads stays unseen.
+q, drawn in towards their middle; else a peak of the same one, as the joint mode in the neck of a hierarchy, or a spike
+in a slab. Where m has heavier tails than g its share comes out somewhat low. A mode to which no such place leads stays
+unseen.
 """
 
 import functools
@@ -41,6 +42,7 @@ FAR = np.log(100.0)
 NUM_DRAWS, NUM_OWN = 2_048, 64  # of g, of q
 NUM_LINES, NUM_POINTS = 16, 16  # from a mode to draws of q, and on each
 VALLEY, SOME = 0.5, 0.25  # nats; of the same mode a quarter of the lines has none
+INWARDS = 0.3  # of the way from the middle to the draws, where lines end
 NAMES = "mode_share", "peak_share"
 AT_ONCE = 16
 
@@ -131,7 +133,8 @@ def _shares(
 ) -> dict[str, float]:
     own, random = u[:NUM_OWN], np.random.default_rng(1)
     drawn = [mode.draw(random.normal(size=(NUM_DRAWS, u.shape[1]))) for mode in modes]
-    lines = [mode.lines(own[:NUM_LINES]) for mode in modes]
+    middle = np.median(u, axis=0)  # in many dimensions draws lie far below what is between them
+    lines = [mode.lines(middle + INWARDS * (own[:NUM_LINES] - middle)) for mode in modes]
     every = np.concatenate([own, *(draws for draws, _ in drawn), *lines]).astype(u.dtype)
     log_p, log_q = (np.asarray(each, float) for each in _densities(climber.function, climber.args, kind, every))
     log_g = np.concatenate([log_density for _, log_density in drawn])

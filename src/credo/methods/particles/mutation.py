@@ -120,8 +120,8 @@ def _moves(path: Path, particle: Particles, kernel: Kernel, key_of) -> Moves:
 
         def leap(_, carry):
             state, r, has_met = carry
-            is_on_course = gained(state, r) > -MAX_ENERGY_ERROR
             r = r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
+            is_on_course = gained(state, r) > -MAX_ENERGY_ERROR
             state = evaluate(state.position + step_size * scale.matvec(r))
             r = r + 0.5 * step_size * scale.transpose_matvec(state.gradient)
             return state, r, has_met | (is_on_course & state.is_undefined)
