@@ -29,13 +29,13 @@ LAYERS = (
      "diagnose.moments", "diagnose.function_space"),
     ("posterior",),
     ("predict",),
-    ("methods.optimise", "methods.particles.points", "methods.particles.reach", "methods.particles.importance",
+    ("methods.settings", "methods.optimise", "methods.particles.points", "methods.particles.reach", "methods.particles.importance",
      "methods.particles.copies", "methods.particles.elsewhere", "methods.particles.left_out",
      "methods.particles.correction", "methods.particles.weighed",
      "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.networks", "methods.particles", "methods.grid"),
-    ("methods", "methods.settings"),  # the package itself, and methods as text
+    ("methods",),  # the package itself
     # what fitting adds to a verdict, and where it begins
     ("diagnose.angles", "diagnose.derived", "diagnose.scales", "starting"),
     ("fitting",),
@@ -48,6 +48,7 @@ LAYERS = (
 )  # fmt: skip
 RANK = {prefix: rank for rank, layer in enumerate(LAYERS) for prefix in layer}
 SHARED_METHODS = (
+    "methods.settings",
     "methods.optimise",
     "methods.particles.importance",
     "methods.particles.correction",
