@@ -192,7 +192,7 @@ def check_slopes(
         return pull(jax.tree.unflatten(structure, [jnp.asarray(d, leaf.dtype) for d, leaf in pairs]))[0]
 
     with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
-        found = named(brief(slopes, options=TINY)(params, x, along))
+        found = {name: np.asarray(g) for name, g in named(brief(slopes, options=TINY)(params, x, along)).items()}
     undefined = [name for name, value in expected.items() if not np.all(np.isfinite(found[name] - value))]
     if undefined:
         return (
@@ -202,9 +202,8 @@ def check_slopes(
     size = {name: float(np.linalg.norm(value)) for name, value in expected.items()}
     weights = named(params)
     for name, value in expected.items():
-        own = np.asarray(found[name])
-        error = float(np.linalg.norm(own - value))
-        largest = max(size[name], float(np.linalg.norm(own)))
+        error = float(np.linalg.norm(found[name] - value))
+        largest = max(size[name], float(np.linalg.norm(found[name])))
         rounding = TOLERANCE[dtype] * scale / max(float(np.linalg.norm(weights[name])), 1e-30)
         if not error <= SLOPE_TOLERANCE * largest + NOT_OF_ROUNDING * max(size.values()) + rounding:
             return (
