@@ -268,3 +268,10 @@ def test_units_of_any_size_are_units(of_x, of_y):
     for own, other in zip(model.predict(x * of_x, return_std=True), plain.predict(x, return_std=True), strict=True):
         np.testing.assert_allclose(own / of_y, other, rtol=1e-9)
     assert model.log_evidence_.value == pytest.approx(plain.log_evidence_.value - 39 * np.log(of_y))
+
+
+def test_rows_of_no_weight_have_no_say_in_what_is_constant():
+    weights, y = np.ones(30), Y.copy()
+    weights[0], y[0] = 0.0, 1e13
+    found = BayesianLinearRegression().fit(X, y, sample_weight=weights)
+    np.testing.assert_allclose(found.coef_, BayesianLinearRegression().fit(X[1:], Y[1:]).coef_, rtol=1e-6)

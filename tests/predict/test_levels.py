@@ -228,3 +228,15 @@ def test_levels_are_the_same_in_any_precision(precision):
     )
     means = [known.predict({"county": new}).mean for known in (long, short) for new in (levels, precision(levels))]
     np.testing.assert_array_equal(means, [means[0]] * 4)
+
+
+def test_levels_that_were_widened_are_the_same():
+    """As by a concatenation with numbers of double precision, or by tolist()."""
+    levels, prior = np.array([0.1, 0.3, 0.7]), {"a": dist.Normal(0.0, 1.0).expand([3])}
+    wide = np.float32(levels).astype(float)
+    known = [
+        fitted(prior, intercepts, pd.DataFrame({"county": np.tile(each, 4)}), {"county": "a"})
+        for each in (np.float32(levels), wide)
+    ]
+    means = [each.predict({"county": new}).mean for each in known for new in (levels, np.float32(levels), wide)]
+    np.testing.assert_array_equal(means, [means[0]] * 6)

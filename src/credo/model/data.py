@@ -178,11 +178,17 @@ def group_column(name: str, values) -> np.ndarray:
 
 
 def as_double(levels):
-    """Numbers of single or half precision as they are written, 0.1 for 0.10000000149; whole ones as they are."""
+    """Numbers of single or half precision as they are written, 0.1 for 0.10000000149, widened since or not; whole ones
+    as they are."""
     values = np.asarray(levels)
-    if values.dtype not in (np.float16, np.float32):
+    if values.dtype.kind != "f":
         return levels
-    return np.where(values == np.round(values), values.astype(np.float64), values.astype(str).astype(np.float64))
+    with np.errstate(over="ignore"):
+        narrow = values if values.dtype == np.float16 else values.astype(np.float32)
+    found = values.astype(np.float64)
+    is_written = (narrow == found) & (found != np.round(found))
+    found[is_written] = narrow[is_written].astype(str).astype(np.float64)
+    return found
 
 
 def kind_of_level(value) -> str:

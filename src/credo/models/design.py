@@ -239,9 +239,10 @@ def mean_and_sd(x: np.ndarray, weights=None, is_centred: bool = True) -> tuple[n
 
     In units of the largest, since the squares of 1e200 and of 1e-200 are no numbers.
     """
+    weights = np.ones(len(x)) if weights is None else weights
+    x, weights = x[weights > 0], weights[weights > 0]
     largest = np.abs(x).max(axis=0)
     size = np.where(largest > 0, largest, 1.0)
-    weights = np.ones(len(x)) if weights is None else weights
     mean = np.average(x / size, axis=0, weights=weights) if is_centred else np.zeros(x.shape[1:])
     sd = np.sqrt(np.average((x / size - mean) ** 2, axis=0, weights=weights))
     return mean * size, np.where(sd > LEAST_SPREAD, sd * size, 0.0)

@@ -19,6 +19,7 @@ from numpyro.distributions import Distribution
 from credo.model.distributions import is_distribution, transform_to, unwrapped
 from credo.model.visit import leaf_name
 from credo.nn.laws import CauchySlash, TwoNormals
+from credo.precision import double
 from credo.status import CredoError, is_number
 
 WEIGHTS, PRECISION = "weights", "precision"
@@ -165,7 +166,7 @@ def _each(params, distribution) -> Any:
 def check_support(name: str, prior: Distribution) -> None:
     """CredoError where the prior of a noise or a precision allows zero or less."""
     transform = transform_to(prior)
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), double():
         ends = [transform(jnp.full(transform.inverse_shape(prior.shape()), u)) for u in (-FAR, FAR)]
         is_positive = jnp.all(jnp.stack(ends) > 0)
     if not is_positive:

@@ -51,7 +51,7 @@ def code(target: Target, table) -> tuple[object, NewRows]:
 def _known(levels: np.ndarray, length: int) -> np.ndarray:
     """Whole numbers that are codes themselves stand for every row of the parameter, seen in the fit or not."""
     are_codes = levels.dtype.kind in "iu" and np.array_equal(levels, np.arange(len(levels)))
-    return np.arange(max(length, len(levels))) if are_codes else levels
+    return np.arange(max(length, len(levels))) if are_codes else as_double(levels)
 
 
 def _values(column: str, values, known: np.ndarray) -> np.ndarray:

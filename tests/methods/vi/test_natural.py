@@ -249,3 +249,15 @@ def test_discrete_parameters_are_refused():
     model = Model({"k": dist.Poisson(3.0)}, lambda params, x: dist.Normal(params["k"], 1.0))
     with pytest.raises(CredoError, match="discrete"):
         natural(model.given(y=np.ones(3)))
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(family=FullRank(), max_steps=50), NaturalGradient(max_steps=50)])
+def test_runs_in_single_precision_resume(method, tmp_path):
+    """Their first factor was kept in double precision, which a resumed run took for another target's."""
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    model = Model({"w": dist.Normal(0.0, 10.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 1.0))
+    target = model.given(x, x @ [1.0, 2.0])
+    whole = fit(target, method, precision="float32", progress=False, checkpoint=tmp_path / "run")
+    again = credo.resume(tmp_path / "run", target, progress=False)
+    np.testing.assert_array_equal(whole.kind.mean, again.kind.mean)
+    assert again.kind.mean.dtype == np.float32

@@ -108,6 +108,7 @@ class Ascent:
     def begin(self, target: Target, q: Kind, step_size: float, part_length: int) -> State:
         """At q, at rest, with nothing summed."""
         blank = self.blank(target)
+        q = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), q, blank.q)
         infinity = _like(blank.step_size, np.inf)
         return blank._replace(
             q=q,
