@@ -10,10 +10,10 @@ import pytest
 
 import credo
 from credo.linalg.blocks import BlockDiagonal
-from credo.methods.laplace import gram, network
+from credo.methods.laplace import gram, look
 from credo.methods.laplace.curvature import ExactHessian, GaussNewton
 from credo.methods.laplace.gram import Gram, serves
-from credo.methods.laplace.network import Look
+from credo.methods.laplace.look import Look
 from credo.methods.laplace.pieces import DensePieces, LowRankPieces
 from credo.methods.laplace.prior_gain import share_of
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic, PerLayer, ScaleMixture
@@ -59,7 +59,7 @@ TARGETS = {
 @pytest.fixture
 def large(monkeypatch):
     """As if 161 weights were many."""
-    monkeypatch.setattr(network, "UP_TO_DENSE", 50)
+    monkeypatch.setattr(look, "UP_TO_DENSE", 50)
 
 
 # algebra ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from credo.methods.laplace.curvature import (
     affordable,
     likelihood_product,
 )
-from credo.methods.laplace.network import _beside_unit, _look
+from credo.methods.laplace.look import beside_unit, choose
 from credo.methods.laplace.polish import LARGE, LEAST
 from credo.model.data import Rows
 from credo.model.fisher import fisher_product
@@ -84,15 +84,15 @@ def test_a_large_last_layer_is_of_kronecker_form_unless_told_otherwise():
     method = credo.Laplace(subset=credo.laplace.LastLayer())
     u = np.concatenate([np.ravel(target.model.start["weights"][name]) for name in ("in", "out")])
     with double():
-        look, said = _look(method, target, GaussNewton(), 1, u)
+        look, said = choose(method, target, GaussNewton(), 1, u)
         assert type(look.structure).__name__ == "Kronecker"
-        shape = look(_beside_unit(1.0), u)
+        shape = look(beside_unit(1.0), u)
         assert shape.scale.rank == 4_000
         assert shape.coordinate >= 80  # of all: the first layer is known
         assert not said
-        small, _ = _look(method, target_of(3, 40, 40, 5), GaussNewton(), 1, np.zeros(1_800))
+        small, _ = choose(method, target_of(3, 40, 40, 5), GaussNewton(), 1, np.zeros(1_800))
         assert type(small.structure).__name__ == "Dense"
-        _, said = _look(method, target, SampledFisher(32), 1, u)
+        _, said = choose(method, target, SampledFisher(32), 1, u)
     assert "32 random columns" in said[0]
 
 
@@ -120,10 +120,10 @@ def test_products_with_the_information_of_a_row_are_those_of_its_matrix(name):
 def test_factors_that_do_not_fit_make_way_for_a_diagonal_and_the_least_is_refused():
     target = target_of(3, 40, 40, 50)
     u = np.zeros(target.dim)
-    look, said = _look(credo.Laplace(), target, GaussNewton(), 1, u, 100_000)
+    look, said = choose(credo.Laplace(), target, GaussNewton(), 1, u, 100_000)
     assert type(look.structure).__name__ == "Diagonal"
     assert "a layer has 50 inputs or outputs" in said[0]
-    look, said = _look(credo.Laplace(), target, GaussNewton(), 1, u, 1_000_000)
+    look, said = choose(credo.Laplace(), target, GaussNewton(), 1, u, 1_000_000)
     assert type(look.structure).__name__ == "Kronecker"
     wide = target_of(3, 40, 200, 200)
     for subset in (credo.laplace.All(), credo.laplace.LastLayer()):

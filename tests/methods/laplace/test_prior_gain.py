@@ -8,7 +8,7 @@ from scipy import stats
 
 import credo
 from credo.laplace import Dense, Diagonal, Kronecker, LastLayer
-from credo.methods.laplace import gram, network, prior_gain
+from credo.methods.laplace import gram, look, prior_gain
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic, LaplacePrior, PerLayer
 
 RANDOM = np.random.default_rng(1)
@@ -107,7 +107,7 @@ def test_priors_without_one_known_precision_have_no_other_to_name(prior):
 @pytest.fixture
 def classes(monkeypatch):
     """A network too large for the matrix of all its weights, and few rows."""
-    monkeypatch.setattr(network, "UP_TO_DENSE", 50)
+    monkeypatch.setattr(look, "UP_TO_DENSE", 50)
     return classes_of(dist.LogNormal(0.0, 2.0))
 
 

@@ -23,10 +23,11 @@ from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import after_earlier, verdict_of
 from credo.methods.laplace.kronecker import Kronecker
+from credo.methods.laplace.look import are_independent
 from credo.methods.laplace.lowrank import LowRank
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import check_memory
-from credo.methods.laplace.network import are_independent, fit_network
+from credo.methods.laplace.network import fit_network
 from credo.methods.laplace.proposal import NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense, Diagonal, Shape, Structure

@@ -25,9 +25,10 @@ from credo.diagnose.verdict import all_pass, judge
 from credo.memory import Need, require
 from credo.methods.laplace.judgement import LINEARISED, WEIGHED
 from credo.methods.laplace.laplace import Laplace
+from credo.methods.laplace.look import UP_TO_DENSE
 from credo.methods.laplace.matrix_free import MatrixFree
 from credo.methods.laplace.needs import MATRICES, num_bytes
-from credo.methods.laplace.network import BATCH_SIZE, UP_TO_DENSE
+from credo.methods.laplace.network import BATCH_SIZE
 from credo.methods.laplace.proposal import MOST_HELD, NUM_DRAWS
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.laplace.structure import Dense
