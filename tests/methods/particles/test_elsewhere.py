@@ -156,6 +156,24 @@ def test_a_spike_in_a_slab_is_half_of_the_posterior(width):
     assert found["peak_share"] == pytest.approx(0.5, abs=0.01)
 
 
+def test_a_valley_is_seen_below_draws_of_many_dimensions():
+    """Draws lie 40 nats below their mode, and 32 nats part the modes: straight lines to the draws only fall."""
+    dim = 80
+    second = np.zeros(dim)
+    second[0] = 8.0
+
+    def log_density(params):
+        heights = [-0.5 * jnp.sum((params["u"] - at) ** 2) for at in (0.0, second)]
+        return jnp.logaddexp(*heights)
+
+    target = credo.Model.from_log_density(log_density, {"u": constraints.real_vector}, {"u": (dim,)}).given()
+    kind, u = near(0.0, 1.0, dim)
+    with double():
+        found = elsewhere._shares(Climber.of(target.flat()), kind, [elsewhere.Mode(second, np.eye(dim))], u, None)
+    assert found["mode_share"] == pytest.approx(0.5, abs=0.02)
+    assert found["peak_share"] == 0
+
+
 def test_the_joint_mode_of_a_hierarchy_is_no_other_mode():
     """It lies far from all draws, and the density falls from it to them without a valley: it was a share of 1 %."""
     prior = {"tau": dist.HalfNormal(1.0), "z": dist.Normal(0, 1).expand([20]), "mu": dist.Normal(0, 1)}
