@@ -438,6 +438,9 @@ def test_posterior_sbc_refuses_with_a_sentence():
     prior = credo.fit(credo.Model({"a": dist.Normal(0.0, 1.0)}, None).given(), credo.Laplace(), progress=False)
     with pytest.raises(CredoError, match="needs a likelihood and observed y"):
         posterior_sbc(prior, ByGrid())
+    for statistic in (lambda params, y: jnp.sum(y), lambda params, y: 1 / 0):
+        with pytest.raises(CredoError, match=r"statistic 's' has no value .*y is a dict of 'observed', 'replicated'"):
+            posterior_sbc(fitted(None, ByGrid()), ByGrid(), 5, statistics={"s": statistic}, progress=False)
 
 
 # the run --------------------------------------------------------------------------------------------------------------

@@ -74,10 +74,11 @@ def _quantities(target: Target, positions, statistics: Statistics) -> dict[str, 
 def _value(name: str, function: Callable, params, y):
     try:
         return jnp.asarray(function(params, y))
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        are = f" (y is a dict of {', '.join(map(repr, y))})" if isinstance(y, dict) else ""
         raise CredoError(
             f"The statistic {name!r} has no value ({type(error).__name__}: {str(error)[:120]}): it is a function of "
-            "(params, y) that returns a number or an array, in jax.numpy, such as lambda params, y: jnp.sum(y)."
+            f"(params, y){are} that returns a number or an array, in jax.numpy."
         ) from error
 
 
