@@ -353,6 +353,8 @@ def test_another_model_is_refused(tmp_path):
     assert read_identity(tmp_path)["data"] == [1, 2]
     with pytest.raises(CredoError, match=r"its data differs: \[1, 2\] there, \[1, 3\] here"):
         walk(Options(checkpoint=tmp_path, resume=True), data=[1, 3])
+    with pytest.raises(CredoError, match=r"its data differs: \[1, 2\] there, None here"):
+        walk(Options(checkpoint=tmp_path, resume=True))
 
 
 @pytest.mark.parametrize("name", ["run", "chain-1", "draws-2-0-000000"])

@@ -195,10 +195,10 @@ def starts(target, start=None, kernel=nuts, chains=4):
 
 
 def test_starts_are_mirrored_pairs_of_which_each_has_distances_of_its_own():
-    """In (−2, 2): one pair is closer than 1 in each coordinate, the other one farther away."""
-    u = starts(TARGETS["gaussian"]().target)
+    """Four pairs have, in each coordinate, a quarter of (0, 2) each."""
+    u = starts(TARGETS["gaussian"]().target, chains=8)
     np.testing.assert_array_equal(u[1::2], -u[::2])
-    np.testing.assert_array_equal(np.sort(np.floor(np.abs(u[::2])), axis=0), [[0, 0, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(np.sort(np.floor(2 * np.abs(u[::2])), axis=0), np.arange(4)[:, None] * np.ones(3))
 
 
 def test_chains_that_start_from_a_posterior_start_apart():
