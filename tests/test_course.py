@@ -77,6 +77,10 @@ def test_a_finished_training_is_not_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr("credo.methods.optimise.members._advance", nothing)
     again = credo.resume(tmp_path / "run", target(), progress=False)
     np.testing.assert_array_equal(first.sample(1, 2)["weights"]["a"], again.sample(1, 2)["weights"]["a"])
+    with monkeypatch.context() as patch:
+        patch.setattr("credo.journal.__version__", "0.0")
+        with pytest.warns(UserWarning, match="no longer bit for bit"):
+            credo.resume(tmp_path / "run", target(), progress=False)
     with pytest.raises(credo.CredoError, match="The model has changed"):
         credo.resume(tmp_path / "run", target(0.5), progress=False)
 

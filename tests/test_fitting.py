@@ -62,6 +62,22 @@ def test_inputs_without_outcomes_are_doubtful():
         assert not any("no outcomes" in sentence for sentence in credo.fit(target, credo.Laplace()).verdict.sentences)
 
 
+def test_a_doubt_leaves_what_failed_as_it_is():
+    modes = dist.MixtureSameFamily(dist.Categorical(np.full(2, 0.5)), dist.Normal(np.array([-50.0, 50.0]), 1.0))
+    target = Model({"m": modes}, lambda params, x: dist.Normal(params["m"] + x[:, 0], 1.0)).given(X)
+    start = np.array([[-50.0], [50.0]])
+    posterior = credo.fit(target, credo.NUTS(chains=2, num_warmup=60, num_draws=80), start=start, progress=False)
+    assert any("no outcomes" in sentence for sentence in posterior.verdict.sentences)
+    assert posterior.verdict.status == "failed"
+
+
+def test_rows_without_weight_do_not_count_beside_parameters():
+    for num_rows, is_few in ((2, True), (3, False)):
+        target = MODEL.given(X, X[:, 0] + np.cos(np.arange(20.0)), weights=(np.arange(20) < num_rows).astype(float))
+        sentences = credo.fit(target, credo.Laplace()).verdict.sentences
+        assert any("fewer rows (2) than parameters (3)" in sentence for sentence in sentences) == is_few
+
+
 def test_a_start_may_hold_derived_quantities():
     """As the means of an earlier posterior do."""
     model = Model(

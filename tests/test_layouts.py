@@ -117,7 +117,9 @@ def test_resumed_run_is_the_uninterrupted_one(reference, tmp_path, monkeypatch, 
     with monkeypatch.context() as patch, at_chunk(num_chunks, before_state=before_state):
         patch.setattr(crew, "MAX_CHUNK", 32)
         wander(checkpoint=tmp_path)
-    same(reference, wander(checkpoint=tmp_path, resume=True))
+    resumed = wander(checkpoint=tmp_path, resume=True)
+    same(reference, resumed)
+    assert np.isnan(resumed.useful_share)  # nobody counted the turns before
 
 
 def test_the_layout_of_a_checkpoint_is_kept(reference, tmp_path):

@@ -121,8 +121,12 @@ def matrix_of_indices(u):
     return jnp.sum(u[GROUP.reshape(20, 5)] ** 2)
 
 
-def outside(u):  # JAX fills what is outside with NaN, and gives it no gradient
-    return jnp.nansum(u.at[GROUP + 20].get(mode="fill", fill_value=0.0) ** 2)
+def outside(u):  # what is filled in there has a gradient, which is nobody's
+    return jnp.nansum(u.at[GROUP + 20].get(mode="fill", fill_value=1.0) ** 2)
+
+
+def before(u):  # −1 is the last, and −41 none
+    return jnp.nansum(u.at[GROUP - 60].get(mode="fill", fill_value=1.0) ** 2)
 
 
 def clipped(u):
@@ -137,7 +141,9 @@ def within_a_loop(u):
     return lax.fori_loop(0, 2, lambda i, total: total + jnp.sum(u[GROUP] ** 2), 0.0)
 
 
-@pytest.mark.parametrize("function", [indexed, rows, matrix_of_indices, outside, clipped, within_a_jitted_function])
+@pytest.mark.parametrize(
+    "function", [indexed, rows, matrix_of_indices, outside, before, clipped, within_a_jitted_function]
+)
 def test_scatter_becomes_a_loop(function):
     with double():
         evaluate = value_and_gradient(function)

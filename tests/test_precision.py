@@ -63,5 +63,7 @@ def test_whole_numbers_that_single_precision_would_cut_are_refused(kind):
     with pytest.raises(credo.CredoError, match=r"whole numbers up to 1,700,172,800,000.*32 bits"):
         credo.fit(target, credo.MAP(), precision="float32", progress=False)
     assert credo.fit(target, credo.MAP(), progress=False).verdict.status == "pass"
+    with pytest.raises(credo.CredoError, match=r"whole numbers up to 2,147,483,649.*32 bits"):
+        credo.fit(model.given(np.array([-(2**31) - 1, 0, 0]), np.zeros(3)), credo.MAP(), precision="float32")
     days = model.given((milliseconds - milliseconds[0]).astype(kind), np.zeros(3))
     assert credo.fit(days, credo.MAP(), precision="float32", progress=False).verdict.status == "pass"

@@ -153,6 +153,13 @@ def test_what_keeps_nothing_on_its_way_is_done_again(target, tmp_path, method):
         np.testing.assert_array_equal(found, expected)
 
 
+def test_resume_does_the_last_request_of_those_that_kept_nothing(target, tmp_path):
+    for method in (credo.Laplace(), credo.MAP()):
+        last = credo.fit(target, method, checkpoint=tmp_path / "run", progress=False)
+    resumed = credo.resume(tmp_path / "run", target, progress=False)
+    jax.tree.map(np.testing.assert_array_equal, resumed.kind, last.kind)
+
+
 FROM_WIDTHS = {
     "nuts": credo.NUTS(num_warmup=120, num_draws=60),
     "hmc": credo.HMC(num_warmup=120, num_draws=60),

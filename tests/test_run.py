@@ -270,12 +270,13 @@ def test_time_limit_keeps_what_was_drawn(reference):
     np.testing.assert_array_equal(full.records["position"][:, :n], result.records["position"][:, :n])
 
 
-def test_a_time_limit_does_not_wait_for_chains_that_have_not_begun(monkeypatch):
+@pytest.mark.parametrize(("phases", "num_steps"), [(PHASES, 40), (PHASES[2:], 300)], ids=["warmup", "no warmup"])
+def test_a_time_limit_does_not_wait_for_chains_that_have_not_begun(monkeypatch, phases, num_steps):
     monkeypatch.setattr(sys.modules[__name__], "NUM_CHAINS", 500)
     chunk_of, at_work = crew.Crew.chunk, []
     monkeypatch.setattr(crew.Crew, "chunk", lambda self, *args: at_work.append(args) or chunk_of(self, *args))
-    with pytest.raises(CredoError, match=r"time limit of 1e-09 s came after 0 of 40 steps"):
-        walk(Options(time_limit=1e-9))
+    with pytest.raises(CredoError, match=rf"time limit of 1e-09 s came after 0 of {num_steps} steps"):
+        walk(Options(time_limit=1e-9), phases)
     assert 1 < len(at_work) < 100  # compiling runs one of no step
 
 
@@ -352,6 +353,8 @@ def test_another_model_is_refused(tmp_path):
     assert read_identity(tmp_path)["data"] == [1, 2]
     with pytest.raises(CredoError, match=r"its data differs: \[1, 2\] there, \[1, 3\] here"):
         walk(Options(checkpoint=tmp_path, resume=True), data=[1, 3])
+    with pytest.raises(CredoError, match=r"its data differs: \[1, 2\] there, None here"):
+        walk(Options(checkpoint=tmp_path, resume=True))
 
 
 @pytest.mark.parametrize("name", ["run", "chain-1", "draws-2-0-000000"])

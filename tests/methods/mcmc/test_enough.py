@@ -46,6 +46,23 @@ def test_every_asked_figure_is_reached_and_no_earlier(target, posterior):
     assert not any(is_met(draws[:, :n]) for n in RULE.pauses(100) if n < num_draws)
 
 
+def test_each_figure_alone_is_asked_for(target, posterior):
+    """Just beyond what these draws have of it, with little asked of the others."""
+    positions = posterior.kind.positions
+    found = convergence(positions)
+    bulk, tail = found.ess_bulk.min(), found.ess_tail.min()
+    assert bulk != tail
+    for settings, said in (
+        ({"ess": 1.01 * min(bulk, tail)}, "bulk" if bulk < tail else "tail"),
+        ({"ess": 1.01 * max(bulk, tail)}, "effective sample size"),
+        ({"r_hat": 1 + 0.99 * (found.r_hat.max() - 1)}, "the R-hat of w"),
+        ({"mcse": 0.99 * (mcse_mean(positions) / positions.std(axis=(0, 1), ddof=1)).max()}, "the Monte Carlo error"),
+    ):
+        rule = credo.StoppingRule(**{"mcse": 10.0, "ess": 100.0, "r_hat": 2.0} | settings)
+        assert said in rule.unmet(target.flat(), positions, 100)
+    assert credo.StoppingRule(mcse=10.0, ess=100.0, r_hat=2.0).unmet(target.flat(), positions, 100) is None
+
+
 @pytest.mark.parametrize("layout", ["threads", "vectorized"])
 def test_blocks_are_one_long_run(target, monkeypatch, layout):
     blocks = credo.fit(target, BLOCKS, key=3, layout=layout, progress=False)
@@ -101,6 +118,18 @@ def test_named_quantities_alone_are_monitored():
     posterior = credo.fit(target, credo.NUTS(num_draws=200, until=rule), key=1, progress=False)
     assert mcse_mean(posterior.draws["level"][..., None])[0] <= 0.1
     assert posterior.draws["level"].shape[1] > 200
+
+
+def test_what_never_moved_is_not_known_but_for_entries_that_are_constants():
+    rng = np.random.default_rng(0)
+    rule = credo.StoppingRule(mcse=0.1)
+    single = credo.Model({"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)}, None).given().flat()
+    positions = rng.normal(size=(4, 1_000, 2))
+    assert rule.unmet(single, positions, 100) is None
+    positions[..., 1] = 3.0
+    assert "of b is nan" in rule.unmet(single, positions, 100)
+    correlation = credo.Model({"c": dist.LKJ(2, 1.0)}, None).given().flat()
+    assert rule.unmet(correlation, rng.normal(size=(4, 1_000, 1)), 100) is None
 
 
 def test_bad_rules(target):

@@ -366,6 +366,40 @@ def test_elements_are_drawn_at_once_only_where_they_are_apart(coupled):
             np.testing.assert_allclose((z[:, :1] == values).mean(axis=0), p, atol=5 * 0.5 / np.sqrt(5_000))
 
 
+def drawn(target, position, num_draws=5_000):
+    """The update of z, and what it draws (draw, element) given the rest of ``position``."""
+    with double():
+        target = target.flat()
+        block = Block.of(target.structure, ["z"])
+        update, values = enumerating(credo.Enumerated(), target, block, [np.asarray(position)])
+        draw = jax.jit(jax.vmap(lambda key: update.update(target, values).step(key, jnp.asarray(position), None)))
+        return update, np.asarray(draw(jax.random.split(jax.random.key(0), num_draws)).position)[:, block.index()]
+
+
+def test_supports_that_depend_on_elements_bring_their_jacobians():
+    """x given z is uniform on (0, 1 + z), and its coordinate, the logit of x / (1 + z), says nothing of z."""
+    model = Model({"z": dist.Bernoulli(0.5).expand([4]), "x": lambda z: dist.Uniform(0.0, 1.0 + z)}, None)
+    update, z = drawn(model.given(), [0.0, 1.0, 0.0, 1.0, 0.3, -1.0, 2.0, 0.0])
+    assert update.is_apart
+    np.testing.assert_allclose(z.mean(axis=0), 0.5, atol=5 * 0.5 / np.sqrt(len(z)))
+
+
+def test_elements_drawn_in_turn_have_random_numbers_of_their_own():
+    """Two that are alike are more probable by a factor of e."""
+
+    def log_density(params):
+        return 1.0 * (params["z"][0] == params["z"][1])
+
+    model = Model.from_log_density(log_density, {"z": constraints.boolean}, {"z": (2,)})
+    update, z = drawn(model.given(), [0.0, 1.0])
+    assert not update.is_apart
+    # z_0 given z_1 = 1, then z_1 given z_0: each alike with this probability
+    p = np.e / (1 + np.e)
+    np.testing.assert_allclose(z[:, 0].mean(), p, atol=5 * 0.5 / np.sqrt(len(z)))
+    np.testing.assert_allclose(np.mean(z[:, 0] == z[:, 1]), p, atol=5 * 0.5 / np.sqrt(len(z)))
+    np.testing.assert_allclose(z.prod(axis=1).mean(), p * p, atol=5 * 0.5 / np.sqrt(len(z)))
+
+
 def test_conditional_density_is_that_of_the_whole_position():
     with double():
         target = EVERYTHING.given().flat()

@@ -1,5 +1,7 @@
 """Parallel tempering leaves its path invariant, finds the weights of separated modes, and says where it could not."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import jax.scipy.stats as jstats
@@ -12,8 +14,19 @@ import credo
 from credo.diagnose.convergence import mcse_mean
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
-from credo.methods.mcmc.ladder import cumulative_barrier, equally_rejecting, log_evidence
+from credo.methods.mcmc.ladder import (
+    State,
+    Tuning,
+    cumulative_barrier,
+    end_gathering,
+    end_window,
+    equally_rejecting,
+    first_betas,
+    log_evidence,
+)
+from credo.methods.mcmc.metric import DiagonalMetric
 from credo.methods.mcmc.parallel_tempering import parallel_tempering
+from credo.methods.mcmc.warmup import restart
 from credo.native import jit
 from credo.posterior.kinds import Gaussian
 from credo.precision import double, to_numpy
@@ -97,6 +110,64 @@ def test_temperatures_of_equal_rejection():
     np.testing.assert_allclose(found, np.linspace(0, 1, 201) ** 2, atol=0.01)
 
 
+def test_what_was_never_known_is_rejected():
+    np.testing.assert_array_equal(cumulative_barrier(np.full((4, 10, 2), np.nan)), [0, 1, 2])
+
+
+def window(rng, betas):
+    """What two chains of replicas recorded in 20 steps, and the tuning with which they did."""
+    shape = (2, 20, len(betas), 3)
+    names = ("replicas", "base_gradient", "gain_gradient")
+    kept = {name: (1 + np.arange(len(betas)))[:, None] * rng.normal(size=shape) for name in names}
+    ones = Diagonal(np.ones((len(betas), 3)))
+    return kept, Tuning(np.asarray(betas), ones, WIDE, np.asarray(0.8), np.bool_(True))
+
+
+def at(position, betas, reference) -> State:
+    with double():
+        algorithm = parallel_tempering(
+            Density(gaussian), betas=betas, step_size=np.ones(len(betas)), num_steps=1, reference=reference
+        )
+        kernel = to_numpy(algorithm.init(None, jnp.asarray(position)))
+    log_average = np.log(1.0 + np.arange(len(betas)))
+    return State(kernel, restart(np.ones(len(betas)))._replace(log_average=log_average))
+
+
+def test_a_window_ends_with_metrics_and_steps_where_the_barrier_is_the_same():
+    """Λ is 0, 0.2, 0.4, 1.8 at these temperatures, and is asked for at 0, 0.6, 1.2, 1.8."""
+    rng, betas = np.random.default_rng(0), np.array([0.0, 0.1, 0.5, 1.0])
+    kept, tuning = window(rng, betas)
+    states = [at(rng.normal(size=(4, 3)), betas, WIDE) for _ in range(2)]
+    info = SimpleNamespace(rejection=np.tile([0.2, 0.2, 1.4], (2, 20, 1)))
+    found, states = end_window(DiagonalMetric(), False, (kept, info), tuning, states)
+    places = [0.0, 2 + 0.2 / 1.4, 2 + 0.8 / 1.4, 3.0]  # among the old ones
+    np.testing.assert_allclose(found.betas, np.interp(places, range(4), betas))
+    for state in states:
+        np.testing.assert_allclose(state.step.log_step, np.interp(places, range(4), np.log([1, 2, 3, 4])))
+    for scale, k in zip(found.metric.scale, (1, 2, 3, 3), strict=True):  # that of the first is of no use
+        gradients = kept["base_gradient"][:, :, k] + betas[k] * kept["gain_gradient"][:, :, k]
+        expected = DiagonalMetric().estimate(kept["replicas"][:, :, k], gradients, Diagonal(np.ones(3)))
+        np.testing.assert_allclose(scale, expected.scale)
+
+
+def test_gathering_ends_at_a_reference_twice_as_wide_as_what_was_found_last():
+    rng, betas = np.random.default_rng(0), np.ones(3)
+    kept, tuning = window(rng, betas)
+    before = at(rng.normal(size=(3, 3)), betas, WIDE)
+    with double():
+        found, (state,) = end_gathering(DiagonalMetric(), True, (kept, None), tuning, [before])
+    late = kept["replicas"][:, 10:].reshape(-1, 3)
+    np.testing.assert_allclose(found.reference.mean, late.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.reference.scale.scale, 2 * late.std(axis=0))
+    np.testing.assert_array_equal(found.betas, first_betas(3, float))
+    for leaf, expected in zip(state.kernel, at(before.position, betas, found.reference).kernel, strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-9)
+    # all replicas have one target, and so one metric
+    pooled = [np.concatenate(np.moveaxis(kept[name], 2, 0)) for name in kept]
+    expected = DiagonalMetric().estimate(pooled[0], pooled[1] + pooled[2], Diagonal(np.ones(3)))
+    np.testing.assert_allclose(found.metric.scale, np.tile(expected.scale, (3, 1)))
+
+
 def test_evidence_of_independent_draws():
     """π_0 = N(0, 2²), ℓ(u) = −u²/2: the path is Gaussian and log Z_1/Z_0 = −½ log(1 + 4)."""
     rng, betas = np.random.default_rng(0), np.linspace(0, 1, 6) ** 2
@@ -130,6 +201,7 @@ def test_weights_of_the_mixture():
     assert any("stays unseen" in sentence for sentence in posterior.verdict.sentences)
     # temperatures are those of equal rejection
     assert np.ptp(posterior.info["rejection"]) < 0.06
+    assert posterior.verdict.figures["swap_rate"] == pytest.approx(1 - posterior.info["rejection"].max())
     assert credo.fit(target, credo.NUTS(), key=3, progress=False).verdict.status != "pass"
 
 
@@ -221,6 +293,16 @@ def test_layouts_agree():
         for layout in ("threads", "vectorized")
     )
     np.testing.assert_allclose(vectorized, threads, rtol=1e-6, atol=1e-8)
+
+
+def test_all_replicas_of_a_chain_begin_where_it_is_told_to():
+    """The data say nothing of a sign, and no step leads from one to the other."""
+    model = credo.Model(MEANS.prior, lambda params, x: dist.Normal(jnp.abs(params["m"]), 0.04))
+    signs = np.array([1.0, -1.0, 1.0, -1.0])
+    method = credo.ParallelTempering(num_warmup=0, num_draws=5, num_temperatures=2)
+    start = 10 * np.outer(signs, np.ones(5))
+    draws = credo.fit(model.given(y=np.full((1, 5), 10.0)), method, key=2, start=start, progress=False).draws["m"]
+    np.testing.assert_array_equal(np.sign(draws), np.broadcast_to(signs[:, None, None], draws.shape))
 
 
 def test_what_cannot_be():

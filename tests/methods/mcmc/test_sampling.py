@@ -10,8 +10,10 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
+from credo.diagnose.convergence import e_bfmi
 from credo.methods.mcmc import AutomaticMetric, DenseMetric, DiagonalMetric
 from credo.methods.mcmc.nuts import nuts
+from credo.methods.mcmc.slice import slice_sampling
 from credo.methods.mcmc.start import gradients_away, start_chains
 from credo.methods.mcmc.warmup import Adaptive
 from credo.precision import double
@@ -74,6 +76,15 @@ def test_what_a_posterior_of_draws_says(posterior):
         "max_r_hat", "min_ess_bulk", "min_ess_tail", "num_divergences", "e_bfmi", "max_depth_share", "num_stuck_chains",
     } <= set(posterior.verdict.figures)  # fmt: skip
     assert posterior.verdict.figures["num_draws"] == 320
+
+
+def test_figures_are_those_of_all_trajectories_and_of_the_worst_chain(target):
+    posterior = credo.fit(target, credo.NUTS(num_warmup=20, num_draws=30, max_depth=3), key=1, progress=False)
+    figures, stats = posterior.verdict.figures, posterior.info["sample_stats"]
+    assert figures["max_depth_share"] == np.mean(stats["depth"] == 3) > 0
+    assert figures["e_bfmi"] == e_bfmi(stats["energy"]).min()
+    assert figures["acceptance_rate"] == pytest.approx(stats["acceptance"].mean())
+    assert figures["num_divergences"] == stats["is_divergent"].sum()
 
 
 def test_same_key_same_draws_another_key_others(target, posterior):
@@ -173,6 +184,33 @@ def test_single_precision(target):
 
 
 # starts ---------------------------------------------------------------------------------------------------------------
+
+
+def starts(target, start=None, kernel=nuts, chains=4):
+    """Where chains begin."""
+    program = Adaptive(kernel, (), kernel is nuts)
+    with double():
+        states = start_chains(target.flat(), start, jax.random.key(0), chains, program, {})
+    return np.stack([state.position for state in states])
+
+
+def test_starts_are_mirrored_pairs_of_which_each_has_distances_of_its_own():
+    """Four pairs have, in each coordinate, a quarter of (0, 2) each."""
+    u = starts(TARGETS["gaussian"]().target, chains=8)
+    np.testing.assert_array_equal(u[1::2], -u[::2])
+    np.testing.assert_array_equal(np.sort(np.floor(2 * np.abs(u[::2])), axis=0), np.arange(4)[:, None] * np.ones(3))
+
+
+def test_chains_that_start_from_a_posterior_start_apart():
+    target = TARGETS["gaussian"]().target
+    assert len(np.unique(starts(target, credo.fit(target, credo.Laplace(), progress=False))[:, 0])) == 4
+
+
+def test_discrete_starts_are_drawn_anew_until_one_is_possible():
+    """One value of twenty is, the last."""
+    prior = {"z": dist.DiscreteUniform(1, 20), "x": dist.Normal(0.0, 1.0)}
+    model = credo.Model(prior, lambda params, x: dist.Delta(0.0, jnp.where(params["z"] == 20, 0.0, -jnp.inf)))
+    np.testing.assert_array_equal(starts(model.given(y=np.zeros(1)), kernel=slice_sampling)[:, 0], 20)
 
 
 def test_starts_at_positions_and_posteriors(target, posterior):

@@ -6,11 +6,12 @@ import pytest
 
 import credo
 
+PLACES = {"z": dist.Bernoulli(0.5), "x": lambda z: dist.Normal(20.0 * z, 1.0 + z)}
+
 
 def two_places(shift=0.0):
     """z holds x at 0 ± 1 or at 20 ± 2, so that a sweep never leaves the value it fell to; the data say little of z."""
-    prior = {"z": dist.Bernoulli(0.5), "x": lambda z: dist.Normal(20.0 * z, 1.0 + z)}
-    model = credo.Model(prior, lambda params, x: dist.Normal(0.0 * params["x"] + shift * params["z"], 1.0))
+    model = credo.Model(PLACES, lambda params, x: dist.Normal(0.0 * params["x"] + shift * params["z"], 1.0))
     return model.given(y=np.array([0.0]))
 
 
@@ -50,3 +51,22 @@ def test_without_continuous_parameters_densities_are_compared():
     model = credo.Model({"z": dist.DiscreteUniform(0, 5)}, lambda params, x: dist.Normal(params["z"], 0.1))
     posterior = fitted(model.given(y=np.full(4, 2.0)))
     assert posterior.verdict.figures["settled_share"] < 1e-9
+
+
+def test_of_several_coordinates_the_largest_share_is_told_of_those_that_settled():
+    """z has another place with half of the mass, the data settle a, and the die that they say nothing of moves."""
+    prior = PLACES | {"a": dist.Bernoulli(0.5), "die": dist.Categorical(probs=np.full(3, 1 / 3))}
+    target = credo.Model(prior, lambda params, x: dist.Normal(10.0 * params["a"], 1.0)).given(y=np.zeros(20))
+    verdict = fitted(target, x=credo.Conjugate(), a=credo.Enumerated(), die=credo.Enumerated()).verdict
+    assert verdict.figures["num_settled"] == 2
+    assert verdict.figures["settled_share"] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_of_many_values_the_nearest_are_looked_at():
+    """Each of 0 … 30 holds x near a place of its own, and y = 15 ± 1 says which of them have mass."""
+    prior = {"z": dist.DiscreteUniform(0, 30), "x": lambda z: dist.Normal(20.0 * z, 1.0)}
+    target = credo.Model(prior, lambda params, x: dist.Normal(params["z"], 1.0)).given(y=np.array([15.0]))
+    method = credo.Gibbs({"z": credo.Enumerated(), "x": credo.Conjugate()}, num_draws=400)
+    posterior = credo.fit(target, method, key=0, start={"z": 14, "x": 300.0}, progress=False)
+    others = 2 * np.sum(np.exp(-0.5 * np.arange(1, 5) ** 2))
+    assert posterior.verdict.figures["settled_share"] == pytest.approx(others / (1 + others), abs=1e-6)

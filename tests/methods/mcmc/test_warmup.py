@@ -1,5 +1,8 @@
 """Step size and metric: what warm-up finds, and that it does not depend on how."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +15,7 @@ import credo
 from credo.diagnose.convergence import ess_bulk
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.lowrank import LowRank
 from credo.methods.mcmc.metric import (
     AutomaticMetric,
     DenseMetric,
@@ -19,7 +23,18 @@ from credo.methods.mcmc.metric import (
     LowRankMetric,
     geometric_mean_with_inverse,
 )
-from credo.methods.mcmc.warmup import depth_limit, is_behind, restart, short_trees_first, update, warmup_phases, windows
+from credo.methods.mcmc.reference import straight
+from credo.methods.mcmc.warmup import (
+    State,
+    Tuning,
+    depth_limit,
+    is_behind,
+    restart,
+    short_trees_first,
+    update,
+    warmup_phases,
+    windows,
+)
 from credo.precision import double, to_numpy
 
 RNG = np.random.default_rng(3)
@@ -80,6 +95,82 @@ def test_dual_averaging_finds_the_step_size(target):
     assert np.exp(da.log_average) == pytest.approx(exact, rel=0.1)
 
 
+STATES = [State(None, restart(np.float64(1.0))._replace(log_average=np.log(size))) for size in (1.0, 2.0, 4.0, 8.0)]
+
+
+@pytest.mark.parametrize(("longest", "step_size"), [(np.inf, 8**0.5), (1.2, 1.2)])
+def test_after_warmup_all_chains_have_the_geometric_mean_of_their_steps_and_adapt_no_more(longest, step_size):
+    given = {"reference": straight(6)._replace(longest=np.asarray(longest))}
+    (phase,) = warmup_phases(10, None, ())
+    tuning, states = phase.at_end((None, None), Tuning(None, np.asarray(0.8), np.bool_(True), given), STATES)
+    assert not tuning.is_adapting
+    np.testing.assert_allclose(np.exp([state.step.log_step for state in states]), step_size)
+
+
+@pytest.mark.parametrize(("behind", "is_kept", "rotates"), [(0, True, True), (25, True, False), (50, False, False)])
+def test_a_window_ends_with_what_is_known_from_chains_that_have_arrived(behind, is_kept, rotates):
+    """Energies have the sd 1 + √6 = 3.4: 7 of them above the others a chain tells no rotation, 15 no scale either."""
+    u, g = draws(50)
+    u[3] *= 3
+    energy = np.zeros((4, 50)) + behind * np.eye(4)[3][:, None]
+    metric = DenseMetric().initial(np.ones((4, 6)))
+    tuning = Tuning(metric, np.asarray(0.8), np.bool_(True), {"reference": straight(6)})
+    first = warmup_phases(100, DenseMetric(), ("position", "gradient"))[0]
+    found, states = first.at_end(({"position": u, "gradient": g}, SimpleNamespace(energy=energy)), tuning, STATES)
+    kept = slice(4 if is_kept else 3)
+    np.testing.assert_array_equal(found.metric.lower, DenseMetric().estimate(u[kept], g[kept], metric).lower)
+    assert found.given["reference"].rotates == rotates
+    assert found.is_adapting
+    assert len({float(state.step.log_step) for state in states}) == 1
+
+
+def test_trees_grow_from_window_to_window():
+    u, g = draws(50)
+    tuning = Tuning(Diagonal(np.ones(6)), np.asarray(0.8), np.bool_(True))
+    phases = short_trees_first(1_000, DiagonalMetric(), ("position", "gradient"), num_chains=4, max_depth=10)
+    records = {"position": u, "gradient": g}, None
+    limits = [phase.at_end(records, tuning, STATES)[0].given["depth_limit"] for phase in phases]
+    assert limits == [6, 8, *[10] * (len(phases) - 2)]
+
+
+def test_the_first_scales_are_those_by_which_draws_of_variance_one_have_such_gradients():
+    found = DiagonalMetric().initial(np.array([[4.0, 0.25], [-4.0, 0.25]]))
+    np.testing.assert_allclose(found.scale, [0.5, 2.0])
+
+
+def test_few_draws_are_weighed_against_the_scales_before():
+    """Of 4 · (5 − 1) draws and 10, by their logarithms."""
+    u, before = draws(5)[0], np.full(6, 3.0)
+    found = DiagonalMetric().estimate(u, None, Diagonal(before))
+    variance = np.mean(np.var(u, axis=1, ddof=1), axis=0)
+    np.testing.assert_allclose(2 * np.log(found.scale), (16 * np.log(variance) + 10 * np.log(before**2)) / 26)
+
+
+def test_of_few_draws_a_covariance_is_shrunk_to_its_diagonal():
+    """As by ten draws and one a dimension, to the third power."""
+    u = draws(9)[0]
+    scale = DiagonalMetric().estimate(u, None, Diagonal(np.ones(6))).scale
+    white = (u - u.mean(axis=1, keepdims=True)).reshape(-1, 6) / scale
+    weight = 1 - (16 / (32 + 16)) ** 3
+    expected = weight * white.T @ white / 32 + (1 - weight) * np.eye(6)
+    found = DenseMetric().estimate(u, None, Dense(np.eye(6)))
+    np.testing.assert_allclose(found.lower @ found.lower.T, scale[:, None] * expected * scale, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "previous",
+    [
+        Diagonal(np.arange(1.0, 7.0)),
+        Dense(np.linalg.cholesky(COVARIANCE)),
+        LowRank.from_eigen(np.arange(1.0, 7.0), np.linalg.qr(ROOT[:, :2])[0], np.array([4.0, 0.3])),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_scales_of_which_draws_say_nothing_are_those_before(previous):
+    found = DiagonalMetric().estimate(np.full((4, 9, 6), np.nan), None, previous)
+    np.testing.assert_allclose(found.scale, np.sqrt(np.diag(previous.dense())), rtol=1e-5)  # JAX's are in float32
+
+
 def test_diagonal_is_the_ratio_of_spreads():
     u, g = draws(5_000)
     found = DiagonalMetric(enough=np.inf).estimate(u, g, Diagonal(np.ones(6)))
@@ -122,16 +213,22 @@ def spiked(num_draws, variances, rng):
     return w * scale, -precision / scale, scale, directions
 
 
-@pytest.mark.parametrize("variances", [[400.0, 0.01], [1e4], [1e-3, 1e-3, 50.0]])
-def test_low_rank_finds_the_directions(variances):
-    u, g, scale, directions = spiked(150, variances, np.random.default_rng(1))
+@pytest.mark.parametrize(
+    ("num_draws", "variances", "left"),
+    [(150, [400.0, 0.01], 30), (150, [1e4], 30), (150, [1e-3, 1e-3, 50.0], 30), (40, [1e5, 1e-5], 3_000)],
+)
+def test_low_rank_finds_the_directions(num_draws, variances, left):
+    u, g, scale, directions = spiked(num_draws, variances, np.random.default_rng(1))
     metric = LowRankMetric().estimate(u, g, LowRankMetric().initial(np.ones((4, DIM))))
     covariance = np.eye(DIM) + (directions * (np.asarray(variances) - 1)) @ directions.T
     covariance = scale[:, None] * covariance * scale
-    S = np.asarray(metric.dense())
+    with double():
+        S = np.asarray(metric.dense())
+        np.testing.assert_allclose(metric.solve(metric.matvec(u[0, 0])), u[0, 0], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(2 * metric.log_det(), np.linalg.slogdet(S)[1], rtol=1e-9)
     values = np.linalg.eigvals(np.linalg.solve(S, covariance)).real
     found, before = values.max() / values.min(), np.linalg.cond(covariance / np.outer(scale, scale))
-    assert found < 30  # 600 draws of 300 scales and of the directions
+    assert found < left  # 600 draws of 300 scales and of the directions, or 160, fewer than there are dimensions
     assert found < before / 100
 
 
@@ -222,8 +319,11 @@ def test_geometric_mean_solves_its_equation():
     np.testing.assert_allclose(x @ b @ x, a, rtol=1e-8)
 
 
-@pytest.mark.parametrize("estimator", [DiagonalMetric(), DenseMetric(), LowRankMetric()])
-def test_few_draws_and_bad_draws_keep_a_usable_metric(estimator):
+@pytest.mark.parametrize("prior_draws", [0.0, 10.0])
+@pytest.mark.parametrize("kind", [DiagonalMetric, DenseMetric, LowRankMetric, partial(DiagonalMetric, enough=0.0)])
+def test_few_draws_and_bad_draws_keep_a_usable_metric(kind, prior_draws):
+    """A window of one step, the first of 13, ended in a division by zero where nothing is kept of the metric before."""
+    estimator = kind(prior_draws=prior_draws)
     initial = estimator.initial(np.array([[1e8, 0.0, 1.0, 2.0, 3.0, np.pi]]))
     u, g = draws(3)
     for positions, gradients in ((u, g), (u[:, :1], g[:, :1]), (0 * u, g), (u, 0 * g), (u, np.full_like(g, np.nan))):

@@ -58,7 +58,7 @@ class DiagonalMetric:
 
     def estimate(self, positions, gradients, previous) -> Diagonal:
         """Where draws or gradients do not vary or are not finite, the previous scale stays."""
-        num_draws = positions.shape[0] * (positions.shape[1] - 1)
+        num_draws = max(positions.shape[0] * (positions.shape[1] - 1), 1)  # single draws do not vary
         before = np.log(_diagonal(previous))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             found = log_variance = np.log(_sum_of_squares(positions) / num_draws)

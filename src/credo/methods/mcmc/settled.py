@@ -5,7 +5,7 @@ leaves the value it fell to first, in any chain, and no R-hat shows it. So for a
 at each of the other values next to it, at the other discrete coordinates of a draw, and masses are compared by
 Laplace's method:
 
-    log m(z) = max_v log p(v, z) + (d/2) log 2π − ½ log |A|,   A: the curvature there
+    log m(z) = max_v log p(v, z) − ½ log |A| + a constant,   A: the curvature there
     share = Σ_z' m(z') / Σ_z' m(z'), z' ≠ z on top
 """
 
@@ -69,7 +69,7 @@ def settled_share(
 
 
 def _log_mass(target: Target, starts, coordinate: int, value, free: np.ndarray, deadline: float) -> float:
-    """By the highest of the climbs from ``starts``; −inf where none ends at a maximum."""
+    """Up to a constant, by the highest of the climbs from ``starts``; −inf where none ends at a maximum."""
     found = [-np.inf]
     for start in starts:
         u = np.array(start)
@@ -86,7 +86,7 @@ def _log_mass(target: Target, starts, coordinate: int, value, free: np.ndarray, 
                 continue
             sign, log_det = np.linalg.slogdet(np.asarray(end.curvature, float))
             if sign > 0:
-                found.append(float(end.value) + 0.5 * free.size * np.log(2 * np.pi) - 0.5 * log_det)
+                found.append(float(end.value) - 0.5 * log_det)
     return max(found)
 
 
