@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 import credo
 from credo.linalg.dense import Dense
+from credo.linalg.embedded import Embedded
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -110,6 +111,20 @@ def test_where_the_posterior_has_an_edge_that_q_does_not():
     assert found.kl_q_p.value == np.inf
 
 
+def test_entries_that_are_always_the_same_are_left_out():
+    """Of a correlation matrix its diagonal, of its Cholesky factor a one and a zero."""
+    y = np.random.default_rng(0).multivariate_normal([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]], size=200)
+    model = credo.Model(
+        {"L": dist.LKJCholesky(2, 1.0)},
+        lambda params, x: dist.MultivariateNormal(np.zeros((x.shape[0], 2)), scale_tril=params["L"]),
+    )
+    q = credo.fit(model.given(np.zeros(200), y), credo.Laplace(), progress=False)
+    for reference in (None, q):
+        scalars = credo.vi.divergences(q, reference=reference).scalars
+        assert list(scalars) == ["L[1,0]", "L[1,1]"]
+        assert all(abs(found.mean_off) < 0.1 and abs(found.variance_ratio - 1) < 0.2 for found in scalars.values())
+
+
 def test_tables(found):
     divergences = found[2]
     assert list(divergences.table().columns) == ["value", "error", "meaning"]
@@ -127,6 +142,10 @@ def test_refuses_with_a_sentence():
         credo.vi.divergences(point)
     with pytest.raises(credo.CredoError, match="not those of the target"):
         credo.vi.divergences(q, other)
+    plane = approximation(MEAN, np.eye(2))
+    plane.kind = Gaussian(MEAN, Embedded(Dense(np.eye(1)), ((0, 1),), 2))
+    with pytest.raises(credo.CredoError, match="approximation is a Gaussian of some parameters"):
+        credo.vi.divergences(plane)
     with pytest.raises(credo.CredoError, match="reference is a dict"):
         credo.vi.divergences(q, reference={})
     with pytest.raises(credo.CredoError, match="num_draws is 3"):
