@@ -11,7 +11,7 @@ from scipy import stats
 import credo
 from credo.fitting import fit
 from credo.linalg.diagonal import Diagonal
-from credo.methods.particles.importance import Importance
+from credo.methods.particles.importance import Importance, log_evidence
 from credo.methods.particles.points import Independent, Sobol
 from credo.model.model import Model
 from credo.posterior.kinds import Gaussian, Mixture
@@ -91,6 +91,13 @@ def test_errors_that_few_groups_know_are_as_large_as_they_must_be(num_groups):
     kurtosis = 3 + float(stats.t.stats(num_groups - 1, moments="k"))
     assert abs(np.mean(z**2) - 1) < 5 * np.sqrt((kurtosis - 1) / num)
     assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.01  # 0.909 and 0.931 by the plain error
+
+
+def test_the_error_of_the_evidence_is_as_large_for_few_groups_as_it_must_be():
+    generator, num = np.random.default_rng(0), 2_000
+    found = [log_evidence(np.log1p(0.01 * generator.normal(size=8)), 0.0, 8) for _ in range(num)]
+    z = np.array([each.value / each.error for each in found])
+    assert abs(np.mean(z**2) - 1) < 5 * np.sqrt(4 / num)  # 5 is the kurtosis of Student's t with 7 degrees of freedom
 
 
 def test_two_groups_have_the_plain_error():
