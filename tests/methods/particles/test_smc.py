@@ -136,6 +136,8 @@ def test_means_and_sds():
     assert posterior.info["temperatures"][-1] == 1.0
     assert np.all(np.diff(posterior.info["temperatures"]) > 0)
     assert posterior.info["num_gradients"] > 4_096
+    assert posterior.verdict.figures["mutation_acceptance"] == np.min(posterior.info["acceptance"])
+    assert posterior.verdict.figures["mutation_correlation"] == np.max(posterior.info["correlation"])
 
 
 @pytest.mark.parametrize("key", [0, 1, 2])

@@ -191,6 +191,8 @@ def test_fits_of_a_linear_model_are_right_to_the_bias_they_promise(method):
     np.testing.assert_array_less(np.abs(posterior.mean()["w"] - MEAN) / sd, error)
     np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), 0.1 + error)
     assert posterior.verdict.figures["temperature_error"] < 0.15
+    assert posterior.info["has_control_variates"], "of a quadratic they leave no noise"
+    assert posterior.info["num_gradients"] == 2 * 4 * 1_200 * posterior.info["num_steps"]
 
 
 def test_all_rows_need_no_control_variates():
@@ -240,11 +242,23 @@ def test_draws_of_decaying_steps_are_weighed_by_them():
     np.testing.assert_allclose(posterior.mean()["w"], MEAN, atol=0.5 * np.sqrt(COVARIANCE.max()))
 
 
+def test_hamiltonian_steps_are_the_root_of_the_schedule_and_weigh_their_draws():
+    """The schedule is one of ε = h²; a draw has the step of its last update."""
+    settings = {"step_size": 0.1, "num_steps": 3, "num_warmup": 0, "num_draws": 8, "batch_size": None}
+    method = credo.SGHMC(schedule=Decaying(power=1.0, offset=1.0), **settings)
+    posterior = credo.fit(LINEAR.given(X, Y), method, key=3, progress=False)
+    sizes = 0.1 * (1 + np.arange(2, 24, 3) / 24) ** -0.5
+    np.testing.assert_allclose(posterior.info["sample_stats"]["step_size"], np.tile(sizes, (4, 1)), rtol=1e-6)
+    assert isinstance(posterior.kind, Draws)
+    np.testing.assert_allclose(np.exp(posterior.kind.log_weights), np.tile(sizes / (4 * sizes.sum()), (4, 1)), rtol=1e-6)
+
+
 def test_a_cycle_explores_without_noise_and_its_draws_are_dropped():
     schedule = Cyclical(cycles=4, exploration=0.75)
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=schedule, batch_size=None), key=4, progress=False)
     num_kept = positions_of(posterior).shape[1]
     assert abs(num_kept - 250) <= 4
+    assert posterior.verdict.figures["temperature_error"] < 0.2, "where it explores a chain is cold"
     for name, figures in posterior.info["sample_stats"].items():
         assert figures.shape[:2] == (4, num_kept), f"{name} of a draw stands beside it"
     with double():
@@ -258,6 +272,7 @@ def test_a_cold_posterior_is_called_one():
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(temperature=0.1), key=5, progress=False)
     ratio = np.mean(posterior.sd()["w"] ** 2 / np.diag(COVARIANCE))
     assert 0.08 < ratio < 0.13
+    assert posterior.verdict.figures["temperature_error"] < 0.2
     assert posterior.verdict.status == "doubtful"
     assert any("not the posterior" in sentence for sentence in posterior.verdict.sentences)
 
@@ -336,10 +351,11 @@ def test_what_chains_ran_away_with_is_not_found_again_and_draws_are_bounded():
     def after(positions, method):
         """Tunings at the ends of the windows, at the first of which the chain is where ``positions`` has it."""
         phases = warm_up(method, quartic().flat(), jax.random.key(0), first, lambda *_: (first, [begun]))
-        tuning, states, found = first, [begun._replace(position=positions)], []
+        tuning, states, found = first, [begun._replace(position=positions, count=np.int32(7))], []
         for phase in phases:
             tuning, states = phase.at_end(None, tuning, states)
             found.append(tuning)
+        assert states[0].count == 7, "what begins anew is no earlier in its schedule"
         return found
 
     method = credo.SGHMC(batch_size=None, num_warmup=50)
