@@ -68,6 +68,12 @@ def test_has_no_jacobian(prior, mode):
     assert "no Jacobian" in posterior.info["mode"]
 
 
+def test_a_mode_at_a_very_small_number_is_no_boundary():
+    posterior = fit(Model({"x": dist.LogNormal(-40.0, 1.0)}, None).given(), MAP())
+    assert posterior.verdict.status == "pass"
+    np.testing.assert_allclose(posterior.mean()["x"], np.exp(-41.0), rtol=1e-9)
+
+
 def test_second_fit_compiles_and_traces_nothing():
     fit(LOGISTIC.given(X, Y), MAP())
     other = Model({"b": free(), "w": dist.Normal(0.0, 2.0).expand([4])}, bernoulli).given(X[::-1], 1 - Y)
