@@ -266,6 +266,7 @@ def test_several_swags_are_a_mixture():
     method = credo.MultiSWAG(members=2, swag=credo.SWAG(num_snapshots=10, num_steps=500))
     posterior = credo.fit(linear(), method, key=7, progress=False)
     assert len(posterior.kind.components) == 2  # type: ignore[attr-defined]
+    np.testing.assert_allclose(np.exp(posterior.kind.log_weights), 0.5)  # type: ignore[attr-defined]
     assert np.all(np.abs(posterior.mean()["weights"] - MEAN) < SD)
     assert np.isfinite(posterior.log_prob({"weights": MEAN}))
     # training, the path, and what the width of its steps took

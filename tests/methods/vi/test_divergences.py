@@ -9,7 +9,7 @@ from scipy.stats import norm
 import credo
 from credo.linalg.dense import Dense
 from credo.linalg.embedded import Embedded
-from credo.posterior.kinds import Gaussian
+from credo.posterior.kinds import Draws, Gaussian
 from credo.precision import double
 
 PRECISION = np.linalg.inv(np.array([[1.0, 0.4], [0.4, 1.0]]))
@@ -79,6 +79,29 @@ def test_moments_by_weights_and_by_a_reference(found):
         assert abs(m - off) < 4 * m_error
         assert abs(r - ratio) < 4 * r_error
         np.testing.assert_allclose(exact.scalars[name], (off, 0.0, ratio, 0.0), atol=1e-12)
+
+
+def test_a_reference_brings_its_own_errors():
+    """Independent draws of N(MEAN, 3² I), and an evidence that is known to 0.3."""
+    draws = MEAN + 3 * np.random.default_rng(0).normal(size=(4, 500, 2))
+    q, nothing = approximation(MEAN, np.eye(2)), np.full((4, 500), -np.log(2_000))
+    for log_weights in (None, nothing):
+        reference = credo.Posterior(
+            Draws(draws, log_weights),
+            target(),
+            verdict=credo.Verdict("pass"),
+            log_evidence=credo.Estimate(LOG_Z + 1, 0.3, "monte carlo"),
+        )
+        found = credo.vi.divergences(q, reference=reference, num_draws=100)
+        assert found.kl_q_p.value == pytest.approx(LOG_Z + 1 - found.elbo.value)
+        assert found.kl_q_p.error == pytest.approx(np.hypot(0.3, found.elbo.error))
+        for each in found.scalars.values():
+            assert each.variance_ratio == pytest.approx(1 / 9, rel=0.2)
+            if log_weights is None:
+                assert each.mean_error == pytest.approx(1 / np.sqrt(2_000), rel=0.2)
+                assert each.ratio_error == pytest.approx(each.variance_ratio * np.sqrt(2 / 2_000), rel=0.25)
+            else:
+                assert np.isnan([each.mean_error, each.ratio_error]).all(), "of weighed draws it is not known"
 
 
 def test_an_exact_approximation_is_at_no_distance():

@@ -8,6 +8,7 @@ from scipy.stats import multivariate_normal
 
 import credo
 from credo.methods.vi.stochastic.ascent import Tuning, place
+from credo.methods.vi.stochastic.fit import _end
 
 N, D, NOISE = 300, 4, 0.5
 
@@ -46,6 +47,14 @@ def test_each_window_is_as_likely_as_any_other():
     for count in (0, 3, 8, 1_234):
         begins = [int(place(Tuning(np.int32(f), np.int32(1), np.float32(0.1)), 10, 4, count)) for f in first]
         assert sorted(begins) == list(range(10))
+
+
+def test_noise_alone_is_no_rise():
+    """Of paths without one a rise of more than two standard errors is seen in 2.3 %; a true one is told a row."""
+    noise = np.random.default_rng(0).normal(size=(1_000, 500))
+    rises = [_end(path, 10).rise for path in noise]
+    assert 0.01 < np.mean(np.array(rises) > 0) < 0.04
+    assert _end(noise[0] + np.arange(500), 10).rise == pytest.approx(100 / 10, rel=0.1)  # last fifth, one before
 
 
 def test_a_loss_that_is_not_finite_keeps_the_last_good_state_and_names_the_batch():

@@ -9,6 +9,7 @@ from credo.methods.vi.cavi.mixture import Diagonal, Full, GaussianMixture, Norma
 from credo.methods.vi.cavi.mixture.merge import merge
 from credo.methods.vi.cavi.mixture.priors import Units
 from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, Rows, respond
+from credo.methods.vi.cavi.mixture.sweep import climb
 from credo.methods.vi.cavi.mixture.weigh import weigh
 from credo.status import CredoError
 
@@ -226,6 +227,16 @@ def test_a_merge_changes_the_bound_by_what_it_said(covariance):
     np.testing.assert_allclose(left, (r @ lines.T).sum(axis=0, keepdims=True))
 
 
+def test_components_of_a_sample_of_rows_are_merged_as_those_of_all():
+    factor = factor_for(X, 8, Full())
+    lines = factor.features.of(X[:60])
+    for seed in range(5):
+        r = np.random.default_rng(seed).dirichlet(np.full(8, 0.3), 60).T
+        found, expected = (merge(factor, each, 10 * r @ lines.T, 4) for each in (r, np.tile(r, (1, 10))))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-9)
+        assert found[1] == expected[1]
+
+
 # what a user sees ---------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +436,24 @@ def test_minibatches_are_unbiased(covariance):
     np.testing.assert_allclose(np.mean(found, axis=0), full, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(np.mean(bounds), log_normaliser - divergence, rtol=1e-12)
     assert np.std(bounds) > 1
+
+
+def test_the_last_epoch_counts_each_row_once():
+    factor = factor_for(X, 5, Full())
+    rows = Rows(X, factor.features)
+    T = rows.collect(np.random.default_rng(5).dirichlet(np.ones(5), len(X)))
+    method = Stochastic(batch_size=len(X) // 4, num_epochs=2)
+    learned = method.run(factor, rows, T, 0, 1, np.inf)
+    np.testing.assert_allclose(np.sum(learned.statistics, axis=0), np.sum(rows.features.of(X), axis=1))
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_a_row_that_counts_twice_is_two_rows(covariance):
+    factor = factor_for(X, 5, covariance)
+    T = Rows(X, factor.features).collect(np.random.default_rng(5).dirichlet(np.ones(5), len(X)))
+    with Rows(X, factor.features) as once, Rows(np.tile(X, (2, 1)), factor.features) as twice:
+        weighed, plain = climb(factor, once, 2 * T, 2.0, max_sweeps=5), climb(factor, twice, 2 * T, max_sweeps=5)
+    np.testing.assert_allclose(weighed.elbo_path, plain.elbo_path, rtol=1e-12)
 
 
 def test_stochastic_comes_near_the_full_bound():
