@@ -17,6 +17,7 @@ from credo.model.model import Model
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.marginals import mcse_of_weighted_mean
 from credo.posterior.posterior import Posterior
+from credo.precision import double
 from credo.status import CredoError, Verdict
 
 MEAN, SD = np.array([0.4, -1.0]), np.array([0.6, 1.7])  # of the target, whose log evidence is 0
@@ -126,6 +127,14 @@ def test_numbers_of_draws_are_rounded_up_to_powers_of_two():
     assert Sobol().shape(3) == (16, 1)
     posterior = fit(target(), Importance(proposal(), num_draws=900, points=Sobol(replications=4)), progress=False)
     assert posterior.verdict.figures["num_draws"] == 1_024
+
+
+def test_points_do_not_depend_on_how_many_memory_holds():
+    key = np.array([1, 2], np.uint32)
+    with double():
+        few, many = (Sobol().draw_and_weigh(proposal().kind, target().flat(), key, 1_024, n) for n in (37, 64))
+    np.testing.assert_allclose(few[0], many[0], rtol=1e-12)
+    np.testing.assert_allclose(few[1], many[1], rtol=1e-12)
 
 
 def test_a_time_limit_keeps_whole_scrambles():
