@@ -9,12 +9,16 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.distributions import constraints
+from scipy.special import logsumexp
 
 import credo
+from credo.methods.ensemble.snapshots import cycling_adam
 from credo.methods.ensemble.swag import gaussian_of
 from credo.methods.optimise import members
 from credo.methods.optimise.starts import fresh_positions
-from credo.nn import BayesianNetwork, Categorical, Gaussian
+from credo.methods.optimise.surprise import surprise
+from credo.nn import BayesianNetwork, Bernoulli, Categorical, Gaussian
+from credo.posterior.kinds import Draws
 from credo.precision import double
 
 RANDOM = np.random.default_rng(0)
@@ -47,6 +51,7 @@ def test_every_member_reaches_the_only_mode():
     posterior = credo.fit(linear(), credo.DeepEnsemble(members=3), key=1, progress=False)
     assert positions(posterior).shape == (3, 3)
     assert np.all(np.abs(positions(posterior) - MEAN) < 0.1 * SD)
+    assert posterior.info["num_gradients"] == 3 * 2_000
     assert posterior.verdict.status == "doubtful"
     assert any("no sample of the posterior" in sentence for sentence in posterior.verdict.sentences)
 
@@ -86,6 +91,16 @@ def test_a_time_limit_leaves_the_members_that_have_begun(monkeypatch, is_apart):
     assert np.isfinite(posterior.predict(X).mean).all()
 
 
+def test_a_last_group_that_the_time_limit_cut_off_is_said(monkeypatch):
+    train, done = members._train, iter([20, 4])
+    monkeypatch.setattr(members, "MEMORY", 1)
+    monkeypatch.setattr(members, "_train", lambda *args: train(*args)._replace(num_updates=next(done)))
+    method = credo.DeepEnsemble(2, num_steps=20)
+    posterior = credo.fit(linear(), method, key=0, time_limit=600, progress=False)
+    assert posterior.info["is_complete"] is False
+    assert "The time limit of 600 s came after 4 of 20 updates of the last members:" in posterior.verdict.sentences[0]
+
+
 def test_a_time_limit_names_the_setting_that_makes_the_run_shorter():
     for method, settings in {
         credo.SWAG(num_steps=0, num_snapshots=2, every=10**8): "num_snapshots or every",
@@ -93,6 +108,13 @@ def test_a_time_limit_names_the_setting_that_makes_the_run_shorter():
     }.items():
         with pytest.raises(credo.CredoError, match=f"raise time_limit, or lower {settings}\\."):
             credo.fit(tanh_network(), method, key=0, time_limit=0.3, progress=False)
+
+
+def test_members_are_modes_in_the_space_of_the_user():
+    """Of Gamma(3, 2): 1, where the density of its logarithm has 1.5."""
+    target = credo.Model({"x": dist.Gamma(3.0, 2.0)}, None).given()
+    posterior = credo.fit(target, credo.DeepEnsemble(members=2), progress=False)
+    assert float(posterior.mean()["x"]) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_members_begin_where_init_says():
@@ -104,6 +126,12 @@ def test_members_begin_where_init_says():
         members=1, init=lambda key: {"weights": jnp.full(3, 5.0)}, num_steps=1, optimiser=optax.sgd(1e-12)
     )
     np.testing.assert_allclose(positions(credo.fit(linear(), named, progress=False)), 5.0, atol=1e-6)
+
+
+def test_members_that_begin_alike_see_the_data_in_orders_of_their_own():
+    method = credo.DeepEnsemble(members=2, init=lambda key: jnp.zeros(3), num_steps=3, batch_size=32)
+    first, second = positions(credo.fit(linear(), method, progress=False))
+    assert np.all(first != second)
 
 
 def test_fresh_starts_keep_the_scale_of_each_array():
@@ -169,7 +197,37 @@ def test_snapshots_are_the_ends_of_cycles():
     assert len(np.unique(positions(posterior)[:, 0])) == 4
 
 
+def test_snapshots_begin_at_a_start_that_was_given():
+    method = credo.StochasticWeightSnapshots(cycles=1, num_steps=1, step_size=1e-9)
+    posterior = credo.fit(linear(), method, start={"weights": np.full(3, 7.0)}, progress=False)
+    np.testing.assert_allclose(positions(posterior), 7.0, atol=1e-6)
+
+
+def test_steps_fall_to_zero_in_each_cycle():
+    """Adam's updates under a constant gradient are as long as its steps."""
+    optimiser = cycling_adam(0.1, 4, 3)
+    with double():
+        state, steps = optimiser.init(jnp.zeros(1)), []
+        for _ in range(12):
+            update, state = optimiser.update(jnp.ones(1), state)
+            steps.append(-float(update[0]))
+    np.testing.assert_allclose(steps, np.tile(0.05 * (1 + np.cos(np.pi * np.arange(4) / 4)), 3), rtol=1e-6)
+
+
 # widths ----------------------------------------------------------------------------------------
+
+
+def test_failures_of_training_and_of_the_path_are_both_told():
+    target, blank = linear().flat(), np.zeros((2, 3))
+    training, path = (
+        members.Trained(blank, blank[:, None], np.array(failed_at), 10, blank, blank)
+        for failed_at in ([5, -1], [-1, 7])
+    )
+    with double():
+        kind = gaussian_of(RANDOM.normal(size=(4, 3)), MEAN, SD**2)
+        posterior = credo.SWAG().answer(kind, target, [training, path], [], np.zeros(2, np.uint32))
+    np.testing.assert_array_equal(posterior.info["failed_at"], [5, 7])
+    assert [at for at in (6, 8) if any(f"at update {at}:" in each for each in posterior.verdict.sentences)] == [6, 8]
 
 
 def test_the_moments_of_a_path():
@@ -208,12 +266,26 @@ def test_several_swags_are_a_mixture():
     method = credo.MultiSWAG(members=2, swag=credo.SWAG(num_snapshots=10, num_steps=500))
     posterior = credo.fit(linear(), method, key=7, progress=False)
     assert len(posterior.kind.components) == 2  # type: ignore[attr-defined]
+    np.testing.assert_allclose(np.exp(posterior.kind.log_weights), 0.5)  # type: ignore[attr-defined]
     assert np.all(np.abs(posterior.mean()["weights"] - MEAN) < SD)
     assert np.isfinite(posterior.log_prob({"weights": MEAN}))
     # training, the path, and what the width of its steps took
     assert posterior.info["num_gradients"] == 2 * (500 + 10 * (N // 128) + 64 + 20)
     as_given = dataclasses.replace(method.swag, step_size=1e-3, num_steps=0)
     assert credo.fit(linear(), as_given, key=7, progress=False).info["num_gradients"] == 10 * (N // 128)
+
+
+def test_the_step_of_several_swags_is_stable_for_each():
+    """Of the slope exp(w) a step that is right at exp(−3) is e¹² times too long at exp(3)."""
+    starts = iter([-3.0, 3.0])
+    network = BayesianNetwork(lambda w, x: jnp.exp(w) * x[:, 0], np.zeros(()), head=Gaussian(0.5))
+    method = credo.MultiSWAG(
+        members=2,
+        swag=credo.SWAG(num_steps=0, num_snapshots=4, every=5, rank=2),
+        init=lambda key: np.asarray(next(starts)),
+    )
+    posterior = credo.fit(network.given(X, X[:, 0]), method, key=7, progress=False)
+    assert all(abs(float(part.mean[0])) < 4 for part in posterior.kind.components)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("method", [credo.DeepEnsemble(), credo.MultiSWAG(), credo.SMC()])
@@ -258,6 +330,22 @@ def test_data_that_surprise_the_predictive_are_said(method):
         verdict = credo.fit(network.given(X, Y), method, progress=False).verdict
         assert (verdict.figures["surprise"] > 0.1) == is_surprised
         assert any("than the predictive expects" in sentence for sentence in verdict.sentences) == is_surprised
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_the_surprise_of_classes_is_that_of_their_probabilities(is_binary):
+    """One draw of the weights: −log p(y) and its expectation in closed form, less three standard errors."""
+    w = np.array([1.0, -0.5, 0.2]) if is_binary else RANDOM.normal(size=(3, 4))
+    target = BayesianNetwork(lambda w, x: x @ w, w, head=Bernoulli() if is_binary else Categorical())
+    logits = np.stack([np.zeros(N), X @ w], axis=1) if is_binary else X @ w
+    y = np.argmin(logits, axis=1)  # the least likely
+    target = target.given(X, y).flat()
+    with double():
+        posterior = credo.Posterior(Draws(w.reshape(1, 1, -1)), target, verdict=credo.Verdict("pass"))
+        found = surprise(posterior, np.zeros(2, np.uint32), is_linearised=False)
+    logs = logits - logsumexp(logits, axis=1, keepdims=True)
+    excess = np.sum(np.exp(logs) * logs, axis=1) - logs[np.arange(N), y]
+    assert found == pytest.approx(np.mean(excess) - 3 * np.std(excess) / np.sqrt(N), rel=1e-6)
 
 
 def test_rows_without_weight_surprise_nobody():

@@ -1,6 +1,7 @@
 """MAP: the mode in the user's own space, found to the last digits, and refused where there is none."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
@@ -8,9 +9,12 @@ import pytest
 from numpyro.distributions import constraints
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from credo.algorithm import Options
 from credo.fitting import fit
 from credo.methods.optimise import MAP, objective
+from credo.methods.optimise.minibatch import ascend
 from credo.model.model import Model
+from credo.precision import double
 from credo.status import CredoError
 
 RNG = np.random.default_rng(20)
@@ -26,6 +30,10 @@ def bernoulli(params, x):
 
 def gaussian(params, x):
     return dist.Normal(x @ params["w"], 0.5)
+
+
+def per_row_mean(params, x):
+    return dist.Normal(params["m"], 1.0)
 
 
 def free(*shape):
@@ -66,6 +74,12 @@ def test_has_no_jacobian(prior, mode):
     posterior = fit(Model({"x": prior}, None).given(), MAP())
     np.testing.assert_allclose(posterior.mean()["x"], mode, rtol=1e-9)
     assert "no Jacobian" in posterior.info["mode"]
+
+
+def test_a_mode_at_a_very_small_number_is_no_boundary():
+    posterior = fit(Model({"x": dist.LogNormal(-40.0, 1.0)}, None).given(), MAP())
+    assert posterior.verdict.status == "pass"
+    np.testing.assert_allclose(posterior.mean()["x"], np.exp(-41.0), rtol=1e-9)
 
 
 def test_second_fit_compiles_and_traces_nothing():
@@ -151,6 +165,17 @@ def test_first_order_agrees_with_second_order(method):
     assert posterior.info["num_gradients"] == method.num_steps + 1
 
 
+def test_each_epoch_has_each_row_once_in_an_order_of_its_own():
+    """Steps too short to matter tell the sums of their batches: of rows 1, 2, 4 and 8 which they were."""
+    target = Model({"m": free()}, per_row_mean).given(y=np.array([1.0, 2.0, 4.0, 8.0])).flat()
+    descent, key = optax.sgd(1e-9), jax.random.key(0)
+    with double():
+        paths = [ascend(target, descent, 2, n, key, np.zeros(1), Options())[0][0] for n in range(1, 17)]
+    sums = np.diff([0.0, *paths]).reshape(8, 2) / (2 * 1e-9)
+    np.testing.assert_allclose(sums.sum(axis=1), 15.0, atol=1e-4)
+    assert len(np.unique(np.round(sums[:, 0]))) > 2
+
+
 def test_minibatches_follow_the_key():
     target = LOGISTIC.given(X, Y)
     first, again, other = (fit(target, MAP(batch_size=50, num_steps=40), key=key).mean()["w"] for key in (1, 1, 2))
@@ -177,6 +202,15 @@ def test_refusals(target, method, match):
         target = Model({"x": dist.Normal(0.0, 1e-3)}, None).given()
     with pytest.raises(CredoError, match=match):
         fit(target, method)
+
+
+def test_where_the_density_is_no_number_at_the_start_the_search_begins_elsewhere():
+    target = Model.from_log_density(
+        lambda params: jnp.where(params["a"] > 1, -0.5 * (params["a"] - 3) ** 2, jnp.nan), {"a": constraints.real}
+    ).given()
+    posterior = fit(target, MAP())
+    assert posterior.verdict.status == "pass"
+    np.testing.assert_allclose(posterior.mean()["a"], 3.0)
 
 
 def test_start_without_a_finite_density_is_explained():

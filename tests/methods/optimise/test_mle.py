@@ -159,6 +159,15 @@ def test_nearly_collinear_inputs_leave_the_distances_their_digits():
     assert not region.contains(list(region.center + step))
 
 
+def test_rounding_of_a_large_number_excuses_no_distance_that_is_seen():
+    """A mean of 10⁵ known to 0.01, which float32 has to 0.008: one such step away are 0.78 sds."""
+    model = Model({"m": dist.Normal(0.0, 1e9)}, lambda params, x: dist.Normal(params["m"], 0.1))
+    target, step = model.given(y=np.full(100, 1e5)), 2.0**-7
+    away = fit(target, Laplace(num_steps=0), start={"m": 1e5 + step}, precision="float32", progress=False)
+    np.testing.assert_allclose(away.verdict.figures["gradient_norm"], step / 0.01, atol=0.02)
+    assert away.verdict.status != "pass"
+
+
 @pytest.mark.parametrize("method", [MLE(), MAP(), Laplace()], ids=["MLE", "MAP", "Laplace"])
 def test_single_precision_is_not_blamed_for_its_rounding(method):
     """2e-6 sds from the mode, which no iteration in float32 comes nearer to, and weights of two or three values."""

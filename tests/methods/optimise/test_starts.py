@@ -7,7 +7,9 @@ import pytest
 
 import credo
 from credo.laplace import LastLayer, Named
+from credo.methods.optimise.objective import members
 from credo.nn import BayesianNetwork, Gaussian
+from credo.posterior.kinds import Draws
 from credo.vi import BatchAndMatch
 
 X = np.random.default_rng(0).normal(size=(30, 2))
@@ -24,6 +26,13 @@ def test_several_positions_are_refused_by_what_begins_at_one(method):
     with pytest.raises(credo.CredoError, match=r"start has shape \(3, 3\), and this method begins at one"):
         credo.fit(TARGET, method, start=np.zeros((3, 3)), progress=False)
     credo.fit(TARGET, credo.MAP(), start=np.zeros((1, 3)), progress=False)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(4, [0, 25, 50, 75]), (3, [0, 33, 66])])
+def test_members_of_a_set_of_draws_are_spread_over_all_of_it(number, expected):
+    draws = np.arange(100.0)[:, None] * np.ones(3)
+    posterior = credo.Posterior(Draws(draws.reshape(2, 50, 3)), TARGET, verdict=credo.Verdict("pass"))
+    np.testing.assert_array_equal(members(posterior, number)[:, 0], expected)
 
 
 def test_paths_are_as_many_as_the_positions_given():

@@ -56,6 +56,19 @@ def one_factor():
     return credo.Model(prior, likelihood).given(y=y)
 
 
+def one_of_two_factors():
+    """A product of the second entries alone: their signs turn together, those of the first are known."""
+    prior = {"a": dist.Normal(0.0, 1.0).expand([2]), "b": dist.Normal(0.0, 1.0).expand([2])}
+    x = np.repeat([0, 1, 2], 20)
+    y = np.array([1.0, -1.0, 3.0])[x] + 0.1 * np.random.default_rng(1).normal(size=60)
+
+    def likelihood(params, x):
+        (a0, a1), (b0, b1) = params["a"], params["b"]
+        return dist.Normal(jnp.stack([a0, b0, a1 * b1])[x], 0.1)
+
+    return credo.Model(prior, likelihood).given(x, y)
+
+
 def lengths():
     """A single number of either sign."""
     prior = {"v": dist.Normal(0.0, 2.0).expand([2])}
@@ -83,7 +96,7 @@ def sample(posterior):
     return np.stack([np.asarray(posterior.kind.sample_u(jax.random.key(i))) for i in range(4)])
 
 
-@pytest.mark.parametrize("build", [three, two, one_factor, lengths])
+@pytest.mark.parametrize("build", [three, two, one_factor, one_of_two_factors, lengths])
 def test_a_mode_left_out_is_seen(build):
     posterior = credo.fit(build(), credo.Laplace(), key=1, progress=False)
     assert copy_weight(posterior.kind, posterior.target, sample(posterior)) > 20

@@ -143,6 +143,22 @@ def test_what_is_compared_is_what_the_user_sees():
     assert judge(seen).status == "doubtful"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_where_a_parameter_is_too_noisy_to_say_its_coordinate_may_tell(seed):
+    """log scale ~ N(−6, 5²) in truth and N(0, 2.5²) in q: of the scale a few draws have the say."""
+    model, rng = credo.Model({"scale": dist.LogNormal(-6.0, 5.0)}, None), np.random.default_rng(seed)
+
+    def draw(i: int):
+        u = 2.5 * rng.normal(size=(4 * ROUND, 1))
+        return u, 0.5 * (u[:, 0] / 2.5) ** 2 - 0.5 * ((u[:, 0] + 6) / 5) ** 2
+
+    with double():
+        kind = Gaussian(np.zeros(1), Diagonal(np.full(1, 2.5)))
+        found = correct(draw, lambda u: -(u + 6) / 25, kind, model.given().flat())
+    assert RULES["pareto_k"].passes < found.figures["pareto_k"] < RULES["pareto_k"].doubtful
+    assert found.figures["mean_shift"] > 0.5  # 6 / 5, less what is not certain
+
+
 def test_entries_that_are_always_the_same_are_left_out():
     """Of the Cholesky factor of a correlation matrix: a one, and the zeros above the diagonal."""
     y = np.random.default_rng(0).multivariate_normal([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]], size=2_000)

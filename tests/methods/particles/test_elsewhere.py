@@ -121,7 +121,7 @@ def test_a_mode_that_is_not_normal_is_weighed_and_not_guessed(shape, rel):
 def test_what_holds_all_modes_misses_none():
     target, share = two(6.0, -6.0, 2)
     parts = [near(at, width, 2) for at, width in zip((6.0, -6.0), WIDTHS, strict=True)]
-    kind = Mixture(tuple(kind for kind, _ in parts), np.log([1 - share, share]))
+    kind = Mixture(np.log([1 - share, share]), tuple(kind for kind, _ in parts))
     assert figure(kind, target, np.concatenate([u for _, u in parts])) == 0.0
 
 
@@ -215,6 +215,31 @@ def test_one_reason_is_enough():
         found = left_out(kind, target, u, {}, np.inf, climber=Climber.of(target.flat()))
     assert found["copy_weight"] > 10
     assert "mode_share" not in found
+
+
+def test_copies_are_looked_for_at_draws_that_count():
+    """Those at zero, in the middle of both modes, are their own mirror images."""
+    target, _ = two(10.0, -10.0, 1)
+    kind, u = near(10.0, 1.0, 1)
+    u[:4] = 0.0
+    with double():
+        all_alike, weighed = (
+            left_out(kind, target, u, {}, np.inf, log_weights=each)["copy_weight"]
+            for each in (None, np.where(u[:, 0] == 0, -np.inf, 0.0))
+        )
+    assert all_alike == 0
+    assert weighed > 10
+
+
+def test_copies_of_networks_are_the_same_function_and_not_looked_for():
+    start = {"in": np.ones((1, 2)), "out": np.ones(2)}
+    network = credo.nn.BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["in"]) @ p["out"], start, head=credo.nn.Gaussian(0.5)
+    )
+    target = network.given(np.ones((3, 1)), np.ones(3)).flat()
+    kind, u = near(0.0, 1.0, target.dim)
+    with double():
+        assert left_out(kind, target, u, {}, np.inf) == {}
 
 
 def test_the_share_of_a_wide_proposal_is_not_overstated():

@@ -117,6 +117,17 @@ def test_a_wide_draw_at_which_the_density_overflows_has_no_weight():
     assert not np.isnan(posterior.verdict.figures["pareto_k"])
 
 
+def test_a_draw_of_the_proposal_at_which_the_density_is_no_number_is_unknown():
+    target = Model.from_log_density(
+        lambda params: jnp.where(params["x"] > 1, jnp.nan, -0.5 * params["x"] ** 2), {"x": dist.constraints.real}
+    ).given()
+    normal = Posterior(Gaussian(np.zeros(1), Dense(np.eye(1))), target, verdict=Verdict("pass"))
+    posterior = fit(target, Importance(normal), progress=False)
+    assert np.isnan(posterior.log_evidence.value)
+    assert np.isnan(posterior.verdict.figures["pareto_k"])
+    assert posterior.verdict.status != "pass"
+
+
 def test_wide_draws_meet_the_tails_of_a_cauchy_posterior():
     """Of four points; the Gaussian at the mode alone leaves sds too small, and k-hat does not see it."""
     y, grid = np.array([-1.0, 0.2, 0.5, 3.0]), np.linspace(-400.0, 400.0, 800_001)
@@ -170,9 +181,11 @@ def test_mixtures_are_proposals_too():
     assert abs(evidence.value - truth(target)[2]) < NUM_ERRORS * evidence.error
 
 
-def test_draws_do_not_depend_on_how_many_are_made_at_once():
+@pytest.mark.parametrize("num_components", [1, 2])
+def test_draws_do_not_depend_on_how_many_are_made_at_once(num_components):
     target = linear().flat()
     kind = proposal(target, 1.5).kind
+    kind = kind if num_components == 1 else Mixture(np.log([0.5, 0.5]), (proposal(target, 0.7).kind, kind))
     with double():
         few = draw_and_weigh(kind, target, jax.random.key(3), 50, 7)
         many = draw_and_weigh(kind, target, jax.random.key(3), 50, 64)

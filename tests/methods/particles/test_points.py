@@ -11,12 +11,13 @@ from scipy import stats
 import credo
 from credo.fitting import fit
 from credo.linalg.diagonal import Diagonal
-from credo.methods.particles.importance import Importance
+from credo.methods.particles.importance import Importance, log_evidence
 from credo.methods.particles.points import Independent, Sobol
 from credo.model.model import Model
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.marginals import mcse_of_weighted_mean
 from credo.posterior.posterior import Posterior
+from credo.precision import double
 from credo.status import CredoError, Verdict
 
 MEAN, SD = np.array([0.4, -1.0]), np.array([0.6, 1.7])  # of the target, whose log evidence is 0
@@ -93,6 +94,13 @@ def test_errors_that_few_groups_know_are_as_large_as_they_must_be(num_groups):
     assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.01  # 0.909 and 0.931 by the plain error
 
 
+def test_the_error_of_the_evidence_is_as_large_for_few_groups_as_it_must_be():
+    generator, num = np.random.default_rng(0), 2_000
+    found = [log_evidence(np.log1p(0.01 * generator.normal(size=8)), 0.0, 8) for _ in range(num)]
+    z = np.array([each.value / each.error for each in found])
+    assert abs(np.mean(z**2) - 1) < 5 * np.sqrt(4 / num)  # 5 is the kurtosis of Student's t with 7 degrees of freedom
+
+
 def test_two_groups_have_the_plain_error():
     values = np.array([[0.0], [1.0]])
     np.testing.assert_allclose(mcse_of_weighted_mean(values, np.full(2, 0.5), 2), 0.5)
@@ -119,6 +127,14 @@ def test_numbers_of_draws_are_rounded_up_to_powers_of_two():
     assert Sobol().shape(3) == (16, 1)
     posterior = fit(target(), Importance(proposal(), num_draws=900, points=Sobol(replications=4)), progress=False)
     assert posterior.verdict.figures["num_draws"] == 1_024
+
+
+def test_points_do_not_depend_on_how_many_memory_holds():
+    key = np.array([1, 2], np.uint32)
+    with double():
+        few, many = (Sobol().draw_and_weigh(proposal().kind, target().flat(), key, 1_024, n) for n in (37, 64))
+    np.testing.assert_allclose(few[0], many[0], rtol=1e-12)
+    np.testing.assert_allclose(few[1], many[1], rtol=1e-12)
 
 
 def test_a_time_limit_keeps_whole_scrambles():

@@ -6,11 +6,13 @@ import signal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
+from credo.adapters.numpyro import from_numpyro
 from credo.fitting import fit, resume
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import smc
@@ -136,6 +138,11 @@ def test_means_and_sds():
     assert posterior.info["temperatures"][-1] == 1.0
     assert np.all(np.diff(posterior.info["temperatures"]) > 0)
     assert posterior.info["num_gradients"] > 4_096
+    assert posterior.verdict.figures["mutation_acceptance"] == np.min(posterior.info["acceptance"])
+    assert posterior.verdict.figures["mutation_correlation"] == np.max(posterior.info["correlation"])
+    errors = [posterior.info[name].error for name in ("path_evidence", "bridge_evidence")]
+    assert posterior.verdict.figures["evidence_error"] == posterior.log_evidence.error == min(errors) == errors[1]
+    assert posterior.verdict.figures["evidence_gap"] == 0, "within the errors of both"
 
 
 @pytest.mark.parametrize("key", [0, 1, 2])
@@ -252,6 +259,13 @@ def test_a_likelihood_that_is_nowhere_finite():
         fit(model.given(y=np.array([2.0])), SMALL, progress=False)
 
 
+def test_an_island_without_a_finite_likelihood_has_no_evidence():
+    """One draw of the prior in twenty has one, and an island has four."""
+    model = Model({"top": dist.Uniform(0.0, 10.0)}, lambda params, x: dist.Uniform(0.0, params["top"]))
+    with pytest.raises(CredoError, match=r"finite at [1-9]\d* of 64 draws of the prior, and at none of one island"):
+        fit(model.given(y=np.array([9.5])), SMC(num_particles=64), progress=False)
+
+
 def test_single_precision():
     target = linear()
     mean, sd, log_evidence = linear_truth(target)
@@ -313,6 +327,19 @@ def test_the_same_key_gives_the_same_answer():
     np.testing.assert_array_equal(first.kind.positions, again.kind.positions)
     assert first.log_evidence == again.log_evidence
     assert not np.any(first.kind.positions == other.kind.positions)
+
+
+def test_no_two_moves_have_the_same_random_numbers(monkeypatch):
+    mutate, keys = smc.mutate, []
+
+    def seen(path, particles, kernel, key, **settings):
+        keys.extend([tuple(np.asarray(key).tolist())] if kernel.num_moves else [])
+        return mutate(path, particles, kernel, key, **settings)
+
+    monkeypatch.setattr(smc, "mutate", seen)
+    posterior = fit(linear(), SMALL, progress=False)
+    assert len(keys) > SMALL.islands * len(posterior.info["temperatures"]), "several calls a temperature"
+    assert len(set(keys)) == len(keys)
 
 
 def test_particles_move_in_parts_that_memory_holds():
@@ -416,6 +443,16 @@ def test_mistakes_have_their_sentences(tmp_path):
         fit(bare(), SMC(), progress=False)
     with pytest.raises(CredoError, match="no likelihood apart from its prior"):
         fit(Model({"v": dist.Normal(0.0, 1.0)}, None).given(), SMC(), progress=False)
+
+
+def test_a_factor_beside_the_prior_is_no_prior_to_draw_from():
+    def model(y=None):
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        numpyro.factor("quartic", -(a**4))
+        numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+
+    with pytest.raises(CredoError, match=r"bare log density.*reference="):
+        fit(from_numpyro(model, np.array([0.5])).given(), SMC(), progress=False)
 
 
 def test_a_posterior_without_a_variance_does_not_pass():

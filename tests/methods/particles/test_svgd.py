@@ -7,7 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.methods.particles.svgd import direction, mean_offset, variance_share
+from credo.methods.particles.svgd import direction, first_particles, mean_offset, variance_share
+from credo.posterior.kinds import Draws
 from credo.precision import double
 from targets import TARGETS
 
@@ -115,6 +116,22 @@ def test_starts_and_bad_settings():
         credo.fit(NORMAL, credo.SVGD(step_size=0.0))
     with pytest.raises(credo.CredoError, match="num_particles=100"):
         credo.fit(NORMAL, credo.SVGD(num_particles=1_000_000), max_memory=1_000_000)
+
+
+def test_particles_at_weighed_draws_begin_where_the_weights_are():
+    u = np.repeat([-5.0, 5.0], 50)[:, None] * np.ones(2)
+    log_weights = np.where(u[None, :, 0] > 0, -np.log(50), -np.inf)
+    start = credo.Posterior(Draws(u[None], log_weights), NORMAL, verdict=credo.Verdict("pass"))
+    with double():
+        assert np.all(first_particles(NORMAL.flat(), 10, jax.random.key(0), start) > 0)
+
+
+def test_particles_beyond_an_edge_are_refused():
+    cut = credo.Model.from_log_density(
+        lambda params: jnp.where(params["u"] > 0, -params["u"], -jnp.inf), {"u": dist.constraints.real}
+    ).given()
+    with pytest.raises(credo.CredoError, match=r"of 10 particles stand where the density is zero"):
+        credo.fit(cut, credo.SVGD(num_particles=10, num_steps=2), key=0, progress=False)
 
 
 def test_particles_of_a_point_are_set_apart():

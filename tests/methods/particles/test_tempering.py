@@ -128,6 +128,28 @@ def test_the_limit_of_moves_is_kept_and_told():
     assert told.num_gradients == sum(2_000 * (1 + steps * moves) for steps, _, moves in seen)
 
 
+def test_undefined_densities_are_told_by_the_move():
+    move, _ = autoregression(0.999)
+    _, told = forget(
+        population_at(), lambda *args: move(*args)._replace(undefined=0.5), 1.0, Diagonal(np.ones(1)), 1.0, 0, 16
+    )
+    assert told.num_moves == 16
+    assert told.undefined == 0.5
+
+
+def test_moves_are_in_the_scale_of_the_particles_of_all_islands():
+    kernels = []
+
+    def move(population, kernel, index, call):
+        kernels.append(kernel)
+        return Moves(population, np.float64(0.8), np.float64(0.0))
+
+    start = population_at()
+    start = start._replace(position=7.0 + 2.0 * start.position)
+    temper(Tempered.begin(start), move, np.random.default_rng(0), ess_share=0.5, max_moves=1)
+    np.testing.assert_allclose(kernels[0].scale.dense()[0, 0], np.var(start.position))
+
+
 def test_steps_shrink_where_moves_are_refused_and_their_number_grows():
     move, seen = autoregression(0.99, acceptance=0.1)
     forget(population_at(), move, 1.0, Diagonal(np.ones(1)), 1.0, 0, 128)

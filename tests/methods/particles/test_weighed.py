@@ -84,6 +84,30 @@ def test_an_sd_that_is_known_badly_does_not_pass():
     assert posterior.verdict.figures["log_sd_limit"] > 0.095
     assert posterior.verdict.status == "doubtful"
     assert posterior.verdict.figures["num_draws"] == 32_000
+    assert len(np.unique(posterior.kind.positions[0], axis=0)) == 32_000, "each round has draws of its own"
+
+
+def test_sobol_points_stay_as_many_as_they_were():
+    """They are whole groups: the shape that was promised."""
+    target = few()
+    proposal = credo.fit(target, credo.Laplace())
+    posterior = credo.fit(target, credo.Importance(proposal, num_draws=512, points=credo.Sobol()), progress=False)
+    assert posterior.verdict.figures["log_sd_limit"] > 0.095
+    assert posterior.kind.positions.shape == (16, 32, 2)
+
+
+def test_draws_too_few_for_the_tail_of_their_weights_say_how_many_it_takes():
+    """Weights of tail 0.6: draws S know it from 1 − 1/log10 S = 0.6 on, S = 316 (Vehtari et al. 2024)."""
+    target = few().flat()
+
+    def draw(_):
+        return RANDOM.normal(size=(num_draws, 2)), -0.6 * np.log(1 - (np.arange(num_draws) + 0.5) / num_draws)
+
+    for num_draws in (100, 10_000):
+        found = answer(target, draw, lambda u: -u, np.inf, most_rounds=1)
+        assert 0.5 < found.k_hat < 0.7
+        enough = int(np.ceil(10 ** (1 / (1 - found.k_hat))))
+        assert any(f"raise num_draws to {enough:,}" in each for each in found.sentences) == (num_draws == 100)
 
 
 def test_a_mean_that_does_not_exist_does_not_pass():

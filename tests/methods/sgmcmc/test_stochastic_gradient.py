@@ -11,6 +11,7 @@ import pytest
 from scipy import linalg
 
 import credo
+from credo.algorithm import Options
 from credo.diagnose.function_space import weights_of
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
@@ -19,7 +20,7 @@ from credo.methods.sgmcmc.preconditioner import CurvatureScale
 from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
 from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
-from credo.methods.sgmcmc.tune import Tuning, measure_among
+from credo.methods.sgmcmc.tune import Tuning, first_position, measure, measure_among
 from credo.methods.sgmcmc.warm_up import warm_up
 from credo.model.windows import shuffled
 from credo.posterior.kinds import Draws
@@ -191,6 +192,10 @@ def test_fits_of_a_linear_model_are_right_to_the_bias_they_promise(method):
     np.testing.assert_array_less(np.abs(posterior.mean()["w"] - MEAN) / sd, error)
     np.testing.assert_array_less(np.abs(posterior.sd()["w"] / sd - 1), 0.1 + error)
     assert posterior.verdict.figures["temperature_error"] < 0.15
+    assert posterior.info["has_control_variates"], "of a quadratic they leave no noise"
+    if isinstance(method.preconditioner, CurvatureScale):  # in which no curvature is above 2
+        assert posterior.info["step_size"] > method.best_step(2.0, 0.0)
+    assert posterior.info["num_gradients"] == 2 * 4 * 1_200 * posterior.info["num_steps"]
 
 
 def test_all_rows_need_no_control_variates():
@@ -240,11 +245,25 @@ def test_draws_of_decaying_steps_are_weighed_by_them():
     np.testing.assert_allclose(posterior.mean()["w"], MEAN, atol=0.5 * np.sqrt(COVARIANCE.max()))
 
 
+def test_hamiltonian_steps_are_the_root_of_the_schedule_and_weigh_their_draws():
+    """The schedule is one of ε = h²; a draw has the step of its last update."""
+    settings = {"step_size": 0.1, "num_steps": 3, "num_warmup": 0, "num_draws": 8, "batch_size": None}
+    method = credo.SGHMC(schedule=Decaying(power=1.0, offset=1.0), **settings)
+    posterior = credo.fit(LINEAR.given(X, Y), method, key=3, progress=False)
+    sizes = 0.1 * (1 + np.arange(2, 24, 3) / 24) ** -0.5
+    np.testing.assert_allclose(posterior.info["sample_stats"]["step_size"], np.tile(sizes, (4, 1)), rtol=1e-6)
+    assert isinstance(posterior.kind, Draws)
+    np.testing.assert_allclose(
+        np.exp(posterior.kind.log_weights), np.tile(sizes / (4 * sizes.sum()), (4, 1)), rtol=1e-6
+    )
+
+
 def test_a_cycle_explores_without_noise_and_its_draws_are_dropped():
     schedule = Cyclical(cycles=4, exploration=0.75)
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(schedule=schedule, batch_size=None), key=4, progress=False)
     num_kept = positions_of(posterior).shape[1]
     assert abs(num_kept - 250) <= 4
+    assert posterior.verdict.figures["temperature_error"] < 0.2, "where it explores a chain is cold"
     for name, figures in posterior.info["sample_stats"].items():
         assert figures.shape[:2] == (4, num_kept), f"{name} of a draw stands beside it"
     with double():
@@ -258,6 +277,7 @@ def test_a_cold_posterior_is_called_one():
     posterior = credo.fit(LINEAR.given(X, Y), credo.SGLD(temperature=0.1), key=5, progress=False)
     ratio = np.mean(posterior.sd()["w"] ** 2 / np.diag(COVARIANCE))
     assert 0.08 < ratio < 0.13
+    assert posterior.verdict.figures["temperature_error"] < 0.2
     assert posterior.verdict.status == "doubtful"
     assert any("not the posterior" in sentence for sentence in posterior.verdict.sentences)
 
@@ -336,10 +356,11 @@ def test_what_chains_ran_away_with_is_not_found_again_and_draws_are_bounded():
     def after(positions, method):
         """Tunings at the ends of the windows, at the first of which the chain is where ``positions`` has it."""
         phases = warm_up(method, quartic().flat(), jax.random.key(0), first, lambda *_: (first, [begun]))
-        tuning, states, found = first, [begun._replace(position=positions)], []
+        tuning, states, found = first, [begun._replace(position=positions, count=np.int32(7))], []
         for phase in phases:
             tuning, states = phase.at_end(None, tuning, states)
             found.append(tuning)
+        assert states[0].count == 7, "what begins anew is no earlier in its schedule"
         return found
 
     method = credo.SGHMC(batch_size=None, num_warmup=50)
@@ -408,8 +429,9 @@ def test_a_step_that_was_given_is_not_changed_but_ends_in_warm_up(tmp_path):
 def test_chains_begin_at_positions_of_their_own():
     starts = MEAN + 50.0 * np.arange(4)[:, None]
     target = LINEAR.given(X, Y)
-    method = credo.SGLD(num_draws=4, num_warmup=0, num_steps=1, step_size=1e-6)
+    method = credo.SGLD(num_draws=4, num_warmup=0, num_steps=1, step_size=1e-6, batch_size=20)
     posterior = credo.fit(target, method, key=7, start=starts, progress=False)
+    assert not posterior.info["has_control_variates"], "an anchor at one of them would add noise to the others"
     np.testing.assert_allclose(positions_of(posterior)[:, 0], starts, atol=10 * np.sqrt(np.max(COVARIANCE)))
 
 
@@ -505,6 +527,33 @@ def test_a_thermostat_waits_while_a_cycle_explores():
     method = credo.SGNHT(schedule=Cyclical(), num_draws=4_000, num_steps=10, control_variates=False)
     posterior = credo.fit(model.given(y=y), method, key=1, progress=False)
     assert float(posterior.sd()["mean"]) == pytest.approx(2 / np.sqrt(5_000), rel=0.15)
+
+
+@pytest.mark.parametrize("T", [1.0, 0.25])
+def test_each_term_of_the_bias_is_a_twentieth(T):
+    """ε (λ + V / T) / 4 of Langevin's steps; h² λ / 4 and h V / (2 γ T) of Hamiltonian ones."""
+    sgld, sghmc = credo.SGLD(temperature=T), credo.SGHMC(friction=3.0, temperature=T)
+    assert sgld.best_step(5.0, 0.1) * 5.0 / 4 == pytest.approx(0.05)
+    assert sgld.best_step(5.0, 90.0) * 90.0 / (4 * T) == pytest.approx(0.05)
+    assert sghmc.best_step(5.0, 1e-3) ** 2 * 5.0 / 4 == pytest.approx(0.05)
+    assert sghmc.best_step(5.0, 90.0) * 90.0 / (2 * 3.0 * T) == pytest.approx(0.05)
+
+
+def test_the_noise_that_an_anchor_leaves_is_seen_away_from_it():
+    """At the anchor itself it leaves none."""
+    target = credo.Model(LINEAR.prior, logistic).given(X, (Y > 0).astype(float)).flat()
+    with double():
+        data = shuffled(target, 10, np.random.default_rng(1))
+        found = measure(data, 10, CurvatureScale(), jax.random.key_data(jax.random.key(0)), np.array([0.5, -1.0]))
+    assert 1e-3 < found.anchored_noise / found.noise < 1
+
+
+def test_chains_do_not_begin_where_a_search_without_an_end_was_stopped():
+    rising = credo.Model.from_log_density(lambda p: 0.5 * jnp.log1p(p["a"] ** 2), {"a": dist.constraints.real})
+    with double():
+        key = jax.random.key_data(jax.random.key(0))
+        found = first_position(rising.given().flat(), None, key, None, Options())
+    assert np.abs(found) < 10
 
 
 def test_automatic_steps_are_shorter_for_a_cold_posterior():

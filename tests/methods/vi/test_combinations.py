@@ -46,6 +46,19 @@ def test_discrete_parameters_alone():
     assert share == pytest.approx(np.exp(log_joint[1] - logsumexp(log_joint)), abs=0.04)
 
 
+def test_a_discrete_parameter_that_is_certain_is_no_doubt():
+    """All draws of it are one value, which has no sd to be off by."""
+    model = credo.Model(
+        {"mu": dist.Normal(0.0, 1.0), "z": dist.Bernoulli(0.5)},
+        lambda params, x: dist.Normal(params["mu"] + 20.0 * params["z"], 1.0),
+    )
+    target = model.given(y=np.array([20.3, 19.8, 20.1]))
+    posterior = credo.fit(target, credo.ADVI(gradient=credo.vi.ScoreFunction()), key=0, progress=False)
+    assert posterior.mean()["z"] == pytest.approx(1.0, abs=1e-3)
+    assert posterior.mean()["mu"] == pytest.approx(0.2 / 4, abs=0.05)  # one row of the prior's weight beside three
+    assert posterior.verdict.status == "pass"
+
+
 def test_no_fisher_divergence_of_discrete_parameters():
     model = credo.Model(
         {"mu": dist.Normal(0.0, 1.0), "z": dist.Bernoulli(0.3)}, lambda p, x: dist.Normal(p["mu"] + p["z"], 1.0)

@@ -8,7 +8,8 @@ from scipy.stats import norm
 
 import credo
 from credo.linalg.dense import Dense
-from credo.posterior.kinds import Gaussian
+from credo.linalg.embedded import Embedded
+from credo.posterior.kinds import Draws, Gaussian
 from credo.precision import double
 
 PRECISION = np.linalg.inv(np.array([[1.0, 0.4], [0.4, 1.0]]))
@@ -80,6 +81,29 @@ def test_moments_by_weights_and_by_a_reference(found):
         np.testing.assert_allclose(exact.scalars[name], (off, 0.0, ratio, 0.0), atol=1e-12)
 
 
+def test_a_reference_brings_its_own_errors():
+    """Independent draws of N(MEAN, 3² I), and an evidence that is known to 0.3."""
+    draws = MEAN + 3 * np.random.default_rng(0).normal(size=(4, 500, 2))
+    q, nothing = approximation(MEAN, np.eye(2)), np.full((4, 500), -np.log(2_000))
+    for log_weights in (None, nothing):
+        reference = credo.Posterior(
+            Draws(draws, log_weights),
+            target(),
+            verdict=credo.Verdict("pass"),
+            log_evidence=credo.Estimate(LOG_Z + 1, 0.3, "monte carlo"),
+        )
+        found = credo.vi.divergences(q, reference=reference, num_draws=100)
+        assert found.kl_q_p.value == pytest.approx(LOG_Z + 1 - found.elbo.value)
+        assert found.kl_q_p.error == pytest.approx(np.hypot(0.3, found.elbo.error))
+        for each in found.scalars.values():
+            assert each.variance_ratio == pytest.approx(1 / 9, rel=0.2)
+            if log_weights is None:
+                assert each.mean_error == pytest.approx(1 / np.sqrt(2_000), rel=0.2)
+                assert each.ratio_error == pytest.approx(each.variance_ratio * np.sqrt(2 / 2_000), rel=0.25)
+            else:
+                assert np.isnan([each.mean_error, each.ratio_error]).all(), "of weighed draws it is not known"
+
+
 def test_an_exact_approximation_is_at_no_distance():
     same = credo.vi.divergences(approximation(MEAN, np.linalg.inv(PRECISION)), num_draws=200)
     for name in ("kl_q_p", "kl_p_q", "fisher"):
@@ -110,6 +134,20 @@ def test_where_the_posterior_has_an_edge_that_q_does_not():
     assert found.kl_q_p.value == np.inf
 
 
+def test_entries_that_are_always_the_same_are_left_out():
+    """Of a correlation matrix its diagonal, of its Cholesky factor a one and a zero."""
+    y = np.random.default_rng(0).multivariate_normal([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]], size=200)
+    model = credo.Model(
+        {"L": dist.LKJCholesky(2, 1.0)},
+        lambda params, x: dist.MultivariateNormal(np.zeros((x.shape[0], 2)), scale_tril=params["L"]),
+    )
+    q = credo.fit(model.given(np.zeros(200), y), credo.Laplace(), progress=False)
+    for reference in (None, q):
+        scalars = credo.vi.divergences(q, reference=reference).scalars
+        assert list(scalars) == ["L[1,0]", "L[1,1]"]
+        assert all(abs(found.mean_off) < 0.1 and abs(found.variance_ratio - 1) < 0.2 for found in scalars.values())
+
+
 def test_tables(found):
     divergences = found[2]
     assert list(divergences.table().columns) == ["value", "error", "meaning"]
@@ -127,6 +165,10 @@ def test_refuses_with_a_sentence():
         credo.vi.divergences(point)
     with pytest.raises(credo.CredoError, match="not those of the target"):
         credo.vi.divergences(q, other)
+    plane = approximation(MEAN, np.eye(2))
+    plane.kind = Gaussian(MEAN, Embedded(Dense(np.eye(1)), ((0, 1),), 2))
+    with pytest.raises(credo.CredoError, match="approximation is a Gaussian of some parameters"):
+        credo.vi.divergences(plane)
     with pytest.raises(credo.CredoError, match="reference is a dict"):
         credo.vi.divergences(q, reference={})
     with pytest.raises(credo.CredoError, match="num_draws is 3"):

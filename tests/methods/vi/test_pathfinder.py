@@ -223,3 +223,6 @@ def undefined_density(params):
 def test_a_density_without_rows_that_is_no_number_in_places_has_an_answer():
     model = Model.from_log_density(undefined_density, {"x": constraints.real}, init={"x": 1.0})
     assert credo.fit(model.given(), credo.ADVI(), progress=False).verdict.status != "pass"
+    weighed = credo.fit(model.given(), credo.Pathfinder(num_paths=2), progress=False)
+    assert np.isnan(weighed.verdict.figures["pareto_k"]), "of draws of q that have no weight nothing is known"
+    assert weighed.verdict.status != "pass"

@@ -108,6 +108,22 @@ def test_noise_is_no_drift_and_a_ramp_is_one():
     assert np.mean(told) < 0.5
 
 
+def two_hills(params):
+    return jnp.sum(0.5 * params["w"] ** 2 - 0.25 * params["w"] ** 4)
+
+
+def test_halves_on_two_hills_with_a_valley_between_are_not_at_rest():
+    target = Model.from_log_density(two_hills, {"w": constraints.real_vector}, {"w": (2,)}).given().flat()
+    with double():
+        members = [Gaussian(jnp.full(2, mean), Diagonal(jnp.full(2, 0.05))) for mean in (-1.0, -1.0, 1.0, 1.0)]
+        parts = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+        state = ASCENT.begin(target, members[-1], 0.3, 25)._replace(reviewed=Review.none(members[0]))
+        tuning, key = Tuning((), jnp.asarray(1e6)), jax.random.key(0)
+        found, _ = jax.jit(lambda parts, state: review(ASCENT, target, tuning, key, parts, state))(parts, state)
+    assert np.isfinite(found.gap)
+    assert found.is_drifting
+
+
 def test_small_gaps_end_the_fit_and_the_step_shrinks_under_noise():
     small = 0.001 * np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0], [-1.0, -1.0]])
     assert reviewed(small, last=[0.0, 0.0])[0].is_done

@@ -277,11 +277,16 @@ def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, 
 
 def values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "S K"]:
     """Every scalar of the parameters in the user's space that is not always the same."""
-    if not transformed(target).any():
-        return u
-    values = np.concatenate([np.asarray(leaf).reshape(len(u), -1) for leaf in _constrained(target, u)], axis=1)
+    values = all_values_of(target, u)
     varying = varying_among(values)
     return values[:, varying] if varying.size else values
+
+
+def all_values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "S K"]:
+    """Every scalar of the parameters in the user's space, in the order of ``scalar_names``."""
+    if not transformed(target).any():
+        return u
+    return np.concatenate([np.asarray(leaf).reshape(len(u), -1) for leaf in _constrained(target, u)], axis=1)
 
 
 def varying_among(values: Float[np.ndarray, "S K"]) -> np.ndarray:

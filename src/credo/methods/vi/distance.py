@@ -21,8 +21,8 @@ from credo.arguments import as_key
 from credo.diagnose.convergence import mcse_mean
 from credo.diagnose.pareto import smooth
 from credo.diagnose.rules import RULES
-from credo.methods.particles.correction import gradients, shifts_of
-from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once
+from credo.methods.particles.correction import SAME, all_values_of, gradients, shifts_of, varying_among
+from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, kind_with_density
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.posterior import Posterior
@@ -52,7 +52,7 @@ class Distance(NamedTuple):
 class Divergences:
     """Divergences of q from p with their Monte Carlo errors (NaN: unknown), and how far each parameter's moments are.
 
-    ``scalars``: name -> ``Distance``. ``table()`` and ``moments()`` are DataFrames of the two.
+    ``scalars``: name -> ``Distance``, of those that vary. ``table()`` and ``moments()`` are DataFrames of the two.
     """
 
     elbo: Estimate
@@ -158,6 +158,7 @@ def _check(q: Posterior, target: Target, reference: Posterior | None, num_draws:
             f"A posterior of kind {type(q.kind).__name__} has no density: divergences compare an approximation that "
             "has one (Laplace(), ADVI() and the like) with the target; give draws as reference=."
         )
+    kind_with_density(q, target, "approximation")
     if not isinstance(num_draws, int | np.integer) or num_draws < 30:
         raise CredoError(f"num_draws is {num_draws}: give 30 or more, 1,000 to know k-hat.")
 
@@ -179,7 +180,8 @@ def _by_weights(kind: Kind, target: Target, u, log_weights) -> dict[str, Distanc
     mean, log_sd = shifts_of(kind, target, u, log_weights)
     ratio = np.exp(-2 * log_sd.value)
     rows = zip(-mean.value, mean.error, ratio, 2 * ratio * log_sd.error, strict=True)
-    return {name: Distance(*map(float, row)) for name, row in zip(target.structure.scalar_names(), rows, strict=True)}
+    names = np.array(target.structure.scalar_names())[varying_among(all_values_of(target, u))]
+    return {name: Distance(*map(float, row)) for name, row in zip(names.tolist(), rows, strict=True)}
 
 
 def _by_reference(q: Posterior, reference: Posterior) -> dict[str, Distance]:
@@ -188,9 +190,12 @@ def _by_reference(q: Posterior, reference: Posterior) -> dict[str, Distance]:
         np.concatenate([np.ravel(each[name]) for name in names]) for p in (q, reference) for each in p._moments
     )
     of_mean, of_variance = _errors(reference, names, mean, sd)
+    kept = np.flatnonzero(sd > SAME * np.abs(mean))
+    scalars = np.array(q.target.structure.scalar_names())[kept].tolist()
+    mean_q, sd_q, mean, sd, of_mean, of_variance = (x[kept] for x in (mean_q, sd_q, mean, sd, of_mean, of_variance))
     ratio = (sd_q / sd) ** 2
     rows = zip((mean_q - mean) / sd, of_mean / sd, ratio, ratio * of_variance / sd**2, strict=True)
-    return {name: Distance(*map(float, row)) for name, row in zip(q.target.structure.scalar_names(), rows, strict=True)}
+    return {name: Distance(*map(float, row)) for name, row in zip(scalars, rows, strict=True)}
 
 
 def _errors(reference: Posterior, names: list[str], mean: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from credo.methods.vi.cavi.mixture import Diagonal, Full, GaussianMixture, Norma
 from credo.methods.vi.cavi.mixture.merge import merge
 from credo.methods.vi.cavi.mixture.priors import Units
 from credo.methods.vi.cavi.mixture.responsibilities import ROWS_AT_ONCE, Rows, respond
+from credo.methods.vi.cavi.mixture.sweep import climb
 from credo.methods.vi.cavi.mixture.weigh import weigh
 from credo.status import CredoError
 
@@ -226,6 +227,17 @@ def test_a_merge_changes_the_bound_by_what_it_said(covariance):
     np.testing.assert_allclose(left, (r @ lines.T).sum(axis=0, keepdims=True))
 
 
+def test_overlaps_of_a_sample_of_rows_count_as_those_of_all():
+    """Halves of 10 rows without overlap gain 10 log 2 a row; 30 rows that two components share gain nothing of it."""
+    x = np.concatenate([X[Z == 0][:10], X[Z == 1][:30]])
+    factor, r = factor_for(x, 4, Full()), np.zeros((4, 40))
+    r[0, :5] = r[1, 5:10] = 1.0
+    r[2:, 10:] = 0.5
+    left, num_merges = merge(factor, r, 10 * r @ factor.features.of(x).T, 3, is_exact=True)  # each row counts for ten
+    assert num_merges == 1
+    np.testing.assert_allclose(left[:, 0], [150, 150, 100])
+
+
 # what a user sees ---------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +437,24 @@ def test_minibatches_are_unbiased(covariance):
     np.testing.assert_allclose(np.mean(found, axis=0), full, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(np.mean(bounds), log_normaliser - divergence, rtol=1e-12)
     assert np.std(bounds) > 1
+
+
+def test_the_last_epoch_counts_each_row_once():
+    factor = factor_for(X, 5, Full())
+    rows = Rows(X, factor.features)
+    T = rows.collect(np.random.default_rng(5).dirichlet(np.ones(5), len(X)))
+    method = Stochastic(batch_size=len(X) // 4, num_epochs=2)
+    learned = method.run(factor, rows, T, 0, 1, np.inf)
+    np.testing.assert_allclose(np.sum(learned.statistics, axis=0), np.sum(rows.features.of(X), axis=1))
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_a_row_that_counts_twice_is_two_rows(covariance):
+    factor = factor_for(X, 5, covariance)
+    T = Rows(X, factor.features).collect(np.random.default_rng(5).dirichlet(np.ones(5), len(X)))
+    with Rows(X, factor.features) as once, Rows(np.tile(X, (2, 1)), factor.features) as twice:
+        weighed, plain = climb(factor, once, 2 * T, 2.0, max_sweeps=5), climb(factor, twice, 2 * T, max_sweeps=5)
+    np.testing.assert_allclose(weighed.elbo_path, plain.elbo_path, rtol=1e-12)
 
 
 def test_stochastic_comes_near_the_full_bound():
