@@ -146,6 +146,7 @@ def test_low_rank_has_derivatives_everywhere(factor):
     [
         (Diagonal, (np.array([1.0, 0.0]),), "standard deviation of coordinate 1 is 0"),
         (Diagonal, (np.array([np.nan, 1.0]),), "coordinate 0 is nan"),
+        (Diagonal, (np.array([1.0, np.inf]),), "coordinate 1 is inf"),
         (Dense.from_covariance, (np.diag([1.0, -2.0]),), "covariance is not positive definite .* from -2 to 1"),
         (Dense.from_precision, (np.diag([1.0, -2.0]),), "precision is not positive definite .* from -2 to 1"),
         (Dense.from_precision, (np.full((2, 2), np.nan),), "4 entries that are NaN"),
