@@ -221,6 +221,9 @@ def test_features_are_points_and_the_last_layer_is_not(fitted, tmp_path):
     np.testing.assert_allclose(sd["in"], 0.0, atol=1e-12)
     assert np.all(sd["out"]["w"] > 0)
     assert np.all(sd["out"]["b"] > 0)
+    mean = fitted.mean()["weights"]
+    assert np.isfinite(fitted.log_prob({"weights": mean}))
+    assert fitted.log_prob({"weights": mean | {"in": mean["in"] + 0.1}}) == -np.inf
     assert fitted.info["loss_path"][-1] < fitted.info["loss_path"][0]
     assert fitted.verdict.status == "doubtful"
     assert any("last layer alone" in sentence for sentence in fitted.verdict.sentences)
