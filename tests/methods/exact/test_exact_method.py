@@ -103,6 +103,9 @@ def test_an_improper_posterior_names_what_is_free():
     model = Model({"a": dist.Normal(0.0, 1.0), "w": dist.ImproperUniform(constraints.real, (), (5,))}, likelihood)
     with pytest.raises(CredoError, match="leave 'w' free"):
         fit(model.given(X[:3], Y[:3]), Exact(), progress=False)
+    prior = {"a": dist.ImproperUniform(constraints.real, (), ()), "w": dist.Normal(0.0, 1.0).expand([5])}
+    with pytest.raises(CredoError, match="leave 'a' free"):
+        fit(Model(prior, likelihood).given(X, Y), Exact(), progress=False)
 
 
 def unknown_noise(params, x):
