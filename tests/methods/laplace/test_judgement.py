@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import credo
+from credo.methods.laplace.judgement import after_earlier
 from credo.methods.optimise.surprise import surprise
 from credo.nn import BayesianNetwork, Bernoulli, Gaussian, Isotropic
 
@@ -32,6 +33,18 @@ def test_of_normal_outcomes_it_is_that_of_squared_residuals(noise, status):
     assert surprise(posterior, 0, is_linearised=True) == pytest.approx(expected, rel=1e-4)
     assert posterior.verdict.figures["surprise"] == pytest.approx(expected, rel=1e-4)
     assert posterior.verdict.status == status
+
+
+def test_the_worse_of_two_verdicts_stays():
+    earlier = fitted(Gaussian(0.4), Y)
+    for before, now, expected in (
+        ("pass", "pass", "pass"),
+        ("doubtful", "pass", "doubtful"),
+        ("doubtful", "failed", "failed"),
+        ("failed", "doubtful", "failed"),
+    ):
+        earlier.verdict = credo.Verdict(before)
+        assert after_earlier(credo.Verdict(now), earlier).status == expected
 
 
 def test_of_classes_it_is_a_sum_over_them():

@@ -6,7 +6,7 @@ import pytest
 
 from credo import nn
 from credo.fitting import fit
-from credo.laplace import Dense, Diagonal, Kronecker, LowRank
+from credo.laplace import Dense, Diagonal, Kronecker, LowRank, MatrixFree
 from credo.methods.laplace import GaussNewton, Laplace
 from credo.methods.optimise import MAP
 from credo.model.model import Model
@@ -72,6 +72,8 @@ def test_refuses_what_cannot_be_a_prior():
         fit(target, Laplace(prior=fit(target, MAP())))
     with pytest.raises(CredoError, match="other parameters"):
         fit(other, Laplace(prior=posterior))
+    with pytest.raises(CredoError, match="one whose coordinates are independent"):
+        fit(target, Laplace(structure=MatrixFree(), curvature=GaussNewton(), prior=posterior))
     with pytest.raises(CredoError, match="bare log density"):
         fit(LINEAR.given(), Laplace(prior=posterior))
 
