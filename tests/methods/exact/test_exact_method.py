@@ -108,6 +108,14 @@ def test_an_improper_posterior_names_what_is_free():
         fit(Model(prior, likelihood).given(X, Y), Exact(), progress=False)
 
 
+def test_columns_that_are_multiples_leave_a_direction_free():
+    """By rounding their precision has a Cholesky factor for every other multiple."""
+    model = Model({"w": dist.ImproperUniform(constraints.real, (), (2,))}, likelihood)
+    for k in range(3, 11):
+        with pytest.raises(CredoError, match="leave 'w' free"):
+            fit(model.given(X[:, :1] * [1.0, 1 / k], Y), Exact(), progress=False)
+
+
 def unknown_noise(params, x):
     return dist.Normal(x @ params["w"], params["noise"])
 
