@@ -126,6 +126,10 @@ def test_draws_too_long_to_keep_still_tell_k_hat(monkeypatch):
     figures = credo.fit(target, credo.Laplace(), key=0).verdict.figures
     assert figures["pareto_k"] < 0.5  # exact: all weights are equal
     assert "mean_shift" not in figures
+    heavy = credo.Model.from_log_density(
+        lambda p: -0.6 * jnp.sum(jnp.log1p(p["x"] ** 2)), {"x": dist.constraints.real}, shape={"x": (10,)}
+    )
+    assert credo.fit(heavy.given(), credo.Laplace(), key=0).verdict.figures["pareto_k"] > 0.7
 
 
 def test_structures_that_do_not_fit_are_refused_before_any_work():

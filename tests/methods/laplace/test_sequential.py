@@ -3,6 +3,7 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy.stats import multivariate_normal
 
 from credo import nn
 from credo.fitting import fit
@@ -48,6 +49,17 @@ def test_exact_for_any_split_of_a_linear_model(sizes):
     np.testing.assert_allclose(posterior.log_evidence.value, whole.log_evidence.value, rtol=1e-10)
     np.testing.assert_allclose(sum(increments), posterior.log_evidence.value, rtol=1e-12)
     assert posterior.verdict.figures["pareto_k"] <= 0
+
+
+def test_an_improper_prior_leaves_no_evidence_of_later_data():
+    """And that of the last, given the earlier, is known."""
+    flat = Model({"w": dist.ImproperUniform(dist.constraints.real, (), (3,))}, linear)
+    first = fit(flat.given(X[:12], Y[:12]), Laplace())
+    posterior = fit(flat.given(X[12:], Y[12:]), Laplace(prior=first))
+    assert posterior.log_evidence is None
+    marginal = X[12:] @ covariance(first) @ X[12:].T + 0.3**2 * np.eye(12)
+    expected = multivariate_normal(X[12:] @ first.kind.mean, marginal).logpdf(Y[12:])
+    assert posterior.info["log_evidence_increment"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_close_for_a_logistic_model_and_gauss_newton_is_the_same():
