@@ -35,6 +35,13 @@ def test_of_normal_outcomes_it_is_that_of_squared_residuals(noise, status):
     assert posterior.verdict.status == status
 
 
+def test_what_was_not_weighed_does_not_pass():
+    """Of a linear network, which is a Gaussian in any number of dimensions."""
+    network = BayesianNetwork(linear, {"w": jnp.zeros((101, 1))}, head=Gaussian(0.4), prior=Isotropic(1.0))
+    posterior = credo.fit(network.given(np.resize(X, (N, 101)), Y), credo.Laplace(num_steps=50), progress=False)
+    assert posterior.verdict.status == "doubtful"
+
+
 def test_the_worse_of_two_verdicts_stays():
     earlier = fitted(Gaussian(0.4), Y)
     for before, now, expected in (
