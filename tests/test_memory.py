@@ -43,6 +43,15 @@ def test_refusal_names_the_figure_the_budget_and_what_fits():
     memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 10**11)
 
 
+def test_a_fit_plans_with_half_of_what_is_free_and_a_quarter_of_that_at_once(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 8_000)
+    assert memory.budget() == 4_000
+    assert memory.budget(1_000) == 1_000
+    assert memory.chunk_bytes() == 1_000
+    assert memory.chunk_bytes(10**12) == memory.CHUNK
+    assert [memory.at_once(each, 50) for each in (100, 1, 10_000)] == [10, 50, 1]
+
+
 def test_density_in_blocks_of_rows_is_the_density():
     with double():
         whole = softmax_network(6).given(X, LABELS, weights=np.arange(40.0)).flat()
@@ -117,6 +126,10 @@ def test_draws_too_long_to_keep_still_tell_k_hat(monkeypatch):
     figures = credo.fit(target, credo.Laplace(), key=0).verdict.figures
     assert figures["pareto_k"] < 0.5  # exact: all weights are equal
     assert "mean_shift" not in figures
+    heavy = credo.Model.from_log_density(
+        lambda p: -0.6 * jnp.sum(jnp.log1p(p["x"] ** 2)), {"x": dist.constraints.real}, shape={"x": (10,)}
+    )
+    assert credo.fit(heavy.given(), credo.Laplace(), key=0).verdict.figures["pareto_k"] > 0.7
 
 
 def test_structures_that_do_not_fit_are_refused_before_any_work():
@@ -135,7 +148,11 @@ def test_an_array_counts_until_its_last_use():
         parts = [jnp.sin(x + i) for i in range(10)]
         return sum(parts)
 
+    def returned(x):
+        return [jnp.sin(x + i) for i in range(10)]
+
     x = jnp.zeros(1_000, jnp.float32)
+    assert memory.peak(returned, x) >= 10 * 4_000
     assert memory.peak(chain, x) <= 2 * 4_000 + 8
     assert 10 * 4_000 <= memory.peak(kept, x) <= 13 * 4_000
     assert memory.footprint(chain, x) >= 10 * 4_000

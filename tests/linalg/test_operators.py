@@ -10,6 +10,7 @@ from credo.linalg.blocks import BlockDiagonal, join, take
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.factor import DiagonalPlusFactor
+from credo.linalg.grouped import Grouped
 from credo.linalg.lowrank import LowRank
 from credo.precision import double
 from credo.status import CredoError
@@ -48,6 +49,18 @@ def block_covariance():
     return covariance
 
 
+def grouped(root):
+    roots = [Dense.from_covariance((root @ root.T)[np.ix_(group, group)]).lower for group in MEMBERS]
+    return Grouped(np.array(MEMBERS), jnp.stack(roots), DIM)
+
+
+def grouped_covariance():
+    covariance = np.zeros((DIM, DIM))
+    for group in MEMBERS:
+        covariance[np.ix_(group, group)] = COVARIANCE[np.ix_(group, group)]
+    return covariance
+
+
 # name: constructor, its arguments, the covariance meant
 OPERATORS = {
     "diagonal": (Diagonal, (SCALE,), np.diag(SCALE**2)),
@@ -59,6 +72,7 @@ OPERATORS = {
     "low rank, zero": (LowRank.from_factor, (SCALE, 0 * FACTOR), np.diag(SCALE**2)),
     "factor": (DiagonalPlusFactor, (SCALE, FACTOR), np.diag(SCALE**2) + FACTOR @ FACTOR.T),
     "blocks": (blocks, (SCALE, ROOT), block_covariance()),
+    "grouped": (grouped, (ROOT,), grouped_covariance()),
     "rank zero": (LowRank.from_factor, (SCALE, FACTOR[:, :0]), np.diag(SCALE**2)),
     "low rank of eigenvectors": (LowRank.from_eigen, (SCALE, VECTORS, EIGENVALUES), eigen_covariance()),
 }
@@ -146,6 +160,7 @@ def test_low_rank_has_derivatives_everywhere(factor):
     [
         (Diagonal, (np.array([1.0, 0.0]),), "standard deviation of coordinate 1 is 0"),
         (Diagonal, (np.array([np.nan, 1.0]),), "coordinate 0 is nan"),
+        (Diagonal, (np.array([1.0, np.inf]),), "coordinate 1 is inf"),
         (Dense.from_covariance, (np.diag([1.0, -2.0]),), "covariance is not positive definite .* from -2 to 1"),
         (Dense.from_precision, (np.diag([1.0, -2.0]),), "precision is not positive definite .* from -2 to 1"),
         (Dense.from_precision, (np.full((2, 2), np.nan),), "4 entries that are NaN"),

@@ -1,19 +1,23 @@
 """Layers of independent normal weights: moments, divergences, and networks of them trained by minibatches."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
-from scipy import integrate, special
+from scipy import integrate, special, stats
 
 import credo
+from credo.linalg.diagonal import Diagonal
 from credo.methods.networks.variational_layers import Bound, Parameters
 from credo.model.windows import shuffled, window
 from credo.nn import Categorical, Gaussian, LogUniform, VBConv, VBLinear, VBNetwork, prune, sparsity_table
 from credo.nn.divergence import log_uniform_divergence, normal_divergence
 from credo.nn.vb_network import InTurn
+from credo.posterior.kinds import Gaussian as Normal
 from credo.precision import double
 
 RANDOM = np.random.default_rng(0)
@@ -110,7 +114,46 @@ def test_a_layers_divergence_is_the_sum_of_its_weights():
         assert float(gradient) == pytest.approx(np.sqrt(2) * special.dawsn(1.3 / np.sqrt(2)), abs=1e-4)
 
 
+def test_the_log_uniform_prior_falls_as_one_over_a_weight():
+    """And biases beside it are standard normal."""
+    target = VBNetwork([VBLinear(2, 1, prior=LogUniform())], head=Gaussian(NOISE)).given(X, Y)
+    w, b = np.array([0.5, -3.0]), 0.7
+    with double():
+        u = target.unconstrain({"weights": {"layer0": {"w": w[:, None], "b": np.array([b])}}})
+        found = float(target.log_density(u))
+    likelihood = stats.norm(X @ w + b, NOISE).logpdf(Y).sum()
+    assert found == pytest.approx(stats.norm.logpdf(b) - np.log(np.abs(w)).sum() + likelihood, rel=1e-10)
+
+
+def test_layers_begin_at_the_scale_of_their_inputs():
+    """Variance 2 over the number of inputs (He et al. 2015), windows included, and sds of 0.01."""
+    for layer, num_in in ((VBLinear(50, 200), 50), (VBConv(5, 200, window=(5, 2)), 50)):
+        w = layer.mean["w"]
+        assert abs(np.mean(w**2) * num_in / 2 - 1) < 5 * np.sqrt(2 / w.size)
+        np.testing.assert_allclose(np.exp(layer.log_sd["w"]), 0.01, rtol=1e-5)
+
+
 # training ---------------------------------------------------------------------------------------------------------
+
+
+def test_training_begins_at_the_mode():
+    """The loss of the means alone is −log density but for a constant, rows of weight included."""
+    network = VBNetwork([VBLinear(2, 1, prior=0.3)], head=Gaussian(NOISE))
+    with double():
+        target = network.given(X, Y, weights=np.arange(N) % 3).flat()
+
+        def loss(mean):
+            return Bound(is_warm=True)(Parameters(mean, jnp.zeros(3)), target, target.rows(), jax.random.key(0))
+
+        here, there = jnp.asarray([0.2, -0.5, 1.1]), jnp.asarray([-0.4, 0.3, 0.6])
+        expected = float(target.log_density(here) - target.log_density(there))
+        assert float(loss(there) - loss(here)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_sds_of_a_posterior_are_where_training_begins(fitted):
+    still = credo.VariationalLayers(num_steps=1, optimiser=optax.sgd(0.0), num_draws=2)
+    again = credo.fit(linear(), still, start=fitted, progress=False)
+    np.testing.assert_allclose(again.kind.scale.scale, fitted.kind.scale.scale, rtol=1e-12)
 
 
 def test_the_mean_over_all_windows_is_the_full_loss():
@@ -207,20 +250,25 @@ def test_convolutions_and_learned_noise_train_together():
     assert np.all(np.isfinite(posterior.predict(images[:3]).mean))
 
 
-def test_a_loss_that_fails_on_the_way_stops_there_and_says_where():
-    """Rows beyond 1 have no finite loss once the weight has grown beyond 0.5."""
+@pytest.mark.parametrize("what", ["value", "gradient"])
+def test_a_loss_that_fails_on_the_way_stops_there_and_says_where(what):
+    """Outputs beyond 0.5 have no finite loss, or none of its gradient: the one row that reaches them is named."""
 
     def broken(h):
-        return jnp.where(jnp.abs(h) > 0.5, jnp.nan, h)
+        if what == "value":
+            return jnp.where(jnp.abs(h) > 0.5, jnp.nan, h)
+        return h + 0.0 * jnp.sqrt(jnp.maximum(0.5 - h, 0.0))
 
     model = VBNetwork([VBLinear(1, 1, has_bias=False), broken], head=Gaussian(0.5))
-    x = np.linspace(-1, 1, 50)[:, None]
-    method = credo.VariationalLayers(num_steps=200, batch_size=10, optimiser=optax.sgd(0.05))
+    x = np.linspace(-0.2, 0.2, 50)[:, None]
+    x[31] = 1.0
+    method = credo.VariationalLayers(num_steps=1_000, batch_size=5, optimiser=optax.sgd(0.05))
     start = {"weights": {"layer0": {"w": np.array([[0.1]])}}}
     posterior = credo.fit(model.given(x, 2 * x[:, 0]), method, start=start, progress=False)
     (sentence,) = [s for s in posterior.verdict.sentences if "not finite at update" in s]
-    assert "batch" in sentence
-    assert "rows" in sentence
+    rows = re.search(r"epoch \d+, batch \d+ of 10: rows ([\d, ]+)\)", sentence)
+    assert rows
+    assert "31" in rows[1].split(", ")
     assert posterior.info["failed_at"] > 0
     assert np.all(np.isfinite(posterior.kind.mean))  # type: ignore[attr-defined]
 
@@ -306,6 +354,23 @@ def test_pruned_weights_are_exactly_zero(fitted, tmp_path):
     table = sparsity_table(fitted, X, Y, (np.inf, float(log_alpha.mean())))
     assert list(table["sparsity"]) == [0.0, 0.5]
     assert table["log_score"][0] > table["log_score"][1]
+
+
+def test_biases_stay_and_shares_are_those_of_each_layer():
+    """What was zero before is counted again."""
+    weights = {"a": {"b": np.ones(3), "w": np.ones((2, 3))}, "c": np.ones((3, 2))}
+    network = credo.nn.BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["a"]["w"] + p["a"]["b"]) @ p["c"], weights, head=Categorical()
+    )
+    target = network.given(X, np.arange(N) % 2).flat()
+    noise = np.array([10, 10, 10, 0.1, 0.1, 0.1, 10, 10, 10, 10, 0.1, 0.1, 0.1, 0.1, 0.1])  # log alpha 4.6 or −4.6
+    posterior = credo.Posterior(Normal(np.ones(15), Diagonal(noise)), target, verdict=credo.Verdict("doubtful"))
+    pruned = prune(posterior)
+    np.testing.assert_array_equal(pruned.kind.mean[:3], 1.0)  # type: ignore[attr-defined]
+    assert pruned.info["sparsity"] == {"all": 4 / 12, "a.w": 3 / 6, "c": 1 / 6}
+    assert prune(pruned).info["sparsity"] == pruned.info["sparsity"]
+    y = np.argmax(posterior.predict(X).mean, axis=1)
+    assert list(sparsity_table(posterior, X, y, (np.inf,))["accuracy"]) == [1.0]
 
 
 def test_what_cannot_be_pruned(fitted):

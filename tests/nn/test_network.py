@@ -102,6 +102,9 @@ def test_one_precision_a_layer():
     assert {leaf.name for leaf in hierarchical.structure.leaves} >= {"precision.in", "precision.out", "weights.in.w"}
     by_leaf = network(prior=PerLayer(dist.Gamma(2.0, 1.0), by="leaf"))
     assert "precision.in.w" in {leaf.name for leaf in by_leaf.structure.leaves}
+    deep = {"block": {"a": {"w": np.ones(2)}, "b": {"w": np.ones(2)}}, "out": {"w": np.ones(2)}}
+    found = dict(PerLayer(dist.Gamma(2.0, 1.0)).of(deep))["precision"]
+    assert list(found) == ["block", "out"]
 
 
 @pytest.mark.parametrize("distribution", [CauchySlash(0.7), TwoNormals(0.3, 1.5, 0.05)], ids=["slash", "two"])
@@ -119,6 +122,23 @@ def test_the_laws_of_weights_are_normalised_and_sampled(distribution):
     for bound, share in ((0.1, 2 * sum(parts[:2])), (3.0, 2 * sum(parts[:3]))):
         error = np.sqrt(share * (1 - share) / 20_000)
         assert np.mean(draws < bound) == pytest.approx(share, abs=4.5 * error + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("prior", "density"),
+    [
+        (LaplacePrior(0.5), stats.laplace(0, 0.5).pdf),
+        (ScaleMixture(0.8, (2.0, 0.1)), lambda w: 0.8 * stats.norm(0, 2.0).pdf(w) + 0.2 * stats.norm(0, 0.1).pdf(w)),
+        (HorseshoeLike(0.3), lambda w: np.log1p((0.3 / w) ** 2) / (2 * np.pi * 0.3)),
+    ],
+    ids=["laplace", "mixture", "horseshoe"],
+)
+def test_weights_have_the_law_that_was_asked_for(prior, density):
+    params = jax.tree.map(lambda leaf: leaf + 0.1, weights(dtype=np.float64))  # a horseshoe is infinite at zero
+    found = log_density(network(prior=prior).given(X, Y), {"weights": params})
+    of_weights = sum(np.log(density(leaf)).sum() for leaf in jax.tree.leaves(params))
+    likelihood = stats.norm(by_hand(params)[:, 0], 0.5).logpdf(Y).sum()
+    assert found == pytest.approx(of_weights + likelihood, rel=1e-9)
 
 
 @pytest.mark.parametrize("prior", [LaplacePrior(0.5), ScaleMixture(), HorseshoeLike(0.3), Isotropic(dist.Gamma(2, 2))])
@@ -262,6 +282,8 @@ def test_leaves_that_cannot_be_weights(params, sentence):
         (Categorical(), 3, COUNTS % 3 + 1, "A label is 3, and the network has 3 classes, 0 to 2"),
         (Categorical(), 1, COUNTS % 2, "use Bernoulli"),
         (Categorical(), 3, (COUNTS % 3) + 0.5, "whole numbers"),
+        (Categorical(), 3, COUNTS % 3 - 1, "A label is -1"),
+        (Poisson(), 1, COUNTS + 0.5, "whole numbers"),
         (Bernoulli(), 1, COUNTS % 2 + 1, "Bernoulli\\(\\) knows 0 and 1"),
         (Gaussian(), 2, Y, "outputs of shape \\(12, 2\\) for outcomes of shape \\(12,\\)"),
         (Gaussian(), 1, Y[:, None], "give y\\[:, 0\\]"),

@@ -103,6 +103,17 @@ def test_an_improper_posterior_names_what_is_free():
     model = Model({"a": dist.Normal(0.0, 1.0), "w": dist.ImproperUniform(constraints.real, (), (5,))}, likelihood)
     with pytest.raises(CredoError, match="leave 'w' free"):
         fit(model.given(X[:3], Y[:3]), Exact(), progress=False)
+    prior = {"a": dist.ImproperUniform(constraints.real, (), ()), "w": dist.Normal(0.0, 1.0).expand([5])}
+    with pytest.raises(CredoError, match="leave 'a' free"):
+        fit(Model(prior, likelihood).given(X, Y), Exact(), progress=False)
+
+
+def test_columns_that_are_multiples_leave_a_direction_free():
+    """By rounding their precision has a Cholesky factor for every other multiple."""
+    model = Model({"w": dist.ImproperUniform(constraints.real, (), (2,))}, likelihood)
+    for k in range(3, 11):
+        with pytest.raises(CredoError, match="leave 'w' free"):
+            fit(model.given(X[:, :1] * [1.0, 1 / k], Y), Exact(), progress=False)
 
 
 def unknown_noise(params, x):

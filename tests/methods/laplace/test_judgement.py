@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import credo
+from credo.methods.laplace.judgement import after_earlier
 from credo.methods.optimise.surprise import surprise
 from credo.nn import BayesianNetwork, Bernoulli, Gaussian, Isotropic
 
@@ -32,6 +33,25 @@ def test_of_normal_outcomes_it_is_that_of_squared_residuals(noise, status):
     assert surprise(posterior, 0, is_linearised=True) == pytest.approx(expected, rel=1e-4)
     assert posterior.verdict.figures["surprise"] == pytest.approx(expected, rel=1e-4)
     assert posterior.verdict.status == status
+
+
+def test_what_was_not_weighed_does_not_pass():
+    """Of a linear network, which is a Gaussian in any number of dimensions."""
+    network = BayesianNetwork(linear, {"w": jnp.zeros((101, 1))}, head=Gaussian(0.4), prior=Isotropic(1.0))
+    posterior = credo.fit(network.given(np.resize(X, (N, 101)), Y), credo.Laplace(num_steps=50), progress=False)
+    assert posterior.verdict.status == "doubtful"
+
+
+def test_the_worse_of_two_verdicts_stays():
+    earlier = fitted(Gaussian(0.4), Y)
+    for before, now, expected in (
+        ("pass", "pass", "pass"),
+        ("doubtful", "pass", "doubtful"),
+        ("doubtful", "failed", "failed"),
+        ("failed", "doubtful", "failed"),
+    ):
+        earlier.verdict = credo.Verdict(before)
+        assert after_earlier(credo.Verdict(now), earlier).status == expected
 
 
 def test_of_classes_it_is_a_sum_over_them():

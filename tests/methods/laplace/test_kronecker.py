@@ -260,7 +260,7 @@ def test_a_saved_posterior_predicts_the_same(tmp_path):
 # requests that cannot be answered ------------------------------------------------------------------------------------
 
 
-def test_wrong_requests_are_said():
+def test_wrong_requests_are_said(monkeypatch):
     network = BayesianNetwork(lambda p, x: x @ p, normal(2, 3), head=Categorical())
     target = network.given(normal(5, 2), np.array([0, 1, 2, 0, 1]))
     exact = credo.Laplace(structure=credo.laplace.Kronecker(), curvature=credo.ExactHessian())
@@ -271,3 +271,6 @@ def test_wrong_requests_are_said():
     model = credo.Model({"a": dist.Normal(0, 1)}, lambda params, x: dist.VonMises(params["a"], 1.0))
     with pytest.raises(credo.CredoError, match="natural outputs"):
         laplace(model.given(y=np.array([0.3])), credo.laplace.Kronecker())
+    monkeypatch.setattr("credo.methods.laplace.kronecker.LARGEST_FACTOR", 2)
+    with pytest.raises(credo.CredoError, match="A layer has 3 inputs or outputs, and Kronecker"):
+        laplace(target, credo.laplace.Kronecker())

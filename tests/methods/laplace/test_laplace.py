@@ -142,6 +142,26 @@ def test_saddle_is_reported_where_the_search_is_held_there():
     assert np.all(np.isfinite(posterior.sample(1, 3)["b"]))
 
 
+def test_a_saddle_that_no_diagonal_shows_is_failed():
+    """Ones on the diagonal of the curvature, and the eigenvalues 3 and −1."""
+
+    def crossed(params):
+        return -0.5 * params["a"] ** 2 - 0.5 * params["b"] ** 2 - 2 * params["a"] * params["b"]
+
+    target = Model.from_log_density(crossed, {"a": constraints.real, "b": constraints.real}).given()
+    posterior = fit(target, Laplace(structure=Diagonal(), num_steps=0), start={"a": 0.0, "b": 0.0})
+    assert posterior.verdict.status == "failed"
+    np.testing.assert_allclose(posterior.verdict.figures["min_curvature"], -1.0)
+    assert posterior.log_evidence is None
+
+
+def test_no_evidence_away_from_the_mode():
+    target = TARGETS["gaussian"]().target
+    posterior = fit(target, Laplace(num_steps=0), start=np.full(target.dim, 3.0))
+    assert posterior.verdict.status == "failed"
+    assert posterior.log_evidence is None
+
+
 def test_saddle_is_left_otherwise():
     posterior = fit(SADDLE, Laplace(), start={"a": 0.0, "b": 0.0})
     np.testing.assert_allclose(np.abs(posterior.kind.mean), [0.0, 1.0], atol=1e-9)

@@ -151,13 +151,18 @@ def test_estimates_are_within_their_errors_and_bounds():
     target = CLASSES.flat()
     with double():
         u = normal(target.dim)
-        exact, found = (shape(MatrixFree(num_probes=number), target, u) for number in (64, 16))
+        exact, found, finer = (shape(MatrixFree(num_probes=number), target, u) for number in (64, 16, 32))
+        covariance = np.asarray(shape(Dense(), target, u).scale.dense())
         error = found.figures["log_det_error"]
         assert 0 < error < 3
         assert abs(float(found.scale.log_det() - exact.scale.log_det())) < 4 * error
     variances, meant = np.asarray(found.scale.diagonal()), np.asarray(exact.scale.diagonal())
     off = np.quantile(np.abs(np.sqrt(variances / meant) - 1), 0.95)
     assert 0.2 < found.figures["estimated_sd_error"] / off < 2  # 1 / 1.96 for normal errors
+    unit = np.sqrt(np.diag(np.linalg.inv(covariance)))
+    white = np.square(covariance * unit[:, None] * unit)  # whose entries beside the diagonal are the noise of signs
+    errors = 0.5 * np.sqrt((white.sum(axis=1) / np.diag(white) - 1) / 32)
+    assert finer.figures["estimated_sd_error"] == pytest.approx(np.quantile(errors, 0.95), rel=0.4)  # of 32 each
     assert 1e-3 < np.sqrt(np.mean(np.square(variances / meant - 1))) < 0.3
     assert np.all(variances <= 0.5 * (1 + 1e-9))  # those of the prior
     assert "estimated by 16 solves" in found.sentences[0]

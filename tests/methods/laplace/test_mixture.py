@@ -11,6 +11,7 @@ from numpyro.distributions import constraints
 from scipy.integrate import quad
 
 import credo
+from credo.linalg.diagonal import Diagonal
 from credo.methods.laplace.mixture import SAME, distinct
 from credo.nn import BayesianNetwork, Categorical, Gaussian
 from credo.posterior.kinds import Draws, Mixture
@@ -128,6 +129,16 @@ def test_modes_are_told_apart_by_their_distance_in_sds():
     assert at(0.0, 0.9 * SAME) == [(0, 1)]
     assert at(0.0, 1.1 * SAME) == [(0,), (1,)]
     assert at(1.1 * SAME, 0.0, 3.0, 0.2 * SAME) == [(1, 3), (0,), (2,)]
+
+
+def test_a_narrow_mode_within_a_wide_one_is_its_own():
+    def around(x, sd):
+        kind = Normal(np.array([x]), Diagonal(np.array([sd])))
+        return Posterior(kind, regression(), verdict=credo.Verdict("pass"), info={"log_density": 0.0})
+
+    for x, number in ((0.5 * SAME, 1), (1.5 * SAME, 2)):  # in sds of the narrow one, a tenth as far in the other's
+        for pair in ((around(0.0, 10.0), around(x, 1.0)), (around(x, 1.0), around(0.0, 10.0))):
+            assert len(distinct(pair)) == number
 
 
 # what is mixed --------------------------------------------------------------------------------------------------------

@@ -150,6 +150,9 @@ def test_requests_to_tune_what_cannot_be_tuned():
     known = BayesianNetwork(linear, {"w": np.zeros(4)}, head=Gaussian(0.3)).given(X, Y)
     with pytest.raises(CredoError, match="nothing to tune"):
         credo.fit(known, credo.Laplace(tune=Evidence()), progress=False)
+    two = BayesianNetwork(linear, {"w": np.ones((4, 2))}, head=Gaussian(dist.HalfNormal(1.0).expand([2])))
+    with pytest.raises(CredoError, match="noise changes the curvature of the likelihood by more than one factor"):
+        credo.fit(two.given(X, np.stack([Y, -Y], axis=1)), credo.Laplace(tune=True, num_steps=0), progress=False)
     model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([4])}, lambda p, x: dist.Normal(x @ p["w"], 0.3))
     with pytest.raises(CredoError, match="of a network"):
         credo.fit(model.given(X, Y), credo.Laplace(tune=Evidence()), progress=False)

@@ -3,10 +3,11 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy.stats import multivariate_normal
 
 from credo import nn
 from credo.fitting import fit
-from credo.laplace import Dense, Diagonal, Kronecker, LowRank
+from credo.laplace import Dense, Diagonal, Kronecker, LowRank, MatrixFree
 from credo.methods.laplace import GaussNewton, Laplace
 from credo.methods.optimise import MAP
 from credo.model.model import Model
@@ -50,6 +51,17 @@ def test_exact_for_any_split_of_a_linear_model(sizes):
     assert posterior.verdict.figures["pareto_k"] <= 0
 
 
+def test_an_improper_prior_leaves_no_evidence_of_later_data():
+    """And that of the last, given the earlier, is known."""
+    flat = Model({"w": dist.ImproperUniform(dist.constraints.real, (), (3,))}, linear)
+    first = fit(flat.given(X[:12], Y[:12]), Laplace())
+    posterior = fit(flat.given(X[12:], Y[12:]), Laplace(prior=first))
+    assert posterior.log_evidence is None
+    marginal = X[12:] @ covariance(first) @ X[12:].T + 0.3**2 * np.eye(12)
+    expected = multivariate_normal(X[12:] @ first.kind.mean, marginal).logpdf(Y[12:])
+    assert posterior.info["log_evidence_increment"] == pytest.approx(expected, rel=1e-9)
+
+
 def test_close_for_a_logistic_model_and_gauss_newton_is_the_same():
     y = (Y > 0).astype(int)
     model = Model(PRIOR, logistic)
@@ -72,6 +84,8 @@ def test_refuses_what_cannot_be_a_prior():
         fit(target, Laplace(prior=fit(target, MAP())))
     with pytest.raises(CredoError, match="other parameters"):
         fit(other, Laplace(prior=posterior))
+    with pytest.raises(CredoError, match="one whose coordinates are independent"):
+        fit(target, Laplace(structure=MatrixFree(), curvature=GaussNewton(), prior=posterior))
     with pytest.raises(CredoError, match="bare log density"):
         fit(LINEAR.given(), Laplace(prior=posterior))
 

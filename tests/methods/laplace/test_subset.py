@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import credo
 from credo.linalg.dense import Dense
@@ -230,6 +231,29 @@ def test_largest_variances():
     some = laplace(TARGET, credo.laplace.LargestVariance(5))
     sd = np.asarray(diagonal.kind.scale.scale)
     np.testing.assert_array_equal(some.kind.scale.index, np.sort(np.argsort(-sd)[:5]))
+
+
+def test_the_evidence_given_the_others_where_the_prior_couples_them():
+    """The free weights have the conditional normal of their prior, at the values of the fixed ones."""
+    m, S = np.array([1.0, -0.5, 0.3]), np.array([[2.0, 0.8, 0.3], [0.8, 1.0, -0.2], [0.3, -0.2, 0.5]])
+    x = RANDOM.normal(size=(12, 3)) * [3.0, 1.0, 1.0]
+    y = x @ [1.0, 2.0, -1.0] + 0.5 * RANDOM.normal(size=12)
+    prior = {"w": lambda: dist.MultivariateNormal(m, covariance_matrix=S)}
+    model = credo.Model(prior, lambda p, x: dist.Normal(x @ p["w"], 0.5))
+    posterior = credo.fit(model.given(x, y), credo.Laplace(subset=credo.laplace.LargestVariance(2)), progress=False)
+    free, fixed = np.array([1, 2]), np.array([0])
+    np.testing.assert_array_equal(posterior.kind.scale.index, free)
+    pull = S[np.ix_(free, fixed)] @ np.linalg.inv(S[np.ix_(fixed, fixed)])
+    mean = m[free] + pull @ (posterior.kind.mean[fixed] - m[fixed])
+    covariance = S[np.ix_(free, free)] - pull @ S[np.ix_(fixed, free)]
+    centre = x[:, free] @ mean + x[:, fixed] @ posterior.kind.mean[fixed]
+    marginal = x[:, free] @ covariance @ x[:, free].T + 0.25 * np.eye(12)
+    expected = stats.multivariate_normal(centre, marginal).logpdf(y)
+    assert posterior.log_evidence.value == pytest.approx(expected, rel=1e-9)
+    method = credo.Laplace(structure=credo.laplace.Diagonal(), subset=credo.laplace.LargestVariance(2))
+    precision = np.diag(x.T @ x / 0.25 + np.linalg.inv(S))[free]
+    found = credo.fit(model.given(x, y), method, progress=False).sd()["w"][free]
+    np.testing.assert_allclose(found, precision**-0.5, rtol=1e-9)
 
 
 def test_an_operator_of_some_coordinates():

@@ -119,6 +119,22 @@ def test_the_loss_is_unbiased_over_windows_and_masks():
         assert np.all(np.abs(drawn.mean(axis=0) - truth) < 5 * drawn.std(axis=0) / np.sqrt(len(drawn)))
 
 
+def test_masks_of_two_layers_are_independent():
+    """z = m₂ w₂ m₁ w₁ x has E z = w₂ w₁ x, and E z² = (w₂ w₁ x)² / (1 − p)²: the masks' E m² = 1 / (1 − p) each."""
+    with double():
+        weights = {"a": np.ones((1, 1)), "b": np.ones((1, 1))}
+        network = BayesianNetwork(lambda p, x: x @ p["a"] @ p["b"], weights, head=Gaussian(NOISE))
+        target, u = network.given(X[:, :1], Y).flat(), jnp.asarray([0.7, -1.2])
+        loss = DropoutLoss(Bernoulli, "channel", (RATE, RATE))
+        keys = jax.random.split(jax.random.key(3), 4_000)
+        found = np.asarray(jax.jit(jax.vmap(lambda key: loss(u, target, target.rows(), key)))(keys))
+        z = X[:, 0] * float(u[0] * u[1])
+        error = np.sum(Y**2 - 2 * Y * z + z**2 / (1 - RATE) ** 2)
+        prior = 0.5 * float(jnp.sum(u**2)) / (1 - RATE) + np.log(2 * np.pi)
+    expected = prior + 0.5 * error / NOISE**2 + N * np.log(NOISE * np.sqrt(2 * np.pi))
+    assert abs(found.mean() - expected) < 5 * found.std() / np.sqrt(len(found))
+
+
 @pytest.mark.parametrize("prior", [Isotropic(4.0), LaplacePrior(1.5)], ids=["normal", "laplace"])
 def test_the_expected_log_prior_is_the_sum_over_masks(prior):
     with double():

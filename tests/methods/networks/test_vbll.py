@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
 from scipy import special
 
@@ -129,6 +130,53 @@ def test_the_bound_of_a_gaussian_is_the_elbo():
 # the fit ----------------------------------------------------------------------------------------------------------
 
 
+def test_an_epoch_sees_each_row_once():
+    """With steps of no length the mean loss of an epoch is that of all rows, and each part of the path is an epoch."""
+    method = credo.VBLL(optimiser=optax.sgd(0.0), batch_size=16, num_steps=120)
+    posterior = credo.fit(classifier(), method, key=2, progress=False)
+    np.testing.assert_allclose(posterior.info["loss_path"], -posterior.info["bound"], rtol=1e-9)
+
+
+def test_a_step_is_along_the_gradient_of_the_loss_a_datum():
+    method = credo.VBLL(optimiser=optax.sgd(1.0), batch_size=None, num_steps=1)
+    posterior = credo.fit(classifier(), method, progress=False)
+    with double():
+        target = classifier().flat()
+        u = jnp.asarray(target.unconstrain(target.model.start))
+        begun = Parameters(u, jnp.full((3, 5), np.log(0.03)), jnp.zeros((3, 5, 5)))
+        slope = jax.jit(jax.grad(lambda q: LastLayerBound()(q, target, target.rows(), None)))(begun).position
+        np.testing.assert_allclose(posterior.kind.mean, u - slope / N, rtol=1e-10)
+
+
+def test_a_row_of_weight_w_is_w_rows():
+    """Of classes in the bound, and of numbers in their regression."""
+    count = np.arange(N) % 4
+    model = classifier().model
+    with double():
+        weighted = model.given(X, CLASSES, weights=count).flat()
+        repeated = model.given(np.repeat(X, count, 0), np.repeat(CLASSES, count)).flat()
+        bound = jax.jit(lambda target: LastLayerBound()(some(weighted), target, target.rows(), None))
+        assert float(bound(weighted)) == pytest.approx(float(bound(repeated)), rel=1e-12)
+    posterior = credo.fit(linear().model.given(X, Y, weights=count), credo.VBLL(num_steps=1), progress=False)
+    A = np.column_stack([X, np.ones(N)])
+    mean = np.linalg.solve(A.T @ (A * count[:, None]) / NOISE**2 + np.eye(3), A.T @ (count * Y) / NOISE**2)
+    np.testing.assert_allclose([*posterior.mean()["weights"]["w"][:, 0], posterior.mean()["weights"]["b"][0]], mean)
+
+
+def test_regression_is_drawn_to_the_mean_of_the_prior():
+    prior = {"w": dist.Normal(np.array([2.0, -1.0]), 0.5)}
+    model = credo.Model(prior, lambda p, x: dist.Normal(x @ p["w"], NOISE))
+    posterior = credo.fit(model.given(X[:8], Y[:8]), credo.VBLL(num_steps=5), progress=False)
+    precision = X[:8].T @ X[:8] / NOISE**2 + 4 * np.eye(2)
+    mean = np.linalg.solve(precision, X[:8].T @ Y[:8] / NOISE**2 + 4 * np.array([2.0, -1.0]))
+    np.testing.assert_allclose(posterior.mean()["w"], mean, rtol=1e-8)
+    step = np.array([0.1, -0.3])  # along correlated coordinates
+    fall = posterior.log_prob({"w": mean}) - posterior.log_prob({"w": mean + step})
+    assert fall == pytest.approx(0.5 * step @ precision @ step, rel=1e-6)
+    height = 0.5 * np.linalg.slogdet(precision / (2 * np.pi))[1]
+    assert posterior.log_prob({"w": mean}) == pytest.approx(height, rel=1e-6)
+
+
 @pytest.mark.parametrize(("covariance", "scale"), [("dense", 1.0), ("diagonal", 1.0), ("dense", 0.3)])
 def test_linear_regression_is_exact(covariance, scale):
     """Also where products are scaled before the bias is added."""
@@ -173,6 +221,9 @@ def test_features_are_points_and_the_last_layer_is_not(fitted, tmp_path):
     np.testing.assert_allclose(sd["in"], 0.0, atol=1e-12)
     assert np.all(sd["out"]["w"] > 0)
     assert np.all(sd["out"]["b"] > 0)
+    mean = fitted.mean()["weights"]
+    assert np.isfinite(fitted.log_prob({"weights": mean}))
+    assert fitted.log_prob({"weights": mean | {"in": mean["in"] + 0.1}}) == -np.inf
     assert fitted.info["loss_path"][-1] < fitted.info["loss_path"][0]
     assert fitted.verdict.status == "doubtful"
     assert any("last layer alone" in sentence for sentence in fitted.verdict.sentences)
