@@ -414,6 +414,17 @@ def test_conditional_density_is_that_of_the_whole_position():
     np.testing.assert_allclose(both[0], both[1])
 
 
+def test_what_data_make_certain_is_settled_wherever_chains_began():
+    """Animals that were seen are there. Those at which each chain began with a one never move."""
+    seen = np.repeat([1, 0], [60, 20])
+    prior = {"p": dist.Beta(2.0, 2.0), "z": dist.Bernoulli(0.7).expand([80])}
+    model = Model(prior, lambda params, i: dist.Bernoulli(params["p"] * params["z"][i]))
+    method = credo.Gibbs({"z": credo.Enumerated(), "p": credo.Slice()}, num_warmup=100)
+    posterior = credo.fit(model.given(np.arange(80), seen), method, key=0, progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["num_settled"] == 60
+
+
 def test_constant_coordinates_count_only_where_they_have_moved():
     """Position: a, continuous; z_0 varies; z_1 settled after it moved; z_2 never moved; z_3 differs between chains."""
     rng = np.random.default_rng(0)

@@ -66,6 +66,19 @@ def test_a_fit_of_one_of_two_modes_does_not_pass(method, dim):
     assert posterior.info.get("evidence_upper") is None
 
 
+def test_a_mode_that_only_the_prior_leads_to_is_seen():
+    """A frequency: next to the right one are wrong ones, a hundred sds apart and far from the origin."""
+    t = np.linspace(0.0, 1.5, 30)
+    y = np.cos(100.0 * t) + 0.1 * np.random.default_rng(0).normal(size=30)
+    model = credo.Model({"w": dist.Normal(101.0, 2.0)}, lambda params, t: dist.Normal(jnp.cos(params["w"] * t), 0.1))
+    wrong = credo.fit(model.given(t, y), credo.Laplace(), start={"w": 105.0}, progress=False)
+    assert wrong.mean()["w"] == pytest.approx(105.15, abs=0.01)
+    assert wrong.verdict.figures["mode_share"] == pytest.approx(1.0)
+    right = credo.fit(model.given(t, y), credo.Laplace(), start={"w": 100.0}, progress=False)
+    assert right.mean()["w"] == pytest.approx(100.0, abs=0.1)
+    assert right.verdict.status == "pass"
+
+
 def test_the_verdict_says_so():
     target, share = two(10.0, -13.0 + np.arange(4), 4)
     posterior = credo.fit(target, credo.DADVI(), key=1, progress=False)

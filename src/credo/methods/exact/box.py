@@ -20,6 +20,7 @@ from credo.linalg.dense import Dense
 from credo.methods.optimise.newton import Status, maximise
 from credo.methods.optimise.objective import in_unconstrained_space, solver_for, starting_position
 from credo.methods.particles.importance import evaluations_at_once
+from credo.model.from_prior import from_prior
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -206,16 +207,7 @@ def _candidates(target: Target, key) -> np.ndarray:
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
     scales = np.array([0.5, 2.0, 8.0])[np.arange(NUM_CANDIDATES) % 3]
     wide = scales[:, None] * generator.normal(size=(NUM_CANDIDATES, target.dim))
-    try:
-        drawn = np.asarray(_prior_draws(target, key))
-    except CredoError:  # an improper prior
-        return wide
-    return np.concatenate([wide, drawn[np.isfinite(drawn).all(axis=1)]])
-
-
-@jax.jit
-def _prior_draws(target: Target, key):
-    return jax.vmap(target.sample_prior)(jax.random.split(key, NUM_CANDIDATES))
+    return np.concatenate([wide, from_prior(target, key, NUM_CANDIDATES)])
 
 
 def _first_box(modes: list[Mode]) -> Box:

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
+from credo.model.from_prior import from_prior
 from credo.model.target import Target
 from credo.precision import double
-from credo.status import CredoError
 
 NUM_ELSEWHERE, NUM_DRAWN = 8, 256  # positions, and draws that know the values of discrete parameters
 
@@ -14,11 +14,9 @@ def elsewhere(target: Target, positions: np.ndarray) -> np.ndarray:
     """``NUM_ELSEWHERE`` positions (n, dim): draws of the prior, of discrete parameters any value among many of them
     alike. Where the prior cannot be drawn from, what is not whole is moved from the first of ``positions``."""
     random = np.random.default_rng(0)
-    try:
-        with double():
-            keys = jax.random.split(jax.random.key(0), NUM_DRAWN)
-            drawn = np.asarray(jax.vmap(target.sample_prior)(keys), np.float64)
-    except CredoError:
+    with double():
+        drawn = from_prior(target, jax.random.key(0), NUM_DRAWN)
+    if len(drawn) < NUM_ELSEWHERE:
         moved = positions[:1] + random.normal(size=(NUM_ELSEWHERE, positions.shape[1]))
         return np.where(positions[:1] == np.round(positions[:1]), positions[:1], moved)
     whole = np.flatnonzero(np.all(drawn == np.round(drawn), axis=0))

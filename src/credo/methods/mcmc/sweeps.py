@@ -98,14 +98,18 @@ def check_moves(program, info) -> None:
 def figures_of_sweeps(done, target, program, method, bound=()) -> dict[str, float]:
     """What the verdict reads. A discrete coordinate that took one value in all draws has no R-hat and no ESS.
 
-    It is left out where some chain has moved it, in warm-up, to where all chains are now; a coordinate that never
-    moved in any chain, from one start, stays in, and is not known. Chains that disagree have an R-hat far above 1.
-    Whether all fell to that value though others have mass is looked for (settled.py).
+    It is left out where some chain has moved it, in warm-up, to where all chains are now, or where each sweep drew it
+    from all its values by terms of its own; another that never moved in any chain, from one start, stays in, and is
+    not known. Chains that disagree have an R-hat far above 1. Whether all fell to that value though others have mass
+    is looked for (settled.py).
     """
     positions, info = done.records["position"], done.info["sampling"]
     is_discrete = np.concatenate([np.full(leaf.size, leaf.is_discrete) for leaf in target.structure.leaves])
-    has_moved = np.any([state.has_moved for state in done.states], axis=0)
-    is_settled = is_discrete & has_moved & np.all(positions == positions[0, 0], axis=(0, 1))
+    may_settle = np.any([state.has_moved for state in done.states], axis=0)
+    for update in program.updates:
+        if isinstance(update, Enumerating) and update.is_apart:
+            may_settle[update.block.index()] = True
+    is_settled = is_discrete & may_settle & np.all(positions == positions[0, 0], axis=(0, 1))
     judged = positions[..., ~is_settled] if not is_settled.all() else positions
     found = figures(judged, info, method, structure=None if is_settled.any() else target.structure)
     # a discrete position may rightly stay where it is for long: R-hat and ESS alone say whether it is stuck

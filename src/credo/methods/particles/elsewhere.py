@@ -1,9 +1,9 @@
 """Modes that an approximation leaves out, looked for by climbing to them from far away.
 
 An approximation of one of several modes passes every test on its own draws. So Newton's method begins again at a few
-places: 10 and 30 sds of the draws from their middle, and about the origin, each with its mirror image. Where it ends
-at a maximum m, of curvature A, near which there is none of the draws, the posterior's share there is weighed by draws
-of g = N(m, A⁻¹), and of q for the scale:
+places: 10 and 30 sds of the draws from their middle, and about the origin, each with its mirror image, and at draws of
+the prior. Where it ends at a maximum m, of curvature A, near which there is none of the draws, the posterior's share
+there is weighed by draws of g = N(m, A⁻¹), and of q for the scale:
 
     Z_m = E_g[p/g; p/q > 100 Z],  Z = median_q p/q, or E_q[p/q] of weighed draws;   share = Σ_m Z_m / (Z + Σ_m Z_m)
 
@@ -18,6 +18,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import solve_triangular
@@ -28,11 +29,13 @@ from credo.compiling import brief
 from credo.methods.optimise.newton import Solver, Status, maximise
 from credo.methods.optimise.objective import Objective, chunk_size, log_density
 from credo.methods.optimise.subproblem import Dense
+from credo.model.from_prior import from_prior
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 
 DISTANCES = 10.0, 30.0  # sds from the middle of the draws
 ABSOLUTE = 4.0  # from the origin
+NUM_PRIOR = 6  # draws: a basin of half of it is missed by one set in sixty-four
 TOLERANCE = 0.3  # sds from the mode
 MAX_STEPS = 30
 LARGEST = 200  # dimensions: beyond, directions at random lead nowhere in particular
@@ -111,21 +114,23 @@ def shares_elsewhere(
     if num_starts < FEWEST or target.dim > LARGEST:
         return {}
     modes: list[Mode] = []
-    for _, start in zip(range(num_starts), _starts(u), strict=False):
+    for _, start in zip(range(num_starts), _starts(u, target), strict=False):
         mode = climber.climb(start.astype(u.dtype), deadline)
         if mode is not None and not mode.is_near(u) and not any(mode.is_near(m.position[None]) for m in modes):
             modes.append(mode)
     return _shares(climber, kind, modes, u, log_z) if modes else {"mode_share": 0.0}
 
 
-def _starts(u: Float[np.ndarray, "S dim"]) -> Iterator[Float[np.ndarray, " dim"]]:
-    """In mirrored pairs, along directions at random, orthogonal to each other as long as there are such."""
+def _starts(u: Float[np.ndarray, "S dim"], target: Target) -> Iterator[Float[np.ndarray, " dim"]]:
+    """In mirrored pairs, along directions at random, orthogonal to each other as long as there are such; then from the
+    prior, which knows where the basins of rates and of paths are that bend with them."""
     low, middle, high = np.quantile(u, [0.16, 0.5, 0.84], axis=0)  # some draws may have been sent far out
     sd = 0.5 * (high - low)
     ways = np.linalg.qr(np.random.default_rng(0).normal(size=(middle.size, 3)))[0] * np.sqrt(middle.size)
     near, far = ((middle, distance * sd) for distance in DISTANCES)
     for (center, width), way in zip((near, (0.0, ABSOLUTE), far), itertools.cycle(ways.T), strict=False):
         yield from (center + width * way, center - width * way)
+    yield from from_prior(target, jax.random.key(0), NUM_PRIOR)
 
 
 def _shares(
