@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from credo.adapters.numpyro import from_numpyro
 from credo.fitting import fit, resume
 from credo.linalg.diagonal import Diagonal
+from credo.methods.exact.grid import Grid
 from credo.methods.particles import smc
 from credo.methods.particles.path import path_to
 from credo.methods.particles.smc import SMC
@@ -109,6 +110,17 @@ def test_the_error_of_the_evidence_is_as_large_for_few_islands_as_it_must_be():
     z = np.array([each.value / each.error for each in found])
     assert abs(np.mean(z**2) - 1) < 5 * np.sqrt(4 / num)  # 5 is the kurtosis of Student's t with 7 degrees of freedom
     assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.015
+
+
+def test_a_likelihood_that_spreads_over_orders_of_magnitude_is_forgotten():
+    """Powers of a number that the prior takes far beyond one: log likelihoods from −100 to −1e200."""
+    t = np.arange(200)
+    y = 0.9**t + 0.1 * np.random.default_rng(0).normal(size=200)
+    model = Model({"phi": dist.Normal(0.0, 2.0)}, lambda params, t: dist.Normal(params["phi"] ** t, 0.1))
+    posterior = fit(model.given(t, y), SMC(num_particles=1_024), key=0, progress=False)
+    assert posterior.verdict.status == "pass"
+    exact = fit(model.given(t, y), Grid(), progress=False)
+    assert posterior.mean()["phi"] == pytest.approx(exact.mean()["phi"], abs=0.2 * exact.sd()["phi"])
 
 
 def test_a_region_without_a_density_that_no_draw_of_the_prior_meets_is_told():

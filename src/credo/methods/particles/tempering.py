@@ -11,10 +11,11 @@ Particles have equal weights before step 1, so that the conditional ESS of Zhou,
 K islands of N/K particles share β_t, S and ε and nothing else. Given these, Ẑ_k are independent and unbiased, so that
     Ẑ = mean Ẑ_k,  error of log Ẑ = sd(Ẑ_k) / (√K Ẑ),  weight of island k ∝ Ẑ_k        (islands: Vergé et al. 2015)
 
-Moves are judged by d(m), for each coordinate and for ℓ the squared median of |x_i(m) − x_i(0)|, and its value for
-particles of different islands, d_∞: |1 − d(m)/d_∞| is the correlation left with where they were. Where modes are apart
-it does not fall to 0, and need not; medians do not see the few that change modes. For what can be forgotten, with ρ^m
-left of it after m moves, d(2m)/d(m) = 1 + ρ^m: so moves double until the square of that rest is below CORRELATION.
+Moves are judged by d(m), for each coordinate and for the ranks of ℓ, which may spread over a hundred orders of
+magnitude, the squared median of |x_i(m) − x_i(0)|, and by d_∞, that of particles of different islands: what is left of
+the correlation with where they were is |1 − d(m)/d_∞|. Where modes are apart it does not fall to 0, and need not;
+medians do not see the few that change modes. For what can be forgotten, with ρ^m left of it after m moves,
+d(2m)/d(m) = 1 + ρ^m: so moves double until the square of that rest is below CORRELATION.
 """
 
 from collections.abc import Callable
@@ -221,8 +222,9 @@ def _values(p: Population) -> Float[np.ndarray, "N dim+1"]:
 
 
 def _jumps(first: Population, last: Population) -> Float[np.ndarray, "2 dim+1"]:
-    """d and d_∞ of each coordinate and of ℓ."""
+    """d and d_∞ of each coordinate and of ℓ, this by its ranks."""
     a, b = _values(first), _values(last)
+    a[:, -1], b[:, -1] = np.split(np.unique(np.concatenate([a[:, -1], b[:, -1]]), return_inverse=True)[1], 2)
     others = np.roll(b, len(b) // 2, axis=0)
     return np.stack([np.median(np.abs(b - each), axis=0) ** 2 for each in (a, others)])
 
