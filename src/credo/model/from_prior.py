@@ -1,23 +1,28 @@
 """Positions drawn from the prior."""
 
+import functools
+
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from credo.compiling import brief
+from credo.algorithm import as_key, streams
+from credo.compiling import TINY, brief
 from credo.model.target import Target
 from credo.status import CredoError
 
+SAME = np.zeros(2, np.uint32)  # key data: what is asked of a model is then a property of it
 
-def from_prior(target: Target, key, number: int) -> Float[np.ndarray, "draw dim"]:
+
+def from_prior(target: Target, number: int, key=SAME) -> Float[np.ndarray, "draw dim"]:
     """Those of ``number`` draws that are finite; none where the prior is improper, or has a density alone."""
     try:
-        drawn = np.asarray(_from_prior(target, jax.random.split(key, number)), float)
+        drawn = np.asarray(_from_prior(target, streams(key, number)), float)
     except (CredoError, NotImplementedError):
         return np.empty((0, target.dim))
     return drawn[np.isfinite(drawn).all(axis=1)]
 
 
-@brief
+@functools.partial(brief, options=TINY)
 def _from_prior(target: Target, keys):
-    return jax.vmap(target.sample_prior)(keys)
+    return jax.lax.map(lambda data: target.sample_prior(as_key(data)), keys)

@@ -117,8 +117,8 @@ WEIGHTS: dict[str, Rule] = {
         "(dist.constraints.ordered_vector), take MixtureOf(k) as the family, or use ParallelTempering() or SMC().",
     ),
     "mode_share": Rule(
-        "share of the posterior that lies about other modes, found by climbing from far away, where the approximation "
-        "has next to nothing",
+        "share of the posterior that lies about other modes, found by climbing from far away and from draws of the "
+        "prior, where the approximation has next to nothing",
         "at most",
         0.001,
         0.05,

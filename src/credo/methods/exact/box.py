@@ -207,7 +207,7 @@ def _candidates(target: Target, key) -> np.ndarray:
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
     scales = np.array([0.5, 2.0, 8.0])[np.arange(NUM_CANDIDATES) % 3]
     wide = scales[:, None] * generator.normal(size=(NUM_CANDIDATES, target.dim))
-    return np.concatenate([wide, from_prior(target, key, NUM_CANDIDATES)])
+    return np.concatenate([wide, from_prior(target, NUM_CANDIDATES, key)])
 
 
 def _first_box(modes: list[Mode]) -> Box:

@@ -113,7 +113,7 @@ def _refuse_another_mode(expansion: Quadratic, target: Target) -> None:
     """CredoError where the log joint is another function at draws of the prior, if it can be drawn from."""
     if target.model.log_factor is not None:
         return
-    positions = from_prior(target, jax.random.key(0), NUM_PRIOR)  # what is recognised is a property of the model
+    positions = from_prior(target, NUM_PRIOR)
     if len(positions) and misfit(target.log_density, expansion, positions) > IS_QUADRATIC:
         raise CredoError(
             "No closed form is known for this model: its log joint is quadratic where it was looked at first, and "

@@ -1,6 +1,5 @@
 """Positions beside those where chains start, since elements of a block may meet through what is zero there."""
 
-import jax
 import numpy as np
 
 from credo.model.from_prior import from_prior
@@ -15,7 +14,7 @@ def elsewhere(target: Target, positions: np.ndarray) -> np.ndarray:
     alike. Where the prior cannot be drawn from, what is not whole is moved from the first of ``positions``."""
     random = np.random.default_rng(0)
     with double():
-        drawn = from_prior(target, jax.random.key(0), NUM_DRAWN)
+        drawn = from_prior(target, NUM_DRAWN)
     if len(drawn) < NUM_ELSEWHERE:
         moved = positions[:1] + random.normal(size=(NUM_ELSEWHERE, positions.shape[1]))
         return np.where(positions[:1] == np.round(positions[:1]), positions[:1], moved)

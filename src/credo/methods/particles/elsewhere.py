@@ -18,7 +18,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import solve_triangular
@@ -130,7 +129,7 @@ def _starts(u: Float[np.ndarray, "S dim"], target: Target) -> Iterator[Float[np.
     near, far = ((middle, distance * sd) for distance in DISTANCES)
     for (center, width), way in zip((near, (0.0, ABSOLUTE), far), itertools.cycle(ways.T), strict=False):
         yield from (center + width * way, center - width * way)
-    yield from from_prior(target, jax.random.key(0), NUM_PRIOR)
+    yield from from_prior(target, NUM_PRIOR)
 
 
 def _shares(
