@@ -29,7 +29,7 @@ LAYERS = (
      "diagnose.moments", "diagnose.function_space"),
     ("posterior",),
     ("predict",),
-    ("methods.settings",
+    ("methods.settings", "methods.from_prior",
      "methods.optimise", "methods.particles.points", "methods.particles.reach", "methods.particles.importance",
      "methods.particles.copies", "methods.particles.elsewhere", "methods.particles.left_out",
      "methods.particles.correction", "methods.particles.weighed",
@@ -50,6 +50,7 @@ LAYERS = (
 RANK = {prefix: rank for rank, layer in enumerate(LAYERS) for prefix in layer}
 SHARED_METHODS = (
     "methods.settings",
+    "methods.from_prior",
     "methods.optimise",
     "methods.particles.importance",
     "methods.particles.correction",

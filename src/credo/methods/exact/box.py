@@ -17,10 +17,10 @@ from scipy.special import logsumexp
 from credo.algorithm import Options
 from credo.batches import in_batches
 from credo.linalg.dense import Dense
+from credo.methods.from_prior import from_prior
 from credo.methods.optimise.newton import Status, maximise
 from credo.methods.optimise.objective import in_unconstrained_space, solver_for, starting_position
 from credo.methods.particles.importance import evaluations_at_once
-from credo.model.from_prior import from_prior
 from credo.model.target import Target
 from credo.status import CredoError
 

@@ -16,8 +16,8 @@ from credo.algorithm import Options
 from credo.diagnose.verdict import judge
 from credo.linalg.quadratic import Quadratic, misfit, quadratic, third_derivatives
 from credo.methods.exact.conjugate import TOLERANCE, recognise
+from credo.methods.from_prior import from_prior
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
-from credo.model.from_prior import from_prior
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.posterior import Posterior

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from credo.model.from_prior import from_prior
+from credo.methods.from_prior import from_prior
 from credo.model.target import Target
 from credo.precision import double
 

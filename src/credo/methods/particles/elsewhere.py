@@ -25,10 +25,10 @@ from scipy.special import expit
 
 from credo.batches import in_batches
 from credo.compiling import brief
+from credo.methods.from_prior import from_prior
 from credo.methods.optimise.newton import Solver, Status, maximise
 from credo.methods.optimise.objective import Objective, chunk_size, log_density
 from credo.methods.optimise.subproblem import Dense
-from credo.model.from_prior import from_prior
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 
