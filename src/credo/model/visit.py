@@ -115,7 +115,13 @@ class AbstractPrior(eqx.Module):
                     f"Parameter {name!r} has an improper prior, which cannot be sampled: give it a proper one."
                 )
             own = jax.random.fold_in(key, zlib.crc32(name.encode()))
-            return distribution.sample(own if index is None else jax.random.fold_in(own, index))
+            try:
+                return distribution.sample(own if index is None else jax.random.fold_in(own, index))
+            except ImportError as error:  # truncated t: its quantile function is that of another package
+                raise CredoError(
+                    f"The prior of {name!r} cannot be drawn from as numpyro stands ({str(error).rstrip('.')}): install "
+                    "that, or use a method that needs no draws of the prior, such as NUTS()."
+                ) from error
 
         def see(name, distribution, value):
             u[name] = transform_to(distribution)._inverse(value)

@@ -79,6 +79,17 @@ def test_a_mode_that_only_the_prior_leads_to_is_seen():
     assert right.verdict.status == "pass"
 
 
+def test_a_prior_without_draws_is_fitted_all_the_same():
+    """numpyro has no draws of a truncated t without another package, and a law of the user's own may have none."""
+    prior = {"m": dist.Normal(0.0, 5.0), "s": dist.TruncatedDistribution(dist.StudentT(3.0), low=0.0)}
+    model = credo.Model(prior, lambda params, x: dist.Normal(params["m"], params["s"]))
+    target = model.given(y=2.0 + 1.5 * np.random.default_rng(0).normal(size=40))
+    assert credo.fit(target, credo.Laplace(), progress=False).verdict.figures["mode_share"] == 0.0
+    assert credo.fit(target, credo.Grid(), progress=False).verdict.status == "pass"
+    with pytest.raises(credo.CredoError, match="prior of 's' cannot be drawn from"):
+        credo.fit(target, credo.SMC(), progress=False)
+
+
 def test_the_verdict_says_so():
     target, share = two(10.0, -13.0 + np.arange(4), 4)
     posterior = credo.fit(target, credo.DADVI(), key=1, progress=False)
