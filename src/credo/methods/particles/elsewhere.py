@@ -121,8 +121,8 @@ def shares_elsewhere(
 
 
 def _starts(u: Float[np.ndarray, "S dim"], target: Target) -> Iterator[Float[np.ndarray, " dim"]]:
-    """In mirrored pairs, along directions at random, orthogonal to each other as long as there are such; then from the
-    prior, which knows where the basins of rates and of paths are that bend with them."""
+    """In mirrored pairs, along directions at random, orthogonal to each other as long as there are such; then draws of
+    the prior, some of which lie in basins that no place far away leads to."""
     low, middle, high = np.quantile(u, [0.16, 0.5, 0.84], axis=0)  # some draws may have been sent far out
     sd = 0.5 * (high - low)
     ways = np.linalg.qr(np.random.default_rng(0).normal(size=(middle.size, 3)))[0] * np.sqrt(middle.size)
