@@ -20,7 +20,7 @@ LAYERS = (
     ("checkpoint",),
     ("model",),
     ("adapters",),
-    ("algorithm", "native", "progress", "stopping"),
+    ("algorithm", "gradients", "native", "progress", "stopping"),
     ("journal", "chunk"),
     ("crew",),
     ("run", "course"),

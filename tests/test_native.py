@@ -7,8 +7,7 @@ import pytest
 from jax import lax
 
 from credo import native
-from credo.equations import equations
-from credo.native import jit, value_and_gradient
+from credo.native import jit
 from credo.precision import double
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="native functions are for the CPU")
@@ -104,88 +103,3 @@ def test_static_arguments_and_structures():
     program = jit(lambda tree, *, power: {"y": tree["x"] ** power}, static_argnames=("power",))
     assert program({"x": np.float32(3)}, power=2)["y"] == 9
     assert program({"x": np.float32(3)}, power=3)["y"] == 27
-
-
-# gradients of indexing ------------------------------------------------------------------------------------------------
-
-
-def indexed(u):
-    return jnp.sum(jnp.sin(u)[GROUP] * jnp.arange(100.0))
-
-
-def rows(u):
-    return jnp.sum(jnp.exp(u.reshape(10, 4))[GROUP % 10] * jnp.arange(4.0))
-
-
-def matrix_of_indices(u):
-    return jnp.sum(u[GROUP.reshape(20, 5)] ** 2)
-
-
-def outside(u):  # what is filled in there has a gradient, which is nobody's
-    return jnp.nansum(u.at[GROUP + 20].get(mode="fill", fill_value=1.0) ** 2)
-
-
-def before(u):  # −1 is the last, and −41 none
-    return jnp.nansum(u.at[GROUP - 60].get(mode="fill", fill_value=1.0) ** 2)
-
-
-def clipped(u):
-    return jnp.sum(u.at[GROUP + 20].get(mode="clip") ** 2)
-
-
-def within_a_jitted_function(u):
-    return jax.jit(indexed)(u) ** 2
-
-
-def within_a_loop(u):
-    return lax.fori_loop(0, 2, lambda i, total: total + jnp.sum(u[GROUP] ** 2), 0.0)
-
-
-@pytest.mark.parametrize(
-    "function", [indexed, rows, matrix_of_indices, outside, before, clipped, within_a_jitted_function]
-)
-def test_scatter_becomes_a_loop(function):
-    with double():
-        evaluate = value_and_gradient(function)
-        value, gradient = jax.jit(evaluate)(VECTOR)
-        expected = jax.jit(jax.value_and_grad(function))(VECTOR)
-        np.testing.assert_allclose(value, expected[0], rtol=1e-12)
-        np.testing.assert_allclose(gradient, expected[1], rtol=1e-11, atol=1e-12)
-        names = {equation.primitive.name for equation in equations(jax.make_jaxpr(evaluate)(VECTOR).jaxpr)}
-    assert not {"scatter-add", "scatter_add"} & names
-
-
-def recursion(u, size=1):
-    """An autoregression whose state has ``size`` numbers: 39 turns, which four do not divide."""
-    phi = u[0]
-    path = lax.scan(lambda before, z: (jnp.tanh(phi * before + z),) * 2, jnp.zeros(size) + phi, u[1:])[1]
-    return jnp.sum(path**2 * jnp.arange(39.0)[:, None])
-
-
-@pytest.mark.parametrize(("size", "turns"), [(1, native.TURNS), (100, 1)])
-def test_short_loops_take_several_turns_at_once(size, turns):
-    with double():
-        evaluate = value_and_gradient(lambda u: recursion(u, size))
-        found, expected = jax.jit(evaluate)(VECTOR), jax.jit(jax.value_and_grad(lambda u: recursion(u, size)))(VECTOR)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
-        program = jax.make_jaxpr(evaluate)(VECTOR).jaxpr
-    scans = [equation for equation in equations(program) if equation.primitive.name == "scan"]
-    assert [equation.params["unroll"] for equation in scans] == [turns, turns]  # forwards and backwards
-
-
-def test_gradient_under_transformations():
-    """The rewritten gradient can be vmapped and differentiated again."""
-    with double():
-        batch = np.stack([VECTOR, OTHER])
-        _, gradients = jax.jit(jax.vmap(value_and_gradient(indexed)))(batch)
-        np.testing.assert_allclose(gradients, jax.jit(jax.vmap(jax.grad(indexed)))(batch), rtol=1e-11)
-        hessian = jax.jit(jax.jacfwd(lambda u: value_and_gradient(indexed)(u)[1]))(VECTOR)
-        np.testing.assert_allclose(hessian, jax.jit(jax.hessian(indexed))(VECTOR), rtol=1e-11, atol=1e-11)
-
-
-def test_no_rewriting_where_none_is_needed():
-    with double():
-        value, gradient = value_and_gradient(lambda u: jnp.sum(u**2))(jnp.asarray(VECTOR))
-        np.testing.assert_allclose(gradient, 2 * VECTOR)
-        value, gradient = jax.jit(value_and_gradient(within_a_loop))(VECTOR)
-        np.testing.assert_allclose(value, within_a_loop(VECTOR), rtol=1e-12)

@@ -6,8 +6,8 @@ included (it is what XLA itself does to its smallest loops): eight schools by NU
 compiled in half the processor time. Where the attribute is not known nothing changes.
 
 Sorts, factorisations, matrix products, host callbacks and large arrays stay with XLA's kernels, which are right for
-them, and so does a program that holds one. A scatter-add, the gradient of indexing (``effect[group]``), would be one
-more reason to stay: ``value_and_gradient`` writes it as a loop, which is what it is on a CPU.
+them, and so does a program that holds one. A scatter-add would be one more reason to stay: gradients.py writes those of
+log densities as loops.
 """
 
 import functools
@@ -23,11 +23,9 @@ from jax.extend import core as jex
 
 from credo.compiling import NATIVE, known
 from credo.convolutions import rewritten
-from credo.equations import bind, equations, evaluate
+from credo.equations import equations
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
-# A turn of a loop costs some nanoseconds, as much as a short body: several of them at once are quicker by a third.
-TURNS, SHORT_BODY, SMALL_BODY = 4, 32, 64  # at once; equations and elements of a body that is short
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 # What takes a large array along, fills it once or reaches into it, as a loop does with the draws it has made.
 CARRIERS = frozenset(
@@ -125,24 +123,6 @@ def suits(program: jex.ClosedJaxpr) -> bool:
     return jax.default_backend() == "cpu" and all(_is_small(equation) for equation in equations(program.jaxpr))
 
 
-def value_and_gradient(function: Callable) -> Callable:
-    """``jax.value_and_grad(function)`` of a function of one array, with loops as they are best on a CPU.
-
-    Scatter-adds become loops, and loops of few operations take several turns at once.
-    """
-
-    def evaluate(u):
-        program, shapes = jax.make_jaxpr(jax.value_and_grad(function), return_shape=True)(u)
-        is_better = any(_as_rows(equation) or _is_short(equation) for equation in equations(program.jaxpr))
-        if is_better and jax.default_backend() == "cpu":
-            leaves = _with_loops(program, u)
-        else:
-            leaves = jex.jaxpr_as_fun(program)(u)
-        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-
-    return evaluate
-
-
 def _is_small(equation) -> bool:
     name = equation.primitive.name
     if name in WITH_KERNELS:
@@ -160,61 +140,3 @@ def _is_matrix_vector(equation) -> bool:
     (contract_left, contract_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     left, right = (variable.aval for variable in equation.invars)
     return left.ndim == len(contract_left) + len(batch_left) or right.ndim == len(contract_right) + len(batch_right)
-
-
-def _as_rows(equation) -> bool:
-    """A scatter-add of whole rows: updates[k] is added to row indices[k] of the operand."""
-    if equation.primitive.name not in ("scatter-add", "scatter_add"):
-        return False
-    numbers = equation.params["dimension_numbers"]
-    operand, indices, updates = (variable.aval for variable in equation.invars)
-    num_index_axes = indices.ndim - 1
-    return (
-        numbers.scatter_dims_to_operand_dims == (0,)
-        and numbers.inserted_window_dims == (0,)
-        and not numbers.operand_batching_dims
-        and numbers.update_window_dims == tuple(range(num_index_axes, updates.ndim))
-        and updates.shape[num_index_axes:] == operand.shape[1:]
-    )
-
-
-def _is_short(equation) -> bool:
-    """A ``scan`` of many turns, each of few operations on few numbers."""
-    if equation.primitive.name != "scan" or equation.params["length"] < 2 * TURNS or equation.params["unroll"] != 1:
-        return False
-    body = list(equations(equation.params["jaxpr"].jaxpr))
-    if len(body) > SHORT_BODY or any(each.primitive.name in ("scan", "while") for each in body):
-        return False
-    return sum(getattr(variable.aval, "size", 0) for each in body for variable in each.outvars) <= SMALL_BODY
-
-
-def _with_loops(program: jex.ClosedJaxpr, *args) -> list:
-    """The values of ``program`` at ``args``, its loops as they are best; those within branches or loops stay."""
-
-    def outputs(_: int, equation, operands: list) -> list:
-        if equation.primitive.name in ("jit", "pjit"):
-            return _with_loops(equation.params["jaxpr"], *operands)
-        if _as_rows(equation):
-            operand, indices, updates = operands
-            return [_add_rows(operand, indices, updates, equation.params["mode"])]
-        if _is_short(equation):
-            return bind(equation, operands, unroll=TURNS)
-        return bind(equation, operands)
-
-    return evaluate(program, list(args), outputs)
-
-
-def _add_rows(operand, indices, updates, mode):
-    """operand[indices[k]] += updates[k] for each k in turn; what lies outside is moved to the edge, or dropped."""
-    indices, last = indices.reshape(-1), operand.shape[0] - 1
-    updates = updates.reshape(indices.size, *operand.shape[1:])
-
-    def add(k, rows):
-        i = lax.dynamic_index_in_dim(indices, k, keepdims=False)
-        update = lax.dynamic_index_in_dim(updates, k, keepdims=False)
-        if mode == lax.GatherScatterMode.FILL_OR_DROP:
-            update = jnp.where((i >= 0) & (i <= last), update, jnp.zeros_like(update))
-        i = jnp.clip(i, 0, last)
-        return lax.dynamic_update_index_in_dim(rows, lax.dynamic_index_in_dim(rows, i, keepdims=False) + update, i, 0)
-
-    return lax.fori_loop(0, indices.size, add, operand)

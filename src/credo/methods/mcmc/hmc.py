@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import Algorithm, Stages
+from credo.gradients import value_and_gradient
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference, starting_point
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import MAX_ENERGY_ERROR, State
-from credo.native import value_and_gradient
 from credo.tree import where
 
 

@@ -17,12 +17,12 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Algorithm
+from credo.gradients import value_and_gradient
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.nuts import State
 from credo.methods.mcmc.random_walk import is_undefined, metropolis
-from credo.native import value_and_gradient
 from credo.tree import where
 
 

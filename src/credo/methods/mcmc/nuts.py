@@ -24,11 +24,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import Algorithm, Stages
+from credo.gradients import value_and_gradient
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.integrators import LEAPFROG, Integrator, Point, Reference, starting_point
 from credo.methods.mcmc.noise import start_of_transition
-from credo.native import value_and_gradient
 from credo.tree import where
 
 MAX_ENERGY_ERROR = 1_000.0  # Stan's bound of a divergence. A fall is none: from a far start energies fall by millions
