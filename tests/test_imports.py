@@ -15,7 +15,7 @@ ROOT = Path(credo.__file__).parent
 LAYERS = (
     ("_version", "status", "precision", "timing", "tree", "equations", "convolutions", "storage", "memory", "ordered",
      "normals", "traced", "batches", "lapack", "compiling", "collector", "cores", "noise",
-     "arguments"),
+     "arguments", "notes"),
     ("linalg",),
     ("checkpoint",),
     ("model",),

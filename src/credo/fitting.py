@@ -17,6 +17,7 @@ from credo.collector import collecting_rarely
 from credo.cores import begin_work
 from credo.diagnose.angles import angle_sentence
 from credo.diagnose.derived import derived_sentence
+from credo.diagnose.rules import RULES
 from credo.diagnose.scales import (
     column_sentence,
     escape_sentence,
@@ -29,10 +30,12 @@ from credo.diagnose.scales import (
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
 from credo.methods.mcmc.start import knows_widths
+from credo.methods.particles.elsewhere import PLACE
 from credo.methods.settings import check_settings, from_json, to_json
 from credo.model.blocks import in_blocks
 from credo.model.fingerprint import check, fingerprint, probe
 from credo.model.target import Target
+from credo.notes import notes
 from credo.posterior.files import load
 from credo.posterior.posterior import Posterior
 from credo.precision import double, to_numpy
@@ -182,7 +185,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
     target = replace(target, model=target.model.as_of_now())
     if not is_double:
         _check_whole_numbers((target.x, target.y))
-    with double(is_double), collecting_rarely(), stopwatch() as seconds, threads_for(target.dim):
+    with double(is_double), collecting_rarely(), stopwatch() as seconds, threads_for(target.dim), notes() as noted:
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
         if options.checkpoint is not None and not options.resume:
@@ -191,10 +194,19 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         with _in_a_sentence(target, method), request_kept(options):
             posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
-    posterior.info = info_of(posterior.info, seconds)
+        place = _elsewhere(posterior, noted)
+    posterior.info = info_of(posterior.info, seconds) | place
     posterior.verdict = _with_remarks(posterior, target)
     posterior.target = posterior.target.released()
     return posterior
+
+
+def _elsewhere(posterior: Posterior, noted: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters at the mode with most of what was left out, where the verdict speaks of one."""
+    share = posterior.verdict.figures.get("mode_share", 0.0)
+    if PLACE not in noted or not share > RULES["mode_share"].passes:
+        return {}
+    return {PLACE: to_numpy(posterior.target.flat().constrain(noted[PLACE]))}
 
 
 def _check_whole_numbers(data) -> None:
@@ -270,7 +282,7 @@ def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str,
     ``num_gradients`` evaluated, and ``num_gradients_useful`` of them after warm-up (all, where there is none);
     ``layout``: "single", or "threads" or "vectorized" for chains; ``is_complete``: False where a time limit ended the
     fit; ``seconds``: total, of it compile, of variational fits, Laplace and networks verdict, and one entry a
-    phase of an iterative method.
+    phase of an iterative method. Where the verdict found another mode, ``elsewhere`` has its parameters.
     """
     num_gradients = found.get("num_gradients", 0)
     always = {

@@ -124,8 +124,9 @@ WEIGHTS: dict[str, Rule] = {
         0.05,
         "this library",
         "About {value:.1%} of the posterior lies about another mode, found by climbing from far away, where the "
-        "approximation has next to nothing (0.1 % passes). Begin elsewhere (start=) where that is nearly all of it, "
-        "take MixtureOf(k) as the family, or use ParallelTempering() or SMC().",
+        "approximation has next to nothing (0.1 % passes). Where that is nearly all of it begin there "
+        "(start=posterior.info['elsewhere']); else take MixtureOf(k) as the family, or use ParallelTempering() or "
+        "SMC().",
     ),
     "peak_share": Rule(
         "share of the posterior about a peak of its density, to which no valley leads, where the approximation has "

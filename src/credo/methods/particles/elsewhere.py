@@ -30,6 +30,7 @@ from credo.methods.optimise.newton import Solver, Status, maximise
 from credo.methods.optimise.objective import Objective, chunk_size, log_density
 from credo.methods.optimise.subproblem import Dense
 from credo.model.target import Target
+from credo.notes import note
 from credo.posterior.kinds import Kind
 
 DISTANCES = 10.0, 30.0  # sds from the middle of the draws
@@ -46,6 +47,7 @@ NUM_LINES, NUM_POINTS = 16, 16  # from a mode to draws of q, and on each
 VALLEY, SOME = 0.5, 0.25  # nats; of the same mode a quarter of the lines has none
 INWARDS = 0.3  # of the way from the middle to the draws, where lines end
 NAMES = "mode_share", "peak_share"
+PLACE = "elsewhere"  # the note of where the mode with the largest share lies
 AT_ONCE = 16
 
 
@@ -151,6 +153,8 @@ def _shares(
         log_z = np.median(log_ratio[: len(own)]) if log_z is None else log_z
         log_weights = np.where(log_ratio[of_g] > log_z + FAR, log_p[of_g] - log_g, -np.inf).reshape(-1, NUM_DRAWS)
         each = np.logaddexp.reduce(log_weights, axis=1) - np.log(NUM_DRAWS)
+        if is_apart.any():
+            note(PLACE, modes[int(np.argmax(np.where(is_apart, each, -np.inf)))].position)
         sums = (np.logaddexp.reduce(each[are], initial=-np.inf) for are in (is_apart, ~is_apart))
         return {name: float(expit(total - log_z)) for name, total in zip(NAMES, sums, strict=True)}
 
