@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 FLAGS = (
-    "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"  # both cores have tests to run
 )
 
 if __name__ == "__main__":  # an unknown flag ends the process that meets it

@@ -192,9 +192,11 @@ def _condition(rich: ScaleOperator, scale) -> tuple[float, float]:
 
 
 def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
-    """A # B⁻¹ = A^½ (A^½ B A^½)^-½ A^½: the positive definite X with X B X = A."""
-    root = _power(a, 0.5)
-    return root @ _power(root @ b @ root, -0.5) @ root
+    """A # B⁻¹ = L (Lᵀ B L)^-½ Lᵀ with A = L Lᵀ: the positive definite X with X B X = A."""
+    lower = np.linalg.cholesky(a)
+    values, vectors = np.linalg.eigh(lower.T @ b @ lower)  # of its lower triangle
+    root = lower @ (vectors * np.clip(values, SMALLEST, None) ** -0.25)
+    return root @ root.T
 
 
 def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
@@ -242,11 +244,6 @@ def _leading(x: Float[np.ndarray, "draw dim"], rank: int) -> Float[np.ndarray, "
 
 def _gram(x):
     return x.T @ x
-
-
-def _power(matrix, exponent: float):
-    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    return (vectors * np.clip(values, SMALLEST, None) ** exponent) @ vectors.T
 
 
 def _sum_of_squares(x: Chains) -> Float[np.ndarray, " dim"]:
