@@ -91,6 +91,10 @@ class brief:
     def lower(self, *args, **static):
         return self.suited(args, static).lower(*args, **static)
 
+    def eval_shape(self, *args, **static):
+        """Shapes and dtypes of the answer; traced once for arguments of one kind."""
+        return self.suited(args, static).eval_shape(*args, **static)
+
     def __call__(self, *args, **static):
         return self.suited(args, static)(*args, **static)
 

@@ -22,8 +22,9 @@ from credo.equations import bind, equations, evaluate
 # A turn of a loop costs some nanoseconds, as much as a short body: several of them at once are quicker by a third.
 TURNS, SHORT_BODY, SMALL_BODY = 4, 32, 64  # at once; equations and elements of a body that is short
 DEAR = frozenset(
-    {"exp", "exp2", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "cbrt", "sin", "cos", "tan", "tanh", "logistic"}
-    | {"erf", "erfc", "erf_inv", "lgamma", "digamma", "atan2", "asinh", "acosh", "atanh"}
+    {"exp", "exp2", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "cbrt", "logistic", "lgamma", "digamma", "atan2"}
+    | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"}
+    | {"erf", "erfc", "erf_inv", "bessel_i0e", "bessel_i1e"}
 )
 WORTH_IT = 16  # numbers from which one of these is kept for its next use
 CALLS = ("jit", "pjit")

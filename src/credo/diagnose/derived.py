@@ -91,7 +91,7 @@ def _values(posterior: Posterior) -> dict[str, np.ndarray]:
         return {}
     number = kind.positions[..., 0].size if isinstance(kind, Draws) else NUM_DRAWS
     one = jax.ShapeDtypeStruct((1, target.dim), float)
-    width = sum(leaf.size for leaf in jax.eval_shape(report_positions, target, one).values())
+    width = sum(leaf.size for leaf in report_positions.eval_shape(target, one).values())
     few = min(number, AT_ONCE // width)
     if few < FEW:
         return {}
