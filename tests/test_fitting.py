@@ -54,6 +54,14 @@ def test_refuses_a_start(start, sentence):
         credo.fit(TARGET, credo.Laplace(), start=start)
 
 
+@pytest.mark.parametrize("tau", [-1.0, np.nan])
+def test_refuses_a_start_at_which_another_prior_is_none(tau):
+    prior = {"tau": dist.HalfNormal(1.0), "e": lambda tau: dist.Normal(0.0, tau).expand([4])}
+    target = Model(prior, lambda params, x: dist.Normal(params["e"], 1.0)).given(y=np.ones(4))
+    with pytest.raises(CredoError, match=rf"invalid scale parameter; it has tau \[ ?{tau:g}"):
+        credo.fit(target, credo.NUTS(), start={"tau": tau, "e": np.zeros(4)}, progress=False)
+
+
 def test_inputs_without_outcomes_are_doubtful():
     forgotten = credo.fit(MODEL.given(X), credo.Laplace())
     assert forgotten.verdict.status != "pass"

@@ -158,6 +158,35 @@ def test_log_of_what_exp_cannot_hold():
     np.testing.assert_array_equal(gradient, [1.0, 1.0])
 
 
+def test_the_phase_of_a_complex_number_comes_round():
+    """log(exp(5i)) is (5 − 2π)i. NUTS passed with angles that were not wrapped."""
+
+    def phase(u):
+        return jnp.sum(jnp.imag(jnp.log(2.0 * jnp.exp(1j * u))))
+
+    with double():
+        value, gradient = value_and_gradient(phase)(np.array([5.0, 1.0]))
+    np.testing.assert_allclose(value, 6.0 - 2 * np.pi, rtol=1e-14)
+    np.testing.assert_allclose(gradient, [1.0, 1.0])
+
+
+def with_a_callback(u):
+    jax.debug.callback(lambda _: None, u)
+    return jnp.sum(u**2)
+
+
+def with_a_determinant(u):
+    """Its gradient holds a call that gives nothing."""
+    return jnp.linalg.slogdet(jnp.eye(40) + jnp.exp(u[0]) * jnp.outer(OTHER, OTHER))[1]
+
+
+@pytest.mark.parametrize("function", [with_a_callback, with_a_determinant])
+def test_equations_without_values(function):
+    with double():
+        found, expected = (jax.jit(f(function))(VECTOR) for f in (value_and_gradient, jax.value_and_grad))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), found, expected)
+
+
 @pytest.mark.parametrize(("size", "num_kept"), [(WORTH_IT, 1), (WORTH_IT - 1, 0)])
 def test_a_dear_function_used_twice_is_computed_once(size, num_kept):
     def used_twice(u):

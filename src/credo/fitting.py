@@ -202,11 +202,13 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
 
 
 def _elsewhere(posterior: Posterior, noted: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters at the mode with most of what was left out, where the verdict speaks of one."""
+    """The mode with most of what was left out, as ``start`` takes it, where the verdict speaks of one."""
     share = posterior.verdict.figures.get("mode_share", 0.0)
     if PLACE not in noted or not share > RULES["mode_share"].passes:
         return {}
-    return {PLACE: to_numpy(posterior.target.flat().constrain(noted[PLACE]))}
+    position = np.asarray(noted[PLACE], float)
+    params = to_numpy(posterior.target.flat().constrain(position))
+    return {PLACE: params if isinstance(params, Mapping) else position}
 
 
 def _check_whole_numbers(data) -> None:
@@ -282,7 +284,8 @@ def info_of(found: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str,
     ``num_gradients`` evaluated, and ``num_gradients_useful`` of them after warm-up (all, where there is none);
     ``layout``: "single", or "threads" or "vectorized" for chains; ``is_complete``: False where a time limit ended the
     fit; ``seconds``: total, of it compile, of variational fits, Laplace and networks verdict, and one entry a
-    phase of an iterative method. Where the verdict found another mode, ``elsewhere`` has its parameters.
+    phase of an iterative method. Where the verdict found another mode, ``elsewhere`` has its parameters (a
+    flat position, where the prior has no names).
     """
     num_gradients = found.get("num_gradients", 0)
     always = {

@@ -62,7 +62,7 @@ def _without_logs(program: jex.ClosedJaxpr, *args) -> list:
         return bind(equation, operands)
 
     def exponential(name: str, known: list, operands: list):
-        if name == "exp":
+        if name == "exp" and jnp.issubdtype(jnp.result_type(*operands), jnp.floating):  # a complex phase comes round
             return 1.0, operands[0]
         if name not in ("mul", "div") or sum(each is not None for each in known) != 1:
             return None
@@ -84,7 +84,7 @@ def _for_cpu(program: jex.ClosedJaxpr, *args) -> list:
     uses = Counter(atom for atom in read if not isinstance(atom, jex.Literal))
 
     def outputs(_: int, equation, operands: list) -> list:
-        name, result = equation.primitive.name, equation.outvars[0]
+        name = equation.primitive.name
         if name in CALLS:
             return _for_cpu(equation.params["jaxpr"], *operands)
         if _as_rows(equation):
@@ -93,7 +93,10 @@ def _for_cpu(program: jex.ClosedJaxpr, *args) -> list:
         if _is_short(equation):
             return bind(equation, operands, unroll=TURNS)
         found = bind(equation, operands)
-        is_shared = name in DEAR and result.aval.size >= WORTH_IT and uses[result] > 1
+        if name not in DEAR:
+            return found
+        (result,) = equation.outvars
+        is_shared = result.aval.size >= WORTH_IT and uses[result] > 1
         return lax.optimization_barrier(found) if is_shared else found
 
     return evaluate(program, list(args), outputs)

@@ -63,7 +63,14 @@ def _position_of(target: Target, params: Mapping[str, Any]):
         except (TypeError, ValueError) as error:
             raise CredoError(f"start gives {leaf.name!r} the value {values[leaf.name]!r}: give numbers.") from error
     values = {leaf.name: values[leaf.name] for leaf in leaves}
-    u = prior.unconstrain(target.structure.assemble(jax.device_put(values)))
+    try:
+        u = prior.unconstrain(target.structure.assemble(jax.device_put(values)))
+    except ValueError as error:  # the law of one parameter is none where another is, such as a scale of −1
+        given = ", ".join(f"{name} {np.ravel(value)[:4]}" for name, value in values.items())
+        raise CredoError(
+            f"start gives values between which the prior is not defined ({str(error).splitlines()[0].rstrip('.')}; it "
+            f"has {given}): give each parameter a value inside its support."
+        ) from error
     for leaf in leaves:
         if not np.all(np.isfinite(u[leaf.name])):
             raise CredoError(

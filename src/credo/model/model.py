@@ -256,7 +256,7 @@ class Model(eqx.Module):
             )
         assert isinstance(self.log_factor, LogFactor)
         self.log_factor.check(data)
-        data = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)), data)
+        data = jax.tree.map(lambda leaf: np.asarray(unmasked(leaf)).view(), data)  # JAX knows arrays by their identity
         check_log_density(self, data)
         return Target(self.as_of_now(), data, None, None, self.structure, 0, 0, None, Levels())
 

@@ -299,3 +299,28 @@ def test_the_largest_of_several_is_named():
     share = (np.exp(1) + np.exp(4)) / (1 + np.exp(1) + np.exp(4))
     assert posterior.verdict.figures["mode_share"] == pytest.approx(share, rel=1e-3)
     np.testing.assert_allclose(posterior.info["elsewhere"]["u"], [-60.0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("prior", "first"),
+    [
+        (dist.LogNormal(0.0, 2.0), lambda params: params),
+        ([dist.LogNormal(0.0, 2.0)], lambda params: params[0]),
+        ((dist.LogNormal(0.0, 2.0), {"z": dist.Normal(0.0, 1.0)}), lambda params: params[0]),
+        ({"a": dist.LogNormal(0.0, 2.0)}, lambda params: params["a"]),
+    ],
+    ids=["bare", "list", "tuple", "dict"],
+)
+def test_where_the_other_mode_lies_is_a_start_whatever_the_prior(prior, first):
+    """5 log a is about 0 or about 15; what start takes as a position is one, and no parameters."""
+
+    def likelihood(params, x):
+        middle = 5.0 * jnp.log(first(params))
+        parts = dist.Normal(jnp.stack([middle, middle - 15.0]), jnp.ones(2))
+        return dist.MixtureSameFamily(dist.Categorical(jnp.array([0.5, 0.5])), parts).expand([1])
+
+    target = credo.Model(prior, likelihood).given(y=np.array([0.0]))
+    one = credo.fit(target, credo.Laplace(), key=1, progress=False)
+    other = credo.fit(target, credo.Laplace(), key=1, start=one.info["elsewhere"], progress=False)
+    places = sorted(float(np.log(first(posterior.mean()))) for posterior in (one, other))
+    np.testing.assert_allclose(places, [0.0, 3.0], atol=0.1)
