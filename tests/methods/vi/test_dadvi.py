@@ -12,7 +12,8 @@ from numpyro.distributions import constraints
 
 import targets
 from credo.fitting import fit
-from credo.methods.vi.deterministic import small
+from credo.methods.vi.deterministic import composed, small
+from credo.methods.vi.deterministic.climb import climb
 from credo.methods.vi.deterministic.composed import MOST_PAIRS, Composed
 from credo.methods.vi.deterministic.dadvi import DADVI
 from credo.methods.vi.deterministic.derivatives import AtPositions
@@ -367,6 +368,17 @@ def test_a_time_limit_ends_the_fit_with_what_it_has():
     assert not posterior.info["is_complete"]
     assert posterior.verdict.status != "pass"
     assert np.all(np.isfinite(posterior.mean()["w"]))
+
+
+def test_after_the_time_limit_no_pair_of_draws_is_solved_for(monkeypatch):
+    """As if the limit came when the maximum was found, whose error is then not known."""
+    target = targets.logistic().target
+    monkeypatch.setattr(composed, "climb", lambda *args, deadline, **kw: climb(*args, deadline=np.inf, **kw))
+    posterior = fit(target, DADVI(family=LowRank(1)), time_limit=1e-6, progress=False)
+    assert np.all(np.isfinite(posterior.mean()["w"]))
+    assert np.all(np.isnan(posterior.info["error_of_mean"]))
+    assert not posterior.info["is_complete"]
+    assert any("time limit" in sentence for sentence in posterior.verdict.sentences)
 
 
 def test_the_same_key_gives_the_same_answer():

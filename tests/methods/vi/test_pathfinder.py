@@ -9,6 +9,8 @@ from numpyro.distributions import constraints
 
 import credo
 import targets
+from credo.methods.vi.pathfinder import pathfinder
+from credo.methods.vi.pathfinder.climb import climb
 from credo.methods.vi.pathfinder.inverse_hessian import InverseHessian
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian
@@ -182,6 +184,25 @@ def test_a_time_limit_ends_the_paths():
     assert posterior.verdict.status != "pass"
     assert any("time limit" in sentence for sentence in posterior.verdict.sentences)
     assert np.all(np.isfinite(posterior.mean()["w"]))
+
+
+def test_after_the_time_limit_the_last_point_alone_is_judged(monkeypatch):
+    """As if the limit came when the path had ended."""
+    target, mean, _ = gaussian(6, 2)
+    monkeypatch.setattr(pathfinder, "climb", lambda evaluate, paths, deadline: climb(evaluate, paths, np.inf))
+    posterior = credo.fit(target, credo.Pathfinder(), time_limit=1e-6, progress=False)
+    assert posterior.info["num_steps"] > 1
+    assert posterior.info["elbo_path"].shape == (2, 1)
+    assert not posterior.info["is_complete"]
+    assert any("time limit" in sentence for sentence in posterior.verdict.sentences)
+    np.testing.assert_allclose(posterior.mean()["w"], mean, atol=1e-3)
+
+
+def test_points_of_a_path_share_their_steps():
+    """Copies of them would take the square of the path's length."""
+    steps, changes = steps_on_a_quadratic(5, 2)
+    first = InverseHessian.identity(5).after(steps[0], changes[0], 5)
+    assert first.after(steps[1], changes[1], 5).steps[0] is first.steps[0]
 
 
 def test_wrong_settings_are_refused():

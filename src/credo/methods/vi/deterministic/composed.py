@@ -7,8 +7,10 @@ The error of the draws takes one solution by conjugate gradients a pair (Giordan
 """
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from credo.algorithm import Options
 from credo.batches import in_batches
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.products import second_order
+from credo.methods.optimise.newton import Status
 from credo.methods.optimise.subproblem import ConjugateGradients
 from credo.methods.particles.importance import evaluations_at_once
 from credo.methods.vi.deterministic.climb import Problem, climb
@@ -86,21 +89,19 @@ def fit_composed(
         path += [optimum.value] * optimum.num_gradients
         q = family.move(q, _unravelled(family, q, jnp.asarray(optimum.position)))  # type: ignore[arg-type]
         args = (target, q, noise.astype(dtype))
-        of_mean, of_log_sd, losses, num_solving = _moves(
-            objective, args, np.zeros_like(optimum.position), _averages(q, noise)
-        )
-        num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + int(num_solving))
+        errors = _errors(objective, args, np.zeros_like(optimum.position), _averages(q, noise), deadline)
+        num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + errors.num_products)
         fitted = Fitted(
             q=q,
             start=begun.q,
             responding=None,
             response_variances=None,
-            error_of_mean=_spread(of_mean, num_pairs) / np.sqrt(np.asarray(family.variances(q))),
-            error_of_log_sd=_spread(of_log_sd, num_pairs),
-            loss=float(np.min(losses)),
+            error_of_mean=errors.of_mean / np.sqrt(np.asarray(family.variances(q))),
+            error_of_log_sd=errors.of_log_sd,
+            loss=errors.loss,
             value=optimum.value,
             lacks=0.5 * float(optimum.gradient_norm) ** 2,
-            status=optimum.status,
+            status=Status.TIME if errors.is_cut else optimum.status,
             path=path,
             num_draws=len(noise),
             num_gradients=num_gradients,
@@ -137,14 +138,45 @@ def _averages(q: Kind, noise: np.ndarray) -> bool:
     return is_quadrature(noise) or (isinstance(q.scale, Diagonal) and has_unit_squares(noise))
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "averages_q"))
-def _moves(objective: Composed, args, rest, averages_q: bool):
-    """How far each of some pairs of draws pulls means and log sds, (P, ways, dim) each; nats that this costs in
-    expectation (response.py), (ways,); and the number of products that took.
+class Errors(NamedTuple):
+    """Standard errors (dim,) by the draws being fixed, of means and log sds; nats that this costs in expectation
+    (response.py). NaN of fewer than two pairs. ``is_cut``: by the time limit."""
 
-    ``args`` has q at the optimum, where the tangent is ``rest``, zero.
-    """
-    target, q, z = args
+    of_mean: np.ndarray
+    of_log_sd: np.ndarray
+    loss: float
+    num_products: int
+    is_cut: bool
+
+
+def _errors(objective: Composed, args, rest, averages_q: bool, deadline: float) -> Errors:
+    """From some pairs of draws, none of which begins after ``deadline``. ``args`` has q at the optimum, where the
+    tangent is ``rest``, zero."""
+    pairs = np.stack(np.split(args[2], 2), axis=1)
+    num_pairs, pairs = len(pairs), pairs[:MOST_PAIRS]
+    found, of_move, of_gradient, of_product, num_products = [], 0.0, 0.0, 0.0, 0
+    for pair in pairs:
+        if time.monotonic() > deadline:
+            break
+        move, gradient, *moments, count = jax.tree.map(np.asarray, _moves(objective, args, rest, pair, averages_q))
+        found.append(moments)
+        of_move, of_gradient = of_move + move, of_gradient + gradient
+        of_product = of_product + np.sum(move * gradient, axis=1)
+        num_products += int(count)
+    num, is_cut = len(found), len(found) < len(pairs)
+    if num < 2:
+        unknown = np.full(args[0].dim, np.nan)
+        return Errors(unknown, unknown, np.nan, num_products, is_cut)
+    losses = 0.5 * (of_product - np.sum(of_move * of_gradient, axis=1) / num) / (num_pairs * (num - 1))
+    of_mean, of_log_sd = (_spread(np.stack(each), num_pairs) for each in zip(*found, strict=True))
+    return Errors(of_mean, of_log_sd, float(np.min(losses)), num_products, is_cut)
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "averages_q"))
+def _moves(objective: Composed, args, rest, pair, averages_q: bool):
+    """How far a pair of draws pulls the optimum, the gradients on it, (ways, n) each; how far means and log sds,
+    (ways, dim) each; and the number of products that took."""
+    target, q, _ = args
     family = objective.family
     product = second_order(lambda v: objective(args, v), rest)[2]
 
@@ -152,34 +184,23 @@ def _moves(objective: Composed, args, rest, averages_q: bool):
         moved = family.move(q, _unravelled(family, q, point))
         return family.center(moved), 0.5 * jnp.log(family.variances(moved))
 
-    def log_q(point, pair):
+    def log_q(point):
         tangent = _unravelled(family, q, point)
         return jnp.mean(jax.vmap(lambda z: family.draw(q, tangent, z).path_log_prob)(pair))
 
-    def one(sums, pair):
-        gradient = jax.grad(Composed(family, 2), argnums=1)((target, q, pair), rest)
-        gradients = gradient[None]
-        if averages_q:  # log q may be taken from log p, as in sticking the landing
-            gradients = jnp.stack([gradient, gradient - jax.grad(log_q)(rest, pair)])
-        moves, counts = jax.lax.map(lambda g: _solve(lambda v: -product(v), g), gradients)
-        of_mean, of_log_sd = jax.lax.map(lambda move: jax.jvp(moments, (rest,), (move,))[1], moves)
-        of_move, of_gradient, of_product, count = sums
-        sums = of_move + moves, of_gradient + gradients, of_product + jnp.sum(moves * gradients, axis=1), count
-        return (*sums[:3], count + jnp.sum(counts, dtype=count.dtype)), (of_mean, of_log_sd)
-
-    pairs = jnp.stack(jnp.split(z, 2), axis=1)
-    num_pairs, pairs = len(pairs), pairs[:MOST_PAIRS]
-    num, blank = len(pairs), jnp.zeros((1 + averages_q, *rest.shape), rest.dtype)
-    sums, (of_mean, of_log_sd) = jax.lax.scan(one, (blank, blank, blank[:, 0], jnp.zeros((), jnp.int32)), pairs)
-    of_move, of_gradient, of_product, count = sums
-    losses = 0.5 * (of_product - jnp.sum(of_move * of_gradient, axis=1) / num) / (num_pairs * (num - 1))
-    return of_mean, of_log_sd, losses, count
+    gradient = jax.grad(Composed(family, 2), argnums=1)((target, q, pair), rest)
+    gradients = gradient[None]
+    if averages_q:  # log q may be taken from log p, as in sticking the landing
+        gradients = jnp.stack([gradient, gradient - jax.grad(log_q)(rest)])
+    moves, counts = jax.lax.map(lambda g: _solve(lambda v: -product(v), g), gradients)
+    of_mean, of_log_sd = jax.lax.map(lambda move: jax.jvp(moments, (rest,), (move,))[1], moves)
+    return moves, gradients, of_mean, of_log_sd, jnp.sum(counts, dtype=counts.dtype)
 
 
-def _spread(moves, num_pairs: int) -> np.ndarray:
+def _spread(moves: np.ndarray, num_pairs: int) -> np.ndarray:
     """The standard error (dim,) of a mean of ``num_pairs``, from ``moves`` (P, ways, dim) of some: of several ways, all
     of them upper bounds (response.py), the least."""
-    return np.min(np.std(np.asarray(moves), axis=0, ddof=1), axis=0) / np.sqrt(num_pairs)
+    return np.min(np.std(moves, axis=0, ddof=1), axis=0) / np.sqrt(num_pairs)
 
 
 def _solve(product: Callable, b):

@@ -220,7 +220,9 @@ class DADVI:
             return judge(figures, (improper,), at_best="failed")
         sentences = []
         if not is_complete:
-            sentences.append("The time limit came before the maximum was found. Raise time_limit.")
+            sentences.append(
+                "The time limit came before the maximum and the error of the draws were found. Raise time_limit."
+            )
         elif not fitted.is_converged:
             sentences.append(f"Newton's method ended without a maximum, max_steps={self.max_steps}. Raise max_steps.")
         wants_response = self.linear_response or (self.linear_response is None and type(family) is MeanField)

@@ -24,21 +24,21 @@ LEAST = 1e-14  # eigenvalue of I + B γ Bᵀ: what is less is rounding
 
 
 class InverseHessian(NamedTuple):
-    """``diagonal`` α; ``steps`` S and ``changes`` Y, one a row, the newest last."""
+    """``diagonal`` α; ``steps`` S and ``changes`` Y, the newest last, which the points of a path share."""
 
     diagonal: Float[np.ndarray, " dim"]
-    steps: Float[np.ndarray, "J dim"]
-    changes: Float[np.ndarray, "J dim"]
+    steps: tuple[Float[np.ndarray, " dim"], ...]
+    changes: tuple[Float[np.ndarray, " dim"], ...]
 
     @classmethod
     def identity(cls, dim: int) -> "InverseHessian":
         """Before the first step."""
-        return cls(np.ones(dim), np.zeros((0, dim)), np.zeros((0, dim)))
+        return cls(np.ones(dim), (), ())
 
     def begun_again(self, curvature: Float[np.ndarray, " dim"]) -> "InverseHessian":
         """Without steps, α = 1/|curvature| where that is a number."""
         size = np.abs(curvature)
-        return InverseHessian(np.where(size > 0, 1 / size, self.diagonal), self.steps[:0], self.changes[:0])
+        return InverseHessian(np.where(size > 0, 1 / size, self.diagonal), (), ())
 
     def after(self, step, change, history: int) -> "InverseHessian":
         """With one more step; the same where it shows no positive curvature."""
@@ -50,8 +50,7 @@ class InverseHessian(NamedTuple):
         precision = a / (b * α) + change**2 / b - a * step**2 / (b * c * α**2)
         if not (np.all(precision > 0) and np.all(np.isfinite(precision))):
             return self
-        steps = np.concatenate([self.steps, step[None]])[-history:]
-        return InverseHessian(1 / precision, steps, np.concatenate([self.changes, change[None]])[-history:])
+        return InverseHessian(1 / precision, (*self.steps, step)[-history:], (*self.changes, change)[-history:])
 
     def product(self, v) -> Float[np.ndarray, " dim"]:
         """H v by two loops over the steps, dim × J (Nocedal & Wright 2006, algorithm 7.4)."""
@@ -79,7 +78,7 @@ class InverseHessian(NamedTuple):
         return Root(root, Q @ V, np.maximum(1 + values, LEAST))
 
     def _factors(self):
-        S, Y = self.steps.T, self.changes.T
+        S, Y = (np.stack(vectors, axis=1) for vectors in (self.steps, self.changes))
         products = S.T @ Y
         inverse = np.linalg.inv(np.triu(products))
         scaled = self.diagonal[:, None] * Y

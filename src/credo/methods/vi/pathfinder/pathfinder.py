@@ -104,16 +104,18 @@ class Pathfinder:
         at_once = evaluations_at_once(target, options.max_memory)
         paths, num_gradients, is_complete = self._climb(target, key, start, deadline)
         noise = np.random.default_rng(stream(key, 1).tolist()).normal(size=(self.num_samples, target.dim))
-        judged = [self._judge(target, path, noise, at_once) for path in paths]
+        judged = [self._judge(target, path, noise, at_once, deadline) for path in paths]
+        num_judged = sum(len(elbos) for _, elbos in judged)
+        is_complete = is_complete and num_judged == sum(min(len(path.points), MOST) for path in paths)
         best, elbos = max(judged, key=lambda pair: pair[0].elbo)
         info = {
             "num_gradients": num_gradients,
-            "num_densities": sum(elbos.size for _, elbos in judged) * self.num_samples,
+            "num_densities": num_judged * self.num_samples,
             "num_steps": sum(len(path.points) for path in paths),
             "elbo_path": np.stack([np.arange(elbos.size), elbos]),
             "is_complete": is_complete,
         }
-        cut = () if is_complete else ("The time limit came before the paths had ended: raise time_limit.",)
+        cut = () if is_complete else ("The time limit came before all points of a path were judged: raise time_limit.",)
         if self.num_paths > 1:
             bests = [b for b, _ in judged if np.isfinite(b.elbo)] or [best]
             return self._weighed(target, bests, stream(key, 2), at_once, info, cut, deadline)
@@ -190,20 +192,28 @@ class Pathfinder:
             return np.stack(apart).astype(first.dtype)
         return (first + SPREAD * generator(key, 1).normal(size=(self.num_paths, target.dim))).astype(first.dtype)
 
-    def _judge(self, target: Target, path: Path, noise, at_once: int) -> tuple[Best, Float[np.ndarray, " points"]]:
-        """The best Gaussian of a path, and the ELBO at its points: of long paths at MOST of them, to the last."""
-        few = np.unique(np.linspace(0, len(path.points) - 1, min(len(path.points), MOST)).astype(int))
-        points = [path.points[i] for i in few]
-        roots = [point.inverse_hessian.root() for point in points]
-        means = [point.position + point.direction for point in points]
-        u = np.concatenate([mean + root.times(noise) for mean, root in zip(means, roots, strict=True)])
-        log_p = densities(target, u, at_once).reshape(len(roots), -1)
-        entropies = np.array([root.log_det() for root in roots]) + 0.5 * target.dim * np.log(2 * np.pi)
-        with np.errstate(invalid="ignore"):
-            elbos = log_p.mean(axis=1) + 0.5 * np.mean(np.sum(noise**2, axis=1)) + entropies
-        elbos = np.where(np.isfinite(elbos), elbos, -np.inf)
-        best = int(np.argmax(elbos)) if np.any(elbos > -np.inf) else len(roots) - 1
-        return Best(means[best], roots[best], float(elbos[best])), elbos
+    def _judge(
+        self, target: Target, path: Path, noise, at_once: int, deadline: float
+    ) -> tuple[Best, Float[np.ndarray, " points"]]:
+        """The best Gaussian of a path, and the ELBO at its points: of long paths at MOST of them, to the last.
+
+        From the last point back: after ``deadline``, by ``time.monotonic()``, that one has to do.
+        """
+        best, elbos = None, []
+        for i in np.unique(np.linspace(0, len(path.points) - 1, min(len(path.points), MOST)).astype(int))[::-1]:
+            if best is not None and time.monotonic() > deadline:
+                break
+            point = path.points[i]
+            mean, root = point.position + point.direction, point.inverse_hessian.root()
+            log_p = densities(target, mean + root.times(noise), min(at_once, len(noise)))
+            entropy = root.log_det() + 0.5 * target.dim * np.log(2 * np.pi)
+            with np.errstate(invalid="ignore"):
+                elbo = float(log_p.mean() + 0.5 * np.mean(np.sum(noise**2, axis=1)) + entropy)
+            elbos.append(elbo if np.isfinite(elbo) else -np.inf)
+            if best is None or elbos[-1] > best.elbo:
+                best = Best(mean, root, elbos[-1])
+        assert best is not None  # a path has a point
+        return best, np.array(elbos[::-1])
 
     def _weighed(
         self, target: Target, bests: list[Best], key, at_once: int, info: dict, cut: tuple, deadline: float
