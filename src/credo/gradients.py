@@ -6,7 +6,7 @@ Four things that XLA's compiler leaves as they stand are written otherwise befor
     log(c eˣ), the normaliser of a scale that is an exponential            log c + x: no logarithm, and never of 0
     exp, log and their like of an array that is used more than once        computed once, not once for each use
 XLA takes logarithms in double precision one number at a time, and computes functions anew in every loop that reads
-them: of a volatility of 500 days both are half of a gradient.
+them: of a volatility of 500 days both are two fifths of a gradient.
 """
 
 from collections import Counter
