@@ -118,7 +118,7 @@ class VBLL:
         if self.covariance == "dense":
             begun = begun._replace(lower=np.zeros((*shape, shape[1]), dtype))
             wanted = need("VBLL()", target, begun, batch)
-        require(wanted, f"{shape[0]} outputs of {shape[1]:,} weights", options.max_memory, [less])
+        require(wanted, f"{shape[1]:,} weights of each output", options.max_memory, [less])
         done = descend(
             LastLayerBound(),
             target,
