@@ -14,9 +14,16 @@ def equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
     """All equations, those of branches and loop bodies included."""
     for equation in jaxpr.eqns:
         yield equation
-        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
-            if _is_program(parameter):
-                yield from equations(getattr(parameter, "jaxpr", parameter))
+        for inner in _programs(equation):
+            yield from equations(getattr(inner, "jaxpr", inner))
+
+
+def constants(program: jex.ClosedJaxpr) -> Iterator:
+    """All constants, those of branches and loop bodies included."""
+    yield from program.consts
+    for equation in equations(program.jaxpr):
+        for inner in _programs(equation):
+            yield from getattr(inner, "consts", ())
 
 
 def evaluate(program: jex.ClosedJaxpr, arguments: list, outputs: Callable[[int, Any, list], list]) -> list:
@@ -77,6 +84,12 @@ def runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
         return False
     axes = [params[each] for each in ALONG if each in params]
     return any(0 in (each if isinstance(each, tuple | list) else (each,)) for each in axes)
+
+
+def _programs(equation: jex.JaxprEqn) -> list:
+    """What it holds, such as branches."""
+    parameters = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
+    return [each for each in parameters if _is_program(each)]
 
 
 def _is_program(value) -> bool:

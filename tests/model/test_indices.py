@@ -103,7 +103,7 @@ def test_the_axis_that_is_too_short_is_told():
 
 def test_from_the_end_python_counts():
     of_rows(lambda p, x: p["a"][x["g"] - 6])(LEVELS)
-    with pytest.raises(credo.CredoError, match=r"indexes 'a' at -6 \(in row 0\)"):
+    with pytest.raises(credo.CredoError, match=r"indexes 'a' at -6 \(in row 0\).*would read the first in silence"):
         of_rows(lambda p, x: p["a"][x["g"] - 7])(LEVELS)
 
 
@@ -152,12 +152,26 @@ def test_negative_tokens_of_a_network_are_told_in_predictions_too():
         lambda p, x: p["a"][x["g"] - 1],
         lambda p, x: p["a"][jnp.minimum(x["g"], 4)],
         lambda p, x: jnp.take(p["a"], x["g"], mode="wrap"),
+        lambda p, x: jnp.take(p["a"], x["g"], mode="clip"),
+        lambda p, x: p["a"].at[x["g"]].get(mode="clip"),
+        lambda p, x: jax.vmap(lambda i: jnp.take(p["a"], i, mode="clip"))(x["g"]),
         lambda p, x: p["a"][1] * x["g"],
         lambda p, x: p["a"][jnp.argsort(p["a"])],
         lambda p, x: jnp.where(x["g"] < 5, p["a"][x["g"]], 0.0),
         lambda p, x: p["a"][x["g"][None, :] - 1][0],
     ],
-    ids=["shifted", "clamped", "wrapped", "no index", "by a parameter", "masked", "with an axis more"],
+    ids=[
+        "shifted",
+        "clamped",
+        "wrapped",
+        "clipped",
+        "clipped at",
+        "clipped one by one",
+        "no index",
+        "by a parameter",
+        "masked",
+        "with an axis more",
+    ],
 )
 def test_what_stays_within_is_let_pass(index):
     of_rows(index)(LEVELS)

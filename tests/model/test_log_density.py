@@ -1,5 +1,7 @@
 """Models from a bare log density of constrained parameters."""
 
+import random
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +151,7 @@ def with_data(params, data):
         (lambda p: -(p["b"] ** 2), (), r"asks for 'b', which is not there: the model has parameters a"),
         (lambda p, d: d["z"] * p["a"], {"x": np.zeros(2)}, r"asks for 'z'.*the data have columns x"),
         (with_data, (), r"takes data, and given\(\) got none"),
+        (lambda p: -((p["a"] - random.random()) ** 2), (), r"changes from one trace to the next \('\w+:f64"),
         (lambda p: -(p["a"] ** 2), np.zeros(2), r"the log density takes none: write it as log_density\(params, data\)"),
     ],
 )

@@ -187,6 +187,24 @@ def test_what_else_a_loader_may_get_wrong():
         MODEL.given(credo.Loader(batches()), Y)
 
 
+@pytest.mark.parametrize("error", [OSError("disk gone"), KeyboardInterrupt(), credo.CredoError("no such file")])
+def test_an_error_of_the_loader_s_own_says_where(error):
+    def failing():
+        yield X[:8], Y[:8]
+        yield X[:0], Y[:0]
+        raise error
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - an interruption too
+        MODEL.given(credo.Loader(failing(), size=40))
+    if isinstance(error, OSError):
+        said = "Reading batch 2 of the loader failed (OSError: disk gone), after 8 rows: "
+        assert isinstance(caught.value, credo.CredoError)
+        assert str(caught.value).startswith(said)
+        assert caught.value.__cause__ is error
+    else:
+        assert caught.value is error
+
+
 def test_methods_that_need_all_rows_say_so(on_disk):
     with pytest.raises(credo.CredoError, match=r"NUTS\(\) reads arrays alone.*outside of memory"):
         credo.fit(on_disk, credo.NUTS())

@@ -564,6 +564,40 @@ def test_constants_of_numpy_are_read_in_the_precision_of_the_fit():
     assert float(sd) == pytest.approx(1 / np.sqrt(1 + np.sum(inputs**2)), rel=1e-12)
 
 
+def test_what_numpy_draws_within_a_network_is_told():
+    """The fit and each shape of a prediction had a mask of their own, and said nothing."""
+    own = np.random.default_rng(0)
+
+    def dropped(params, x):
+        mask = np.random.binomial(1, 0.5, (len(x), 3))  # noqa: NPY002 - as it is found
+        return jnp.tanh(x @ params["in"]["w"]) * mask @ params["out"]["w"]
+
+    def by_its_own_generator(params, x):
+        return jax.checkpoint(lambda x: x * own.random(x.shape))(x) @ params["in"]["w"] @ params["out"]["w"]
+
+    def compiled_anew(params, x):
+        return jax.jit(lambda x: x * own.random(x.shape))(x) @ params["in"]["w"] @ params["out"]["w"]
+
+    def at_random_depth(params, x):
+        h = x @ params["in"]["w"]
+        for _ in range(own.permutation(9)[0]):
+            h = jnp.tanh(h)
+        return h @ params["out"]["w"]
+
+    for drawing in (dropped, by_its_own_generator, compiled_anew, at_random_depth):
+        with pytest.raises(credo.CredoError, match="changes from one trace to the next .*then.*draw random features"):
+            BayesianNetwork(drawing, weights(), head=Gaussian()).given(X, Y)
+
+    features = np.where(own.random((2, 3)) < 0.5, np.nan, own.random((2, 3)))
+
+    def of_features(params, x):
+        h = jnp.tanh(x @ jnp.nan_to_num(features) + np.random.default_rng(7).random(3))
+        return jax.random.normal(key, (3,)) * h @ params["out"]["w"] + 0 * jnp.sum(params["in"]["w"])
+
+    key = jax.random.key(3)
+    assert BayesianNetwork(of_features, weights(), head=Gaussian()).given(X, Y).size == 12
+
+
 def test_a_graph_whose_rows_are_known_together_alone():
     """Methods that take all rows at once fit it; the others say why they do not."""
     random = np.random.default_rng(3)

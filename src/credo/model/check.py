@@ -17,6 +17,7 @@ from credo.model.distributions import bounds_of, contains, masks, unwrapped
 from credo.model.indices import check_indices, has_reads
 from credo.model.structure import Structure
 from credo.model.target import Target, log_prob_rows
+from credo.model.twice import traced
 from credo.model.user_head import AnyHead
 from credo.precision import double
 from credo.status import CredoError
@@ -51,7 +52,8 @@ def check_outcome(outcome: Outcome, structure: Structure, data, y) -> tuple[int,
 
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in structure.leaves}
-        jaxpr = _traced(score, structure, u, data, y)
+        with explained("The likelihood", structure, data):
+            jaxpr, _ = traced("The likelihood", score, u, data, y)
         _check_constants(jaxpr.consts)
         check_indices(jaxpr, structure, u, x=data, y=y)
         _check_supports(seen, outcome, u, data, y)
@@ -105,7 +107,7 @@ def check_log_density(model: "Model", data) -> None:
     with double():
         u = {leaf.name: np.zeros(leaf.free_shape) for leaf in model.structure.leaves}
         with explained("The log density", model.structure, data):
-            program, found = jax.make_jaxpr(value, return_shape=True)(u, data)
+            program, found = traced("The log density", value, u, data)
         if getattr(found, "shape", None) != () or not np.issubdtype(found.dtype, np.floating):
             shown = f"{found.dtype} of shape {found.shape}" if hasattr(found, "shape") else f"a {type(found).__name__}"
             raise CredoError(
@@ -177,11 +179,6 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
     if isinstance(error, TypeError | ValueError | IndexError):
         return f"{what} cannot be evaluated at these data: {reason}. {seen} Make them agree."
     return f"{what} raised {type(error).__name__} ({reason}); its traceback is above. {seen}"
-
-
-def _traced(score, structure: Structure, u, data, y):
-    with explained("The likelihood", structure, data):
-        return jax.make_jaxpr(score)(u, data, y)
 
 
 def _by_name(distribution, y) -> dict[str, Distribution]:

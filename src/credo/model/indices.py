@@ -1,4 +1,4 @@
-"""Indices among the data: where one lies past the rows of a parameter, JAX reads the last row and says nothing.
+"""Indices among the data: where one lies past the rows of a parameter, JAX reads the last row, or the first.
 
 Where one is negative JAX counts from the end, as Python does: right of a constant, and of data nobody's intention.
 
@@ -49,7 +49,7 @@ class _Read(NamedTuple):
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     widths: tuple[int, ...]
-    reads_the_last: bool
+    reads_an_end: bool
 
 
 def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **data) -> None:
@@ -67,7 +67,7 @@ def check_indices(program: jex.ClosedJaxpr, structure: Structure, u: dict, **dat
     _walk(program.jaxpr, list(map(_constant, program.consts)), arguments, (), reads)
     for read in reads:
         positions = [*map(_somewhere, jax.tree.leaves(u)), *leaves]
-        said = _beyond(read, structure, names) if read.reads_the_last else None
+        said = _beyond(read, structure, names) if read.reads_an_end else None
         if said is not None and _matters(read, program, positions):
             raise CredoError(said)
         said = _from_the_end(read, structure, names, leaves)
@@ -106,15 +106,17 @@ def _read_by(equation, given: list[_Value], path: Path) -> _Read | None:
         return None
     shape, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
     if name == "gather":
-        index, axes = given[1], equation.params["dimension_numbers"].start_index_map
-        # past the end the last entry is read in place of what is not there
-        reads_the_last = equation.params["mode"] in (GatherScatterMode.PROMISE_IN_BOUNDS, GatherScatterMode.CLIP)
+        numbers, mode = equation.params["dimension_numbers"], equation.params["mode"]
+        index, axes = given[1], numbers.start_index_map
+        # past an end the entry there is read: mode="clip" asks for it; a slice under vmap, with no axis collapsed, not
+        is_slice = mode == GatherScatterMode.CLIP and not numbers.collapsed_slice_dims
+        reads_an_end = is_slice or mode == GatherScatterMode.PROMISE_IN_BOUNDS
     else:  # of one number, as in theta[x[i]]
         axes = tuple(axis for axis, size in enumerate(sizes) if size < shape[axis])
-        index, reads_the_last = _joined([given[1 + axis] for axis in axes]), True
+        index, reads_an_end = _joined([given[1 + axis] for axis in axes]), True
     if index.value is None:
         return None
-    return _Read(given[0], index, path, shape, axes, tuple(sizes[axis] for axis in axes), reads_the_last)
+    return _Read(given[0], index, path, shape, axes, tuple(sizes[axis] for axis in axes), reads_an_end)
 
 
 def _joined(starts: list[_Value]) -> _Value:
@@ -257,6 +259,7 @@ def _beyond(read: _Read, structure: Structure, names: list[str | None]) -> str |
             continue
         place = np.unravel_index(np.argmax(is_outside), along.shape)
         value = int(along[place])
+        end = "first" if value < 0 else "last"
         value = value - size if value < 0 else value  # from the end, as Python counts
         where = f" (in row {place[0]})" if place else ""
         is_from_one = along.min() == 1 and along.max() == size
@@ -267,7 +270,7 @@ def _beyond(read: _Read, structure: Structure, names: list[str | None]) -> str |
         )
         return (
             f"{_who(read, size, structure, names)} at {value}{where}, and there are {size} entries, 0 to {size - 1}, "
-            f"of which JAX would read the last in silence: {remedy}."
+            f"of which JAX would read the {end} in silence: {remedy}."
         )
     return None
 

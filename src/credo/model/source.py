@@ -167,8 +167,7 @@ def _gathered(batches: Iterable, size: int | None) -> Rows:
     files: list | None = None
     structure, count, limit = None, 0, budget() // 2
     held = 0
-    for number, batch in enumerate(batches):
-        rows = _batch(batch, number)
+    for number, rows in enumerate(_read(batches)):
         leaves, found = jax.tree.flatten(rows)
         if all(leaf.shape[:1] == (0,) for leaf in leaves):
             continue
@@ -208,6 +207,23 @@ def _gathered(batches: Iterable, size: int | None) -> Rows:
         arrays.append(np.memmap(file, dtype, "r", shape=(count, *shape)))
         file.close()  # the map keeps what it shows
     return jax.tree.unflatten(structure[0], arrays)
+
+
+def _read(batches: Iterable) -> Iterator[Rows]:
+    """One batch after the other; CredoError where the iterable raises an error of its own."""
+    number = count = 0
+    try:
+        for batch in batches:
+            rows = _batch(batch, number)
+            yield rows
+            number, count = number + 1, count + len(jax.tree.leaves(rows)[0])
+    except CredoError:
+        raise
+    except Exception as error:
+        raise CredoError(
+            f"Reading batch {number} of the loader failed ({type(error).__name__}: {error}), after {count:,} rows: "
+            "mend what gives the batches, or leave out what it cannot read."
+        ) from error
 
 
 def _batch(batch, number: int) -> Rows:

@@ -121,6 +121,5 @@ def test_a_regression_whose_path_leads_through_a_funnel(sd):
     assert evidence.error < 0.02
     is_wrong = abs(along.value - truth) > 0.3
     assert is_wrong == (sd == 100.0)
-    assert posterior.verdict.status == "doubtful"
+    assert posterior.verdict.status == ("doubtful" if is_wrong else "pass")
     assert ("bridge sampling" in str(posterior.verdict)) == is_wrong
-    assert "remember their places" in str(posterior.verdict)

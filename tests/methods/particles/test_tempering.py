@@ -6,7 +6,18 @@ import pytest
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.mutation import Moves, Particles
-from credo.methods.particles.tempering import MAX_STEPS, Tempered, forget, next_beta, scale_of, systematic, take, temper
+from credo.methods.particles.tails import tail_memory
+from credo.methods.particles.tempering import (
+    MAX_STEPS,
+    Tempered,
+    _values,
+    forget,
+    next_beta,
+    scale_of,
+    systematic,
+    take,
+    temper,
+)
 from credo.status import CredoError
 
 
@@ -118,6 +129,25 @@ def test_particles_move_until_they_have_forgotten(rho, least, most, modes):
     _, told = forget(start, move, 1.0, scale, 1.0, 0, 128)
     assert max(least, 2 if modes else 1) <= told.num_moves <= max(most, 4 if modes else 1)
     assert told.correlation <= 0.1
+
+
+def test_particles_move_until_their_tails_have_forgotten():
+    """All but the lowest tenth are drawn anew by each move; of these three in ten are."""
+    generator = np.random.default_rng(6)
+
+    def move(population, kernel, index, call):
+        u = population.position
+        for _ in range(int(kernel.num_moves)):
+            fresh = generator.normal(size=u.shape)
+            low = -1.28 - np.abs(fresh)
+            u = np.where(u < -1.28, np.where(generator.uniform(size=u.shape) < 0.7, u, low), np.abs(fresh) - 1.28)
+        return Moves(population._replace(position=u), np.float64(0.8), np.float64(0.0))
+
+    start = population_at(size=1_000)
+    start = start._replace(position=np.where(start.position < -1.28, start.position, np.abs(start.position) - 1.28))
+    moved, told = forget(start, move, 1.0, Diagonal(np.ones(1)), 1.0, 0, 128)
+    assert told.num_moves == 8  # 0.7⁴ of the lowest stay where they were, and 0.7⁸
+    assert told.tail_memory == tail_memory(_values(start), _values(moved)) < 2.0
 
 
 def test_the_limit_of_moves_is_kept_and_told():

@@ -15,7 +15,8 @@ Moves are judged by d(m), for each coordinate and for the ranks of ℓ, which ma
 magnitude, the squared median of |x_i(m) − x_i(0)|, and by d_∞, that of particles of different islands: what is left of
 the correlation with where they were is |1 − d(m)/d_∞|. Where modes are apart it does not fall to 0, and need not;
 medians do not see the few that change modes. For what can be forgotten, with ρ^m left of it after m moves,
-d(2m)/d(m) = 1 + ρ^m: so moves double until the square of that rest is below CORRELATION.
+d(2m)/d(m) = 1 + ρ^m: so moves double until the square of that rest is below CORRELATION, and until the tails, of which
+medians know nothing, have forgotten as well (tails.py).
 """
 
 from collections.abc import Callable
@@ -25,6 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp
 
+from credo.diagnose.rules import RULES
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator, Stored
@@ -192,8 +194,9 @@ def forget(
     """Moves at one temperature, which is number ``index``, until they have forgotten where they were."""
     dtype = population.position.dtype
     first, jump = population, None
-    num_moves, num_gradients, call, correlation, acceptance, num_undefined = 0, 0, 0, np.inf, 0.0, 0.0
-    while correlation > CORRELATION and num_moves + (more := max(num_moves, 1)) <= max_moves:
+    num_moves, num_gradients, call, correlation, memory, acceptance, num_undefined = 0, 0, 0, np.inf, np.inf, 0.0, 0.0
+    is_forgotten = False
+    while not is_forgotten and num_moves + (more := max(num_moves, 1)) <= max_moves:
         num_steps = int(np.clip(np.ceil(QUARTER / step_size), 1, MAX_STEPS))
         step_size = min(step_size, QUARTER / num_steps)
         kernel = Kernel(
@@ -210,7 +213,8 @@ def forget(
         num_moves, call, before = num_moves + more, call + 1, jump
         jump, apart = _jumps(first, population)
         correlation = _correlation(jump, apart, before)
-    memory = tail_memory(_values(first), _values(population))
+        memory = tail_memory(_values(first), _values(population))
+        is_forgotten = correlation <= CORRELATION and memory <= RULES["tail_memory"].passes
     share = num_undefined / max(num_moves, 1)
     return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, share, step_size)
 
