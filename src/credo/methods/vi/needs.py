@@ -1,6 +1,6 @@
 """What a variational fit holds at its peak, by shapes alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from credo.memory import Need, bytes_of, require
@@ -31,13 +31,15 @@ def check_memory(
         of_steps = STATES * bytes_of(state) + MEMBERS * bytes_of(state.q)
         return Need(name, of_steps + of_draws(num_draws, target.dim))
 
-    few = num_draws // 10
-    others = [each for each in others if type(each) is not type(family)]
-    cheaper = [need(f"{type(each).__name__}()", each, num_draws) for each in others]
-    if few:
-        cheaper.append(need(f"num_draws={few}", family, few))
+    def cheaper() -> Iterator[Need]:
+        for other in others:
+            if type(other) is not type(family):
+                yield need(f"{type(other).__name__}()", other, num_draws)
+        if few := num_draws // 10:
+            yield need(f"num_draws={few}", family, few)
+
     wanted = need(f"{type(family).__name__}()", family, num_draws)
-    require(wanted, f"{target.dim:,} parameters", max_memory, cheaper)
+    require(wanted, f"{target.dim:,} parameters", max_memory, cheaper())
 
 
 def of_draws(num_draws: int, dim: int) -> int:
