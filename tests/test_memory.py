@@ -1,6 +1,7 @@
 """Memory is planned: what does not fit is cut into chunks that change nothing, or refused with what would fit."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,39 @@ def test_structures_that_do_not_fit_are_refused_before_any_work():
     target = softmax_network(6, 500).given(RNG.normal(size=(4, 500)), np.arange(4))
     with pytest.raises(credo.CredoError, match=r"Dense\(\) needs .* GB for 3,000 parameters; .*Diagonal\(\) needs"):
         credo.fit(target, credo.Laplace(structure=credo.laplace.Dense()), max_memory=20_000_000)
+
+
+NETWORK = credo.nn.BayesianNetwork(
+    lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"],
+    {"in": RNG.normal(size=(3, 500)), "out": RNG.normal(size=(500, 1))},
+    head=credo.nn.Gaussian(0.1),
+).given(X, X[:, 0])
+COEFFICIENTS = credo.Model(
+    {"w": dist.Normal(0.0, 1.0).expand([2_000])}, lambda params, x: dist.Normal(x @ params["w"], 1.0)
+).given(np.ones((4, 2_000)), np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "needed", "instead"),
+    [
+        (credo.ADVI(family=credo.FullRank()), NETWORK, (150, 400), r"MeanField\(\)"),
+        (credo.ADVI(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
+        (credo.NaturalGradient(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
+        (credo.BatchAndMatch(), NETWORK, (300, 1_000), r"LowRank\(\)"),
+        (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=200\)"),
+        (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
+        (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),
+        (credo.GaussianDropout(), NETWORK, (0.6, 4), r"GaussianDropout\(batch_size=4\)"),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
+)
+def test_fits_that_do_not_fit_are_refused_before_any_work(monkeypatch, method, target, needed, instead):
+    """``needed``: MB about what was measured, up to a factor of two."""
+    monkeypatch.setattr(memory, "budget", lambda max_memory=None: 1_000)
+    with pytest.raises(credo.CredoError, match=f"{instead} needs") as refused:
+        credo.fit(target, method)
+    number, unit = re.search(r"needs ([\d.]+) (kB|MB|GB) for", str(refused.value)).groups()
+    assert needed[0] <= float(number) * {"kB": 1e-3, "MB": 1, "GB": 1e3}[unit] <= needed[1]
 
 
 def test_an_array_counts_until_its_last_use():

@@ -22,7 +22,9 @@ from credo.algorithm import Options, as_key, stream
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start, explain
+from credo.memory import Need, bytes_of
 from credo.methods.optimise.training import adam
+from credo.model.blocks import DERIVATIVES, row_bytes
 from credo.model.data import Rows
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
@@ -30,6 +32,7 @@ from credo.status import CredoError
 
 CALLS = 20  # parts of the path, whose mean losses are told
 STREAM = 1 << 20
+COPIES = 12  # of parameters: gradients, the optimiser's moments, each before a step and after it, and their arithmetic
 
 
 class Loss(Hashable, Protocol):
@@ -119,6 +122,12 @@ def descend(
         sentences = (f"The time limit came after {done:,} of {num_steps:,} updates: raise time_limit.",)
     parameters = jax.tree.map(np.asarray, state.parameters)
     return Descended(parameters, done, failed_at, is_complete, losses, sentences)
+
+
+def need(name: str, target: Target, parameters: Any, batch_size: int | None) -> Need:
+    """What training ``parameters``, known by their shapes, holds at its peak."""
+    rows = batch_size or target.rows_at_once or target.size
+    return Need(name, COPIES * bytes_of(parameters) + DERIVATIVES * rows * row_bytes(target))
 
 
 def place_of(target: Target, batch_size: int, order, i):

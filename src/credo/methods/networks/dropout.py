@@ -25,7 +25,8 @@ import optax
 
 from credo.algorithm import Options, stream
 from credo.linalg.grouped import Grouped
-from credo.methods.networks.descent import descend
+from credo.memory import require
+from credo.methods.networks.descent import descend, need
 from credo.methods.optimise.objective import starting_position
 from credo.methods.optimise.surprise import judged
 from credo.methods.optimise.training import batch_of, default_num_steps
@@ -190,6 +191,10 @@ def _fit(method: Any, noise: Noise, by: str, target: Target, key, start, options
     info: dict[str, Any] = {"num_gradients": 0}
     sentences: tuple[str, ...] = ()
     if num_steps:
+        name, few = type(method).__name__, max((batch or target.size) // 10, 1)
+        each = {f"{name}()": batch, f"{name}(batch_size={few})": few}
+        wanted, less = (need(name, target, position, rows) for name, rows in each.items())
+        require(wanted, f"{target.dim:,} parameters", options.max_memory, [less])
         done = descend(
             loss,
             target,

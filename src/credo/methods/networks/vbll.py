@@ -29,7 +29,8 @@ from credo.compiling import TINY, brief
 from credo.diagnose.startup import check_finite_start
 from credo.linalg.grouped import Grouped
 from credo.linalg.operator import Stored
-from credo.methods.networks.descent import descend
+from credo.memory import require
+from credo.methods.networks.descent import descend, need
 from credo.methods.optimise.objective import starting_position
 from credo.methods.optimise.surprise import judged
 from credo.methods.optimise.training import batch_of, default_num_steps
@@ -112,11 +113,12 @@ class VBLL:
         batch = batch_of(target, self.batch_size)
         last = _checked(target, position, self.covariance == "dense")
         shape, dtype = last.index.shape, position.dtype
-        begun = Parameters(
-            position,
-            np.full(shape, np.log(INITIAL_SD), dtype),
-            np.zeros((*shape, shape[1]), dtype) if self.covariance == "dense" else None,
-        )
+        begun = Parameters(position, np.full(shape, np.log(INITIAL_SD), dtype), None)
+        less = wanted = need("VBLL(covariance='diagonal')", target, begun, batch)
+        if self.covariance == "dense":
+            begun = begun._replace(lower=np.zeros((*shape, shape[1]), dtype))
+            wanted = need("VBLL()", target, begun, batch)
+        require(wanted, f"{shape[1]:,} weights of each output", options.max_memory, [less])
         done = descend(
             LastLayerBound(),
             target,

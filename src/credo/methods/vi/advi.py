@@ -21,11 +21,13 @@ from credo.methods.vi.ascent import Ascent, Info, State, Tuning
 from credo.methods.vi.by_draws import measure_without_gradients, start_without_gradients
 from credo.methods.vi.families.categorical import with_discrete
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.faults import edge_sentence, verdict_of
 from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
+from credo.methods.vi.needs import check_memory
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.by_optax import as_optimiser
@@ -126,6 +128,14 @@ class ADVI:
         part_length = max(math.ceil(FIRST_PART * ascent.optimiser.memory), math.ceil(MEMORY / step_size))
         known = self.gradient.prepare(target, self.batch_size is None)
         blank = ascent.blank(target)
+        check_memory(
+            lambda family: replace(ascent, family=family).blank(target),
+            family,
+            (LowRank(), MeanField()),
+            target,
+            self.num_draws,
+            options.max_memory,
+        )
         has_gradients = self.gradient.has_paths or is_differentiable(target)
 
         def begin(target: Target) -> tuple[Tuning, list[State]]:

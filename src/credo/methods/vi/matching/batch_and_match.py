@@ -10,7 +10,7 @@ E_q[−∇² log p] Σ E_q[−∇² log p] or more.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from credo.diagnose.verdict import judge
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
+from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.faults import edge_sentence, verdict_of
 from credo.methods.vi.matching.draws import fits_blocks, in_blocks
 from credo.methods.vi.matching.forms import LowRankForm, form_of
 from credo.methods.vi.matching.matching import Info, Matching, State, Tuning
 from credo.methods.vi.measure import Measured, measure
+from credo.methods.vi.needs import check_memory
 from credo.methods.vi.start import Begun, Start
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
@@ -77,6 +79,14 @@ class BatchAndMatch:
             num_samples=num_samples,
             tolerance=self.tolerance or min(0.08, 0.01 * max(1.0, target.dim / 100)),
             draws_at_once=min(num_samples, max(at_once // 4, 1)),  # a gradient keeps what its value passed through
+        )
+        check_memory(
+            lambda family: replace(matching, form=form_of(family)).blank(target),
+            family,
+            (LowRank(),),
+            target,
+            self.num_draws,
+            options.max_memory,
         )
         blank = matching.blank(target)
 

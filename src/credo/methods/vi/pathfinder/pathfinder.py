@@ -23,6 +23,7 @@ from scipy.special import logsumexp
 from credo.algorithm import Options, stream
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
+from credo.memory import Need, require
 from credo.methods.optimise.objective import (
     NUM_STARTS,
     WIDE_SPREAD,
@@ -40,6 +41,7 @@ from credo.methods.particles.weighed import answer
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.faults import verdict_of
 from credo.methods.vi.measure import measure
+from credo.methods.vi.needs import of_draws
 from credo.methods.vi.pathfinder.climb import Path, climb
 from credo.methods.vi.pathfinder.inverse_hessian import Root
 from credo.model.target import Target
@@ -50,6 +52,8 @@ from credo.traced import by_shapes
 
 EVERY = 10  # draws of several paths: one of so many reaches far
 MOST = 64  # points of a path whose Gaussians are judged
+LONG = 300  # points of a path: few have more
+VECTORS, FACTORS = 6, 8  # of a point, and of a Gaussian for each step in its history
 SPREAD = 1.0  # of several starts round the one that was given
 
 
@@ -101,6 +105,9 @@ class Pathfinder:
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
         deadline = options.deadline()
+        few = max(self.num_draws // 10, 1)
+        wanted, less = (self._need(f"Pathfinder(num_draws={n})", target.dim, n) for n in (self.num_draws, few))
+        require(wanted, f"{target.dim:,} parameters", options.max_memory, [less])
         at_once = evaluations_at_once(target, options.max_memory)
         paths, num_gradients, is_complete = self._climb(target, key, start, deadline)
         noise = np.random.default_rng(stream(key, 1).tolist()).normal(size=(self.num_samples, target.dim))
@@ -137,6 +144,11 @@ class Pathfinder:
             info=info,
             log_evidence=measured.elbo if has_evidence(target) and not is_improper else None,
         )
+
+    def _need(self, name: str, dim: int, num_draws: int) -> Need:
+        """Of points, two at a time as Gaussians, and of draws."""
+        vectors = VECTORS * self.num_paths * min(self.max_steps, LONG) + FACTORS * self.history
+        return Need(name, 8 * vectors * dim + of_draws(num_draws, dim))
 
     def _climb(self, target: Target, key, start, deadline: float) -> tuple[list[Path], int, bool]:
         """One path from each start; those whose start is no number begin again elsewhere."""

@@ -6,6 +6,7 @@ last steps' own estimates, and the verdict says what was not looked at.
 """
 
 import functools
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -22,6 +23,9 @@ from credo.methods.optimise.minibatch import ascend
 from credo.methods.optimise.objective import starting_position
 from credo.methods.particles.importance import has_evidence
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.families.low_rank import LowRank
+from credo.methods.vi.families.mean_field import MeanField
+from credo.methods.vi.needs import check_memory
 from credo.methods.vi.stochastic.ascent import EVERY, State, StochasticAscent, Tuning, first_averaged, place
 from credo.model.target import Target
 from credo.model.windows import shuffled
@@ -70,6 +74,14 @@ def fit(
     first = random.integers(target.size) if target.size else 0
     with double(is_double):
         dtype = np.float64 if is_double else np.float32
+        check_memory(
+            lambda family: _blank(replace(ascent, family=family), target.dim, dtype),
+            ascent.family,
+            (LowRank(), MeanField()),
+            target,
+            0,
+            options.max_memory,
+        )
         seen = target.cast(dtype)
         data = shuffled(seen, ascent.batch_size, random)
         num_updates = EVERY * -(-num_steps // EVERY)

@@ -1,0 +1,47 @@
+"""What a variational fit holds at its peak, by shapes alone."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from credo.memory import Need, bytes_of, require
+from credo.methods.vi.families.family import Family
+from credo.model.target import Target
+
+NUMBER = 8  # bytes
+STATES = 2  # before a step and after it
+MEMBERS = 8  # as large as q: what a step computes on its way, and the start's curvature
+DRAWS = 3  # vectors a final draw: white, in its batch, and among all
+
+
+def check_memory(
+    state_of: Callable[[Family], Any],
+    family: Family,
+    others: Sequence[Family],
+    target: Target,
+    num_draws: int,
+    max_memory: int | None,
+) -> None:
+    """CredoError, with what would fit of ``others`` and of fewer draws, where the fit of ``family`` does not.
+
+    ``state_of(family)``: the shapes of what a step takes and gives, q among it.
+    """
+
+    def need(name: str, family: Family, num_draws: int) -> Need:
+        state = state_of(family)
+        of_steps = STATES * bytes_of(state) + MEMBERS * bytes_of(state.q)
+        return Need(name, of_steps + of_draws(num_draws, target.dim))
+
+    def cheaper() -> Iterator[Need]:
+        for other in others:
+            if type(other) is not type(family):
+                yield need(f"{type(other).__name__}()", other, num_draws)
+        if few := num_draws // 10:
+            yield need(f"num_draws={few}", family, few)
+
+    wanted = need(f"{type(family).__name__}()", family, num_draws)
+    require(wanted, f"{target.dim:,} parameters", max_memory, cheaper())
+
+
+def of_draws(num_draws: int, dim: int) -> int:
+    """Bytes of final draws that are weighed."""
+    return NUMBER * DRAWS * num_draws * dim
