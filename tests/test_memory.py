@@ -156,6 +156,7 @@ COEFFICIENTS = credo.Model(
         (credo.ADVI(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.NaturalGradient(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.BatchAndMatch(), NETWORK, (300, 1_000), r"LowRank\(\)"),
+        (credo.DADVI(family=credo.FullRank()), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
         (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=200\)"),
         (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
         (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),

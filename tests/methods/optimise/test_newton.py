@@ -1,5 +1,7 @@
 """The maximiser: it finds modes from bad starts, leaves saddles, and knows when it has not found one."""
 
+import time
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,6 +39,10 @@ def quadratic(args, u):
     return -0.5 * jnp.sum(jnp.array([1.0, 1e6, 1e12]) * (u - args) ** 2)
 
 
+def spectrum(args, u):
+    return -0.5 * jnp.sum(args * u**2)
+
+
 PROBLEMS = {
     "banana": (rosenbrock, None, [-1.2, 1.0], [1.0, 1.0], 1e-9),
     "far, where the density is not concave": (cauchy, np.array([1e3, -1e3, 0.0]), [0.1] * 3, [1e3, -1e3, 0.0], 1e-7),
@@ -54,6 +60,30 @@ def test_finds_the_mode(name, solver):
     assert optimum.status is Status.CONVERGED
     assert optimum.gradient_norm <= 1e-10
     np.testing.assert_allclose(optimum.position, mode, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_products_that_a_clock_counts_come_to_the_same(name):
+    objective, args, start, *_ = PROBLEMS[name]
+    with double():
+        free, counted = (
+            maximise(objective, args, np.array(start), ConjugateGradients(deadline=deadline))
+            for deadline in (np.inf, time.monotonic() + 1e6)
+        )
+    assert free.num_products == counted.num_products
+    np.testing.assert_array_equal(free.position, counted.position)
+
+
+def test_a_step_ends_at_its_deadline():
+    """Of 100 curvatures all different, whose step takes about as many products."""
+    args = np.logspace(0, 4, 100)
+    with double():
+        cut = ConjugateGradients(deadline=time.monotonic()).evaluate(spectrum, args, np.ones(100), -np.inf, None)
+        whole = ConjugateGradients().evaluate(spectrum, args, np.ones(100), -np.inf, None)
+        optimum = maximise(spectrum, args, np.ones(100), ConjugateGradients(deadline=0.0), deadline=0.0)
+    assert cut.num_products == 1 < whole.num_products
+    assert optimum.status is Status.TIME
+    assert np.isfinite(optimum.value)
 
 
 def test_units_do_not_matter():

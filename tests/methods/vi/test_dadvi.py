@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 
 import targets
 from credo.fitting import fit
+from credo.methods.optimise.subproblem import ConjugateGradients
 from credo.methods.vi.deterministic import composed, small
 from credo.methods.vi.deterministic.climb import climb
 from credo.methods.vi.deterministic.composed import MOST_PAIRS, Composed
@@ -217,7 +218,35 @@ def test_products_find_the_same_optimum(family, monkeypatch):
 def test_hessians_in_full_where_they_are_worth_it(family, num_rows, expected):
     """Of a family with correlations at any number of rows: conjugate gradients took four times as long, and more."""
     target = dataclasses.replace(targets.logistic().target.flat(), size=num_rows)
-    assert small.is_small(family, target, 30) == expected
+    assert small.is_small(family, target, 30, None) == expected
+
+
+def test_hessians_that_do_not_fit_are_not_formed():
+    target = targets.logistic().target.flat()
+    most = small.most_draws(target.dim, 100_000)
+    assert small.is_small(MeanField(), target, most, 100_000)
+    assert not small.is_small(MeanField(), target, most + 1, 100_000)
+
+
+def test_draws_are_not_raised_beyond_what_memory_holds(monkeypatch):
+    at_will = dadvi(targets.logistic().target, num_draws=4, is_whitened=False)
+    assert at_will.info["num_fixed_draws"] > 8
+    monkeypatch.setattr("credo.methods.vi.deterministic.dadvi.most_draws", lambda dim, max_memory: 8)
+    held = dadvi(targets.logistic().target, num_draws=4, is_whitened=False)
+    assert held.info["num_fixed_draws"] == 8
+    assert held.verdict.figures["draws_error"] > at_will.verdict.figures["draws_error"]
+
+
+def test_what_memory_does_not_hold_is_computed_again():
+    target = targets.logistic().target.flat()
+    with double():
+        q = FullRank().start(jnp.full(3, 0.3), jnp.ones(3))
+        random = np.random.default_rng(0)
+        noise, point = random.normal(size=(9, 3)), 0.1 * random.normal(size=12)
+        kept, again = (
+            jax.hessian(Composed(FullRank(), at_once), argnums=1)((target, q, noise), point) for at_once in (9, 2)
+        )
+        np.testing.assert_allclose(again, kept, rtol=1e-12, atol=1e-12)
 
 
 def test_products_find_the_error_of_many_draws_from_some_of_them(monkeypatch):
@@ -374,6 +403,7 @@ def test_after_the_time_limit_no_pair_of_draws_is_solved_for(monkeypatch):
     """As if the limit came when the maximum was found, whose error is then not known."""
     target = targets.logistic().target
     monkeypatch.setattr(composed, "climb", lambda *args, deadline, **kw: climb(*args, deadline=np.inf, **kw))
+    monkeypatch.setattr(composed, "ConjugateGradients", lambda deadline: ConjugateGradients())
     posterior = fit(target, DADVI(family=LowRank(1)), time_limit=1e-6, progress=False)
     assert np.all(np.isfinite(posterior.mean()["w"]))
     assert np.all(np.isnan(posterior.info["error_of_mean"]))

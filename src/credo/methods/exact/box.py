@@ -18,7 +18,7 @@ from credo.algorithm import Options
 from credo.batches import in_batches
 from credo.linalg.dense import Dense
 from credo.methods.from_prior import from_prior
-from credo.methods.optimise.newton import Status, maximise
+from credo.methods.optimise.newton import maximise
 from credo.methods.optimise.objective import in_unconstrained_space, solver_for, starting_position
 from credo.methods.particles.importance import evaluations_at_once
 from credo.model.target import Target
@@ -190,7 +190,7 @@ def _modes(density: Density, target: Target, key, start) -> list[Mode]:
     modes: list[Mode] = []
     for position in starts:
         optimum = maximise(objective.function, objective.args, position, solver, deadline=density.deadline)
-        if optimum is None or optimum.status not in (Status.CONVERGED, Status.STALLED):
+        if optimum is None or not optimum.status.is_converged:
             continue
         try:
             root = np.asarray(Dense.from_precision(np.asarray(optimum.curvature)).lower)

@@ -38,6 +38,11 @@ class Status(enum.Enum):
     MAX_STEPS = "max_steps reached"
     TIME = "time_limit reached"
 
+    @property
+    def is_converged(self) -> bool:
+        """As far as floating point can see."""
+        return self in (Status.CONVERGED, Status.STALLED)
+
 
 class Evaluation(NamedTuple):
     """f, g and what the solver needs of A at one point. ``resolution``: ε of the precision it was computed in."""

@@ -6,6 +6,7 @@ one: log p(u, D) − w log |∂params/∂u| with w an argument, 1 for the densit
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -224,6 +225,8 @@ def find_mode(
     parameter or row, where it is finite at none of them.
     """
     deadline = np.inf if time_limit is None else time.monotonic() + time_limit
+    if isinstance(solver, ConjugateGradients):
+        solver = replace(solver, deadline=deadline)
     for attempt in range(NUM_STARTS + 1 if max_steps > 0 else 1):
         position = start if attempt == 0 else random_position(target, key, attempt, WIDE_SPREAD).astype(start.dtype)
         optimum = _climb(objective, target, position, solver, max_steps, deadline)
@@ -244,7 +247,9 @@ def _climb(objective: Objective, target: Target, start, solver: Solver, max_step
     approach = None
     if isinstance(solver, Dense) and max_steps > 0 and (target.size + 10.0 * target.dim) * target.dim**2 > EXPENSIVE:
         steps = min(max_steps, APPROACH_STEPS)
-        approach = maximise(function, args, start, ConjugateGradients(), max_steps=steps, deadline=deadline)
+        approach = maximise(
+            function, args, start, ConjugateGradients(deadline=deadline), max_steps=steps, deadline=deadline
+        )
     if approach is None:
         return maximise(function, args, start, solver, max_steps=max_steps, deadline=deadline)
     optimum = maximise(function, args, approach.position, solver, max_steps=max_steps, deadline=deadline)

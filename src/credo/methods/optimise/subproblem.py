@@ -5,8 +5,11 @@ units of the parameters do not matter. ``ConjugateGradients`` needs only product
 """
 
 import functools
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +23,7 @@ from credo.methods.optimise.spectrum import Spectrum
 NUM_BISECTIONS = 60
 DECAY = 0.1  # how fast D may fall from one step to the next
 SMALL = 1_000_000  # numbers of data times dimension: an evaluation takes milliseconds however it is compiled
+FIRST = 1  # products, by whose time those that follow are counted out
 HARD = 1e-6  # the least part of g along the eigenvector that leads away from a saddle
 
 
@@ -85,19 +89,35 @@ def _to_edge(λ, γ, radius: float, floor: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """At most ``max_products`` products a step; the residual asked for falls with the distance to the mode."""
+    """At most ``max_products`` products a step; the residual asked for falls with the distance to the mode.
+
+    ``deadline``, by ``time.monotonic()``: a step that it cuts short is the one found so far. Products are counted out
+    so that it is kept, whatever one costs, and come to the same numbers as those that no clock counts.
+    """
 
     max_products: int = 250
+    deadline: float = math.inf
 
     def evaluate(self, objective, args, u, minimum, last) -> Evaluation:
         radius = np.sqrt(len(u)) if last is None else last.radius  # positions are of order one
         # superlinear near the mode; and a loose solution could hide what is left in directions of small curvature
         forcing = 0.1 if last is None else np.clip(last.decrement, 1e-6, 0.1)
-        value, gradient, s, As, is_solved, is_indefinite, count = _value_gradient_step(
-            objective, self.max_products, args, u, minimum, u.dtype.type(radius), u.dtype.type(forcing)
-        )
-        extra = (np.asarray(s), np.asarray(As), bool(is_solved), bool(is_indefinite), radius)
-        return _evaluation(value, gradient, None, extra, int(count))
+        bounds = minimum, u.dtype.type(radius), u.dtype.type(forcing)
+        num, most, at = self.max_products, self.max_products, _begun(u)
+        if self.deadline < math.inf:
+            num = min(FIRST, most)
+        while True:
+            began = time.monotonic()
+            value, gradient, at = jax.block_until_ready(
+                _value_gradient_step(objective, args, u, *bounds, at, np.int32(num))
+            )
+            now, done = time.monotonic(), int(at.count)
+            if at.is_done or done >= most or now >= self.deadline:
+                break
+            in_time = (self.deadline - now) / (now - began) * num
+            num = done + int(np.clip(in_time, 1, min(2 * num, most - done)))
+        extra = (np.asarray(at.s), np.asarray(at.As), bool(at.is_solved), bool(at.is_indefinite), radius)
+        return _evaluation(value, gradient, None, extra, done)
 
     def propose(self, at: Evaluation, radius, scale) -> Proposal:
         s, As, is_solved, is_indefinite, radius_used = at.extra
@@ -161,15 +181,35 @@ def _by_chunks(function: Callable, u, chunk: int):
     return parts.reshape(-1, *parts.shape[2:])[:dim]
 
 
-@functools.partial(brief, static_argnames=("objective", "max_products"))
-def _value_gradient_step(objective: Callable, max_products: int, args, u, minimum, radius, forcing):
-    """f, g, s and A s; whether A s = g to the residual asked for, whether A is indefinite; the number of products."""
+class Solving(NamedTuple):
+    """On the way: the step s and A s, what is left of g, and the next direction; whether A s = g to the residual asked
+    for, whether A is indefinite; the number of products."""
+
+    s: Any
+    As: Any
+    residual: Any
+    direction: Any
+    is_done: Any
+    is_solved: Any
+    is_indefinite: Any
+    count: Any
+
+
+def _begun(u: np.ndarray) -> Solving:
+    """None of it: ``count`` is −1 where s is still to be begun."""
+    zero, no = np.zeros_like(u), np.bool_(False)
+    return Solving(zero, zero, zero, zero, no, no, no, np.int32(-1))
+
+
+@functools.partial(brief, static_argnames=("objective",))
+def _value_gradient_step(objective: Callable, args, u, minimum, radius, forcing, at: Solving, most):
+    """f and g, and s after ``most`` products, of which ``at.count`` were done before."""
     value, g, product = second_order(lambda v: objective(args, v), u)
     size = jnp.linalg.norm(g)
     bound = forcing * size
 
-    def body(state):
-        s, As, r, p, *_, count = state
+    def body(at: Solving) -> Solving:
+        s, As, r, p, *_ = at
         Ap = -product(p)
         bend, rr = jnp.dot(p, Ap), jnp.dot(r, r)
         α = rr / bend
@@ -181,12 +221,11 @@ def _value_gradient_step(objective: Callable, max_products: int, args, u, minimu
         α = jnp.where(is_outside, τ, α)
         s, As, residual = s + α * p, As + α * Ap, r - α * Ap
         is_solved = ~is_outside & (jnp.linalg.norm(residual) <= bound)
-        is_done = is_outside | is_solved | (count + 1 >= max_products)
         p = residual + (jnp.dot(residual, residual) / rr) * p
-        return s, As, residual, p, is_done, is_solved, is_indefinite, count + 1
+        return Solving(s, As, residual, p, is_outside | is_solved, is_solved, is_indefinite, at.count + 1)
 
     zero, no = jnp.zeros_like(g), jnp.zeros((), bool)
     is_flat = size == 0
-    initial = zero, zero, g, g, is_flat | ~(value >= minimum), is_flat, no, jnp.zeros((), jnp.int32)
-    s, As, *_, is_solved, is_indefinite, count = jax.lax.while_loop(lambda state: ~state[4], body, initial)
-    return value, g, s, As, is_solved, is_indefinite, count
+    first = Solving(zero, zero, g, g, is_flat | ~(value >= minimum), is_flat, no, jnp.zeros((), jnp.int32))
+    at = jax.tree.map(lambda new, old: jnp.where(at.count < 0, new, old), first, at)
+    return value, g, jax.lax.while_loop(lambda at: ~at.is_done & (at.count < most), body, at)

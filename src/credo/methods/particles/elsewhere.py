@@ -26,7 +26,7 @@ from scipy.special import expit
 from credo.batches import in_batches
 from credo.compiling import brief
 from credo.methods.from_prior import from_prior
-from credo.methods.optimise.newton import Solver, Status, maximise
+from credo.methods.optimise.newton import Solver, maximise
 from credo.methods.optimise.objective import Objective, chunk_size, log_density
 from credo.methods.optimise.subproblem import Dense
 from credo.model.target import Target
@@ -90,7 +90,7 @@ class Climber(NamedTuple):
     def climb(self, u: Float[np.ndarray, " dim"], deadline: float) -> Mode | None:
         options = {"tolerance": TOLERANCE, "max_steps": MAX_STEPS, "deadline": deadline}
         end = maximise(self.function, self.args, u, self.solver, **options)
-        if end is None or end.status not in (Status.CONVERGED, Status.STALLED) or end.curvature is None:
+        if end is None or not end.status.is_converged or end.curvature is None:
             return None
         try:
             return Mode(end.position, np.linalg.cholesky(np.asarray(end.curvature, float)))

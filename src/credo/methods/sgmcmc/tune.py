@@ -21,7 +21,6 @@ from credo.linalg.operator import Stored
 from credo.linalg.products import hvp
 from credo.methods.optimise.hyperparameters import holding, of_prior
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
-from credo.methods.optimise.newton import Status
 from credo.methods.optimise.objective import (
     MAX_DENSE,
     find_mode,
@@ -88,7 +87,7 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     solver, objective = solver_for(target, options.max_memory), in_unconstrained_space(target)
     mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=options.time_limit)
     is_known = start is not None or target.model.start is not None  # else the search may be on its way to infinity
-    return mode.position if is_known or mode.status in (Status.CONVERGED, Status.STALLED) else position
+    return mode.position if is_known or mode.status.is_converged else position
 
 
 def measure(

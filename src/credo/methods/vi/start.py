@@ -110,7 +110,7 @@ def find_start(
     if mode.status is Status.TIME:  # as near as it came, with what curvature there is
         at_hand = np.ones_like(position) if mode.curvature is None else mode.curvature
         return Start(family.around(mode.position, at_hand), num_gradients)
-    if mode.status not in (Status.CONVERGED, Status.STALLED):
+    if not mode.status.is_converged:
         if not np.isfinite(float(_height(target, jnp.asarray(position)))):
             raise CredoError(explain(target, position))
         return Start(family.start(position, np.full_like(position, sd)), num_gradients)

@@ -21,6 +21,7 @@ from credo.algorithm import Options
 from credo.batches import in_batches
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.products import second_order
+from credo.memory import Need, bytes_of, require
 from credo.methods.optimise.newton import Status
 from credo.methods.optimise.subproblem import ConjugateGradients
 from credo.methods.particles.importance import evaluations_at_once
@@ -28,18 +29,24 @@ from credo.methods.vi.deterministic.climb import Problem, climb
 from credo.methods.vi.deterministic.draws import has_unit_squares, is_quadrature
 from credo.methods.vi.deterministic.fitted import Fitted
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.families.low_rank import LowRank
+from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.start import find_start
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.status import CredoError
 
 SOLVED, MAX_PRODUCTS = 1e-2, 100  # of the conjugate gradients that give the error: two digits are plenty
+VECTORS, COPIES = 20, 4  # of a point of F, and of the draws, that a fit holds
 MOST_PAIRS = 50  # by which the spread of pairs is known to a tenth
 
 
 @dataclass(frozen=True)
 class Composed:
-    """F(args, ξ), ``args`` the target, q and the draws z (K, dim)."""
+    """F(args, ξ), ``args`` the target, q and the draws z (K, dim).
+
+    Where draws are not all evaluated at once, what they pass through is computed again for each derivative, not kept.
+    """
 
     family: Family
     draws_at_once: int
@@ -55,7 +62,8 @@ class Composed:
             log_density = target.log_density(u)
             return log_density if moved is None else log_density - moved.log_prob_u(u)
 
-        value = jnp.mean(in_batches(one, z, self.draws_at_once))
+        is_kept = len(z) <= self.draws_at_once
+        value = jnp.mean(in_batches(one if is_kept else jax.checkpoint(one), z, self.draws_at_once))
         return value if entropy is None else value + entropy
 
 
@@ -73,6 +81,7 @@ def fit_composed(
 ) -> Fitted:
     """Arguments as for ``fit_small``."""
     size = _noise_size(family, target.dim, key)
+    _check_memory(family, target.dim, 2 * num_pairs * size, options.max_memory)
     deadline, dtype = options.deadline(), np.dtype(jnp.result_type(float))
     begun = find_start(target, family, key, start, options)
     q, num_gradients, path = begun.q, begun.num_gradients, []
@@ -83,13 +92,16 @@ def fit_composed(
 
         def problem(q) -> Problem:
             point = np.zeros(ravel_pytree(family.rest(q))[0].size, dtype)
-            return Problem(objective, (target, q, noise.astype(dtype)), point, ConjugateGradients())  # noqa: B023
+            solver = ConjugateGradients(deadline=deadline)
+            return Problem(objective, (target, q, noise.astype(dtype)), point, solver)  # noqa: B023
 
         q, _, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
         path += [optimum.value] * optimum.num_gradients
         q = family.move(q, _unravelled(family, q, jnp.asarray(optimum.position)))  # type: ignore[arg-type]
         args = (target, q, noise.astype(dtype))
-        errors = _errors(objective, args, np.zeros_like(optimum.position), _averages(q, noise), deadline)
+        errors = _unknown(target.dim)
+        if optimum.status.is_converged:  # else they are those of no maximum
+            errors = _errors(objective, args, np.zeros_like(optimum.position), _averages(q, noise), deadline)
         num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + errors.num_products)
         fitted = Fitted(
             q=q,
@@ -111,6 +123,16 @@ def fit_composed(
         if wanted is None:
             return fitted
         num_pairs = wanted
+
+
+def _check_memory(family: Family, dim: int, noise: int, max_memory: int | None) -> None:
+    """CredoError where the vectors of Newton's method do not fit beside ``noise`` numbers of draws."""
+
+    def need(family: Family) -> Need:
+        rest = jax.eval_shape(lambda mean: family.rest(family.start(mean, mean)), jnp.zeros(dim))
+        return Need(f"DADVI(family={type(family).__name__}())", VECTORS * bytes_of(rest) + 8 * COPIES * noise)
+
+    require(need(family), f"{dim:,} parameters", max_memory, map(need, (LowRank(), MeanField())))
 
 
 def _noise_size(family: Family, dim: int, key) -> int:
@@ -149,6 +171,10 @@ class Errors(NamedTuple):
     is_cut: bool
 
 
+def _unknown(dim: int) -> Errors:
+    return Errors(np.full(dim, np.nan), np.full(dim, np.nan), np.nan, 0, False)
+
+
 def _errors(objective: Composed, args, rest, averages_q: bool, deadline: float) -> Errors:
     """From some pairs of draws, none of which begins after ``deadline``. ``args`` has q at the optimum, where the
     tangent is ``rest``, zero."""
@@ -165,8 +191,7 @@ def _errors(objective: Composed, args, rest, averages_q: bool, deadline: float) 
         num_products += int(count)
     num, is_cut = len(found), len(found) < len(pairs)
     if num < 2:
-        unknown = np.full(args[0].dim, np.nan)
-        return Errors(unknown, unknown, np.nan, num_products, is_cut)
+        return _unknown(args[0].dim)._replace(num_products=num_products, is_cut=is_cut)
     losses = 0.5 * (of_product - np.sum(of_move * of_gradient, axis=1) / num) / (num_pairs * (num - 1))
     of_mean, of_log_sd = (_spread(np.stack(each), num_pairs) for each in zip(*found, strict=True))
     return Errors(of_mean, of_log_sd, float(np.min(losses)), num_products, is_cut)

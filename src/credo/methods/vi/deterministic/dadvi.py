@@ -16,6 +16,7 @@ import numpy as np
 from credo.algorithm import Options, stream
 from credo.diagnose.endless import improper_sentence
 from credo.diagnose.verdict import judge
+from credo.memory import Need, require
 from credo.methods.optimise.newton import Status
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
@@ -24,7 +25,7 @@ from credo.methods.vi.deterministic.composed import fit_composed
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.draws import fixed_draws
 from credo.methods.vi.deterministic.fitted import Fitted
-from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_small, weigh, weigh_white
+from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_small, most_draws, weigh, weigh_white
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
@@ -49,7 +50,8 @@ class DADVI:
 
     ``family``: ``MeanField()``, ``FullRank()`` or another. ``linear_response``: whether the posterior has the
     covariances by linear response, which are dense and exact on Gaussian targets, in place of the family's own; None
-    for yes with ``MeanField()`` where Hessians in full are cheap (about K dim² N < 3 · 10¹⁰), else no. ``num_draws``:
+    for yes with ``MeanField()`` where Hessians in full are cheap (about K dim² N < 3 · 10¹⁰) and fit into memory, else
+    no. ``num_draws``:
     fixed draws K at first, in pairs ±z; None for 30, or four a dimension for a family with correlations, if that is
     more. ``is_whitened``: draws that average every quadratic exactly, if there are two or more a dimension; fewer get
     unit mean squares. ``tolerance``: the standard error, in posterior sds, that fixed draws may leave to a mean (or to
@@ -128,11 +130,14 @@ class DADVI:
             return fixed_draws(stream(key, 0), num_pairs, dim, is_whitened=self.is_whitened)
 
         def more_pairs(fitted: Fitted) -> int | None:
-            return self._more_pairs(fitted, num_first, deadline)
+            most = num_first * MOST_MORE
+            if fitted.program is not None:
+                most = min(most, most_draws(target.dim, options.max_memory) // 2)
+            return self._more_pairs(fitted, most, deadline)
 
         options = options.until(deadline)
         begun = None
-        if not is_small(family, target, 2 * num_pairs):
+        if not is_small(family, target, 2 * num_pairs, options.max_memory):
             fitted = fit_composed(
                 target,
                 family,
@@ -148,6 +153,9 @@ class DADVI:
                 return fitted
             begun = Start(fitted.q, fitted.num_gradients, fitted.free)
             num_pairs = fitted.num_draws // 2
+            wanted = Need(f"Linear response with {2 * num_pairs:,} draws", 16 * 2 * num_pairs * target.dim**2)
+            less = Need("linear_response=False", 0)
+            require(wanted, f"{target.dim:,} parameters", options.max_memory, [less])
         return fit_small(
             target,
             family,
@@ -201,14 +209,14 @@ class DADVI:
             )
         return num_pairs
 
-    def _more_pairs(self, fitted: Fitted, num_first: int, deadline: float) -> int | None:
+    def _more_pairs(self, fitted: Fitted, most: int, deadline: float) -> int | None:
         """How many pairs of draws bring errors and loss down to their bounds; None where they are, or no more will be
         taken. Squares of errors and the loss fall as 1/P, and by far more where draws become whitened."""
-        num_pairs, dim, most = fitted.num_draws // 2, len(fitted.error_of_mean), num_first * MOST_MORE
+        num_pairs, dim = fitted.num_draws // 2, len(fitted.error_of_mean)
         if self.tolerance == math.inf:
             return None
         excess = max((float(np.max(fitted.judged_errors)) / self.tolerance) ** 2, fitted.loss / LOSS)
-        if not fitted.is_converged or not excess > 1 or num_pairs >= most or time.monotonic() > deadline:
+        if not fitted.status.is_converged or not excess > 1 or num_pairs >= most or time.monotonic() > deadline:
             return None
         wanted = math.ceil(num_pairs * max(2.0, 1.2 * min(excess, MOST_MORE)))
         if self.is_whitened and wanted < dim <= WHITENING * num_pairs:
@@ -223,7 +231,7 @@ class DADVI:
             sentences.append(
                 "The time limit came before the maximum and the error of the draws were found. Raise time_limit."
             )
-        elif not fitted.is_converged:
+        elif not fitted.status.is_converged:
             sentences.append(f"Newton's method ended without a maximum, max_steps={self.max_steps}. Raise max_steps.")
         wants_response = self.linear_response or (self.linear_response is None and type(family) is MeanField)
         if wants_response and fitted.program is not None and fitted.responding is None:

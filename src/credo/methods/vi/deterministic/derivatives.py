@@ -63,12 +63,13 @@ class AtPositions:
 
     def derivatives(self, objective, args, positions: np.ndarray, *, with_hessians: bool) -> Derivatives:
         """Of ``objective(args, u)``, a module-level function, at ``positions`` (K, dim)."""
-        parts = [
-            [np.asarray(each)[: len(rows)] for each in (found if with_hessians else found[:2])]
-            for rows, found in self._calls(objective, args, positions, HESSIAN if with_hessians else GRADIENT)
-        ]
-        values, gradients, *hessians = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Derivatives(values, gradients, hessians[0] if hessians else None)
+        (num, dim), dtype, first = positions.shape, positions.dtype, 0
+        whole = [np.empty((num, *shape), dtype) for shape in ((), (dim,), (dim, dim))[: 3 if with_hessians else 2]]
+        for rows, found in self._calls(objective, args, positions, HESSIAN if with_hessians else GRADIENT):
+            for each, part in zip(whole, found, strict=False):
+                each[first : first + len(rows)] = np.asarray(part)[: len(rows)]
+            first += len(rows)
+        return Derivatives(*whole, *(() if with_hessians else (None,)))
 
     def values(self, objective, args, positions: np.ndarray, deadline: float = math.inf) -> Float[np.ndarray, " K"]:
         """Values alone; of the first positions where ``deadline``, by ``time.monotonic()``, comes before the last."""

@@ -42,7 +42,3 @@ class Fitted(NamedTuple):
         if self.responding is not None:
             return self.error_of_mean
         return np.concatenate([self.error_of_mean, self.error_of_log_sd])
-
-    @property
-    def is_converged(self) -> bool:
-        return self.status in (Status.CONVERGED, Status.STALLED)

@@ -69,11 +69,12 @@ class Gaussians:
         """Gradients in v: Sᵀg."""
         return gradients * np.diagonal(self.root) if self.is_diagonal else gradients @ self.root
 
-    def scaled(self, hessians: Float[np.ndarray, "K dim dim"]) -> Float[np.ndarray, "K dim dim"]:
-        """Hessians in v: SᵀHS."""
+    def scale(self, hessians: Float[np.ndarray, "K dim dim"]) -> None:
+        """Hessians in v, SᵀHS, in the place of those in u: K dim² numbers are the most that a fit holds."""
         if self.is_diagonal:
-            return hessians * np.outer(np.diagonal(self.root), np.diagonal(self.root))
-        return self.root.T @ hessians @ self.root
+            hessians *= np.outer(np.diagonal(self.root), np.diagonal(self.root))
+        for H in () if self.is_diagonal else hessians:
+            H[:] = self.root.T @ H @ self.root
 
     def at(self, point: np.ndarray) -> Gaussian:
         """The Gaussian at a point."""
@@ -117,20 +118,24 @@ class FixedDraws:
         self.path.append(value)
         if with_curvature and not is_open and value >= minimum:
             at = self.derivatives(objective, args, u, with_hessians=True)
-        g = self.coordinates.pulled(at.gradients)
+        g = at.gradients
         gradient = np.concatenate([np.mean(g, axis=0), np.mean(self.by_entries(g), axis=0)])
         gradient[dim:][self.coordinates.is_on_diagonal] += 1 / scales
         if at.hessians is None or not with_curvature:
             return Evaluation(value, gradient, np.zeros((size, size)), (), resolution, 0)
-        A = self._curvature(self.coordinates.scaled(at.hessians), scales)
+        A = self._curvature(at.hessians, scales)
         return Evaluation(value, gradient, A, (), resolution, len(self.noise) * dim)
 
     def derivatives(self, objective, args, point: np.ndarray, *, with_hessians: bool) -> Derivatives:
-        """Those of log p at the draws; the last Hessians are kept."""
+        """Those of log p at the draws, in v; the last Hessians are kept."""
         if self.kept and np.array_equal(self.kept[0], point):
             return self.kept[1]
-        found = self.program.derivatives(objective, args, self.positions(point), with_hessians=with_hessians)
         if with_hessians:
+            self.kept.clear()
+        found = self.program.derivatives(objective, args, self.positions(point), with_hessians=with_hessians)
+        found = found._replace(gradients=self.coordinates.pulled(found.gradients))
+        if found.hessians is not None:
+            self.coordinates.scale(found.hessians)
             self.kept[:] = [point.copy(), found]
         return found
 
@@ -147,9 +152,8 @@ class FixedDraws:
         A = np.empty((dim + len(rows), dim + len(rows)))
         A[:dim, :dim] = np.sum(H, axis=0)
         if self.coordinates.is_diagonal:
-            H = H * z[:, None, :]
-            A[:dim, dim:] = np.sum(H, axis=0)
-            A[dim:, dim:] = np.sum(H * z[:, :, None], axis=0)
+            A[:dim, dim:] = np.einsum("kij,kj->ij", H, z)
+            A[dim:, dim:] = np.einsum("kij,ki,kj->ij", H, z, z)
         else:
             A[:dim, dim:] = np.tensordot(H, z, axes=(0, 0))[:, rows, columns]
             products = (z[:, :, None] * z[:, None, :]).reshape(K, -1)

@@ -95,21 +95,21 @@ def _gradients(draws: FixedDraws, objective, args, optimum: Optimum) -> tuple[np
     dim, num_pairs = z.shape[1], len(z) // 2
     C = coordinates.split(optimum.position)[1]
     at = draws.derivatives(objective, args, optimum.position, with_hessians=True)
-    g = coordinates.pulled(at.gradients)
-    each = np.concatenate([g, draws.by_entries(g)], axis=1)
+    each = np.concatenate([at.gradients, draws.by_entries(at.gradients)], axis=1)
     each = 0.5 * (each[:num_pairs] + each[num_pairs:])
     assert A is not None
     assert at.hessians is not None
-    H, curvature = coordinates.scaled(at.hessians), A[:dim, :dim] @ C
+    H, curvature, half = at.hessians, A[:dim, :dim] @ C, z[:num_pairs]
     if is_quadrature(z):
-        quadratics = z[:num_pairs, :, None] * z[:num_pairs, None, :] - np.eye(dim)
-        M = np.tensordot(H, z, axes=(0, 0)).transpose(0, 2, 1) @ C / len(z)  # E[z_i ∂g_a/∂z_j] = Σ_l E[z_i H_al] C_lj
-        symmetric = 0.5 * (M + M.transpose(0, 2, 1))
-        of_g = 0.5 * quadratics.reshape(num_pairs, -1) @ symmetric.reshape(dim, -1).T
-        products = -curvature @ quadratics
-        return each, np.concatenate([of_g, products[:, coordinates.rows, coordinates.columns]], axis=1)
+        of_g = np.empty((num_pairs, dim))
+        for a in range(dim):
+            M = z.T @ H[:, a] @ C / len(z)  # E[z_i ∂g_a/∂z_j] = Σ_l E[z_i H_al] C_lj; zᵀMz is that of ½(M + Mᵀ)
+            of_g[:, a] = 0.5 * (np.sum(half @ M * half, axis=1) - np.trace(M))
+        rows, columns = coordinates.rows, coordinates.columns
+        products = curvature[rows, columns] - (half @ curvature.T)[:, rows] * half[:, columns]
+        return each, np.concatenate([of_g, products], axis=1)
     if coordinates.is_diagonal and has_unit_squares(z):  # the terms in z_i² alone
-        squares = np.square(z[:num_pairs]) - 1
+        squares = np.square(half) - 1
         M = np.einsum("kai,ki->ai", H, z) * np.diagonal(C) / len(z)
         return each, np.concatenate([0.5 * squares @ M.T, -np.diagonal(curvature) * squares], axis=1)
     return each, np.zeros_like(each)

@@ -13,6 +13,7 @@ import numpy as np
 from credo.algorithm import Options
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
+from credo.memory import budget
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import chunk_size
 from credo.methods.particles.points import Weighed
@@ -39,11 +40,18 @@ def has_curvature(family: Family, dim: int) -> bool:
     return {MeanField: 2 * dim, FullRank: dim * (dim + 3) // 2}.get(type(family), np.inf) <= MAX_POINT
 
 
-def is_small(family: Family, target: Target, num_draws: int) -> bool:
-    """Whether it is also worth its price at every step: of a family with correlations, without which products with F's
-    Hessian are many, always."""
+def is_small(family: Family, target: Target, num_draws: int, max_memory: int | None) -> bool:
+    """Whether it also fits into memory, and is worth its price at every step: of a family with correlations, without
+    which products with F's Hessian are many, always."""
+    if not has_curvature(family, target.dim) or num_draws > most_draws(target.dim, max_memory):
+        return False
     work = num_draws * target.dim**2 * (target.size + 10.0 * target.dim)
-    return has_curvature(family, target.dim) and (family.has_correlations or work <= MAX_WORK)
+    return family.has_correlations or work <= MAX_WORK
+
+
+def most_draws(dim: int, max_memory: int | None) -> int:
+    """Whose Hessians take half of the budget."""
+    return budget(max_memory) // (2 * 8 * max(dim, 1) ** 2)
 
 
 def fit_small(
