@@ -19,6 +19,10 @@ CHUNK = 256 * 2**20  # bytes of intermediates at once: more is no faster
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
+class TooLarge(CredoError):
+    """Work that memory does not hold, refused before it begins."""
+
+
 class Need(NamedTuple):
     """What one way to do the work holds at its peak, in bytes."""
 
@@ -46,7 +50,7 @@ def in_words(num_bytes: float) -> str:
 
 
 def require(wanted: Need, what: str, max_memory: int | None = None, others: Iterable[Need] = ()) -> None:
-    """CredoError where ``wanted`` exceeds the budget. ``what``: of what size the task is; ``others``: other ways."""
+    """TooLarge where ``wanted`` exceeds the budget. ``what``: of what size the task is; ``others``: other ways."""
     limit = budget(max_memory)
     if wanted.num_bytes <= limit:
         return
@@ -55,8 +59,8 @@ def require(wanted: Need, what: str, max_memory: int | None = None, others: Iter
     said = ", ".join(f"{need.name} needs {in_words(need.num_bytes)}" for need in fitting or cheaper)
     sentence = f"{wanted.name} needs {in_words(wanted.num_bytes)} for {what}; the budget is {in_words(limit)}"
     if fitting:
-        raise CredoError(f"{sentence}: {said}.")
-    raise CredoError(
+        raise TooLarge(f"{sentence}: {said}.")
+    raise TooLarge(
         f"{sentence}, and nothing smaller fits{f' ({said})' if said else ''}: give max_memory= more bytes on a machine "
         "that has them, fit in precision='float32', or make fewer parameters random."
     )

@@ -109,6 +109,17 @@ def test_where_no_rung_holds_it_gives_the_best_and_says_so():
     assert posterior.verdict.figures["elbo"] == best["log_evidence"]
 
 
+def test_a_rung_that_memory_does_not_hold_is_left_out():
+    target = Model.from_log_density(
+        lambda params: -0.5 * jnp.sum(params["w"] ** 2), {"w": constraints.real_vector}, {"w": (200,)}
+    ).given()
+    posterior = fit(target, Auto(rungs=(ADVI(FullRank()), ADVI(MeanField()))), progress=False, max_memory=12_000_000)
+    assert [rung["name"] for rung in posterior.info["rungs"]] == ["ADVI(MeanField())"]
+    assert "Memory does not hold a rung: FullRank() needs" in posterior.verdict.sentences[-1]
+    with pytest.raises(CredoError, match=r"FullRank\(\) needs .* MeanField\(\) needs"):
+        fit(target, Auto(rungs=(ADVI(FullRank()),)), progress=False, max_memory=12_000_000)
+
+
 def test_a_rung_with_a_small_k_hat_in_the_wrong_place_is_not_given():
     """Its weights behaved over its own draws, 1.3 sds away from the posterior's mean."""
     model = Model(

@@ -14,6 +14,7 @@ import numpy as np
 from credo.algorithm import Options, stream
 from credo.diagnose.rules import RULES
 from credo.journal import Journal
+from credo.memory import TooLarge
 from credo.methods.vi.advi import ADVI
 from credo.methods.vi.families.flow import Flow
 from credo.methods.vi.families.full_rank import FullRank
@@ -37,7 +38,8 @@ class Auto:
     ``rungs``: methods such as ``ADVI(FullRank())``, from cheap to rich; None for ``Pathfinder()``, independent normals,
     a full covariance and, up to 100 dimensions, a flow. Beyond 1,000 dimensions there is no path and the covariance is
     of low rank; one coordinate has nothing to correlate with, and one rung. Where no ``start`` is given, rungs above a
-    Gaussian begin in its middle. A ``time_limit`` is that of all of them.
+    Gaussian begin in its middle. A ``time_limit`` is that of all of them. A rung that memory does not hold is left out,
+    and the verdict says so.
 
     ``info["rungs"]``: one entry a rung climbed, with ``name``, ``status``, ``pareto_k``, ``log_evidence``,
     ``num_gradients``, ``seconds`` and ``why`` it was left; ``num_gradients`` counts all of them. The verdict's last
@@ -70,11 +72,16 @@ class Auto:
             ).announce()  # before the rungs' own folders
         climbed: list[Posterior] = []
         story: list[dict[str, Any]] = []
+        refused: list[TooLarge] = []
         onward = start
         for i, method in enumerate(rungs):
             began = time.monotonic()
             own = _in_folder(options.until(deadline), f"rung-{i}")
-            posterior = method.fit(target, key=stream(key, i), start=onward, options=own)
+            try:
+                posterior = method.fit(target, key=stream(key, i), start=onward, options=own)
+            except TooLarge as refusal:
+                refused.append(refusal)
+                continue
             climbed.append(posterior)
             story.append(_entry(method, posterior, time.monotonic() - began))
             is_over = i + 1 == len(rungs) or time.monotonic() >= deadline
@@ -83,8 +90,10 @@ class Auto:
             story[-1]["why"] = _why(posterior)
             if start is None and isinstance(posterior.kind, Gaussian) and not np.isnan(_k_hat(posterior)):
                 onward = np.asarray(posterior.kind.mean)  # the density is finite at draws about it
+        if not climbed:
+            raise refused[0]
         best = _best(climbed)
-        return _told(climbed[best], story, best, len(rungs))
+        return _told(climbed[best], story, best, len(rungs) - len(refused), refused)
 
 
 def _in_folder(options: Options, name: str) -> Options:
@@ -155,8 +164,11 @@ def _why(posterior: Posterior) -> str:
     return next(iter(posterior.verdict.sentences), f"it is {posterior.verdict.status}").rstrip(".")
 
 
-def _told(posterior: Posterior, story: list[dict[str, Any]], best: int, num_rungs: int) -> Posterior:
+def _told(
+    posterior: Posterior, story: list[dict[str, Any]], best: int, num_rungs: int, refused: list[TooLarge]
+) -> Posterior:
     left = [f"{rung['name']} was left for a richer approximation: {rung['why']}." for rung in story if rung["why"]]
+    left += [f"Memory does not hold a rung: {refusal}" for refusal in refused]
     is_passing = posterior.verdict.status == "pass"
     if not is_passing:
         is_cut = len(story) < num_rungs
