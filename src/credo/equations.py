@@ -14,15 +14,15 @@ def equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
     """All equations, those of branches and loop bodies included."""
     for equation in jaxpr.eqns:
         yield equation
-        for inner in _programs(equation):
-            yield from equations(getattr(inner, "jaxpr", inner))
+        for inner in programs_in(equation):
+            yield from equations(inner)
 
 
 def constants(program: jex.ClosedJaxpr) -> Iterator:
     """All constants, those of branches and loop bodies included."""
     yield from program.consts
     for equation in equations(program.jaxpr):
-        for inner in _programs(equation):
+        for inner in _held(equation):
             yield from getattr(inner, "consts", ())
 
 
@@ -86,8 +86,12 @@ def runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
     return any(0 in (each if isinstance(each, tuple | list) else (each,)) for each in axes)
 
 
-def _programs(equation: jex.JaxprEqn) -> list:
-    """What it holds, such as branches."""
+def programs_in(equation: jex.JaxprEqn) -> list[jex.Jaxpr]:
+    """What an equation holds: the body of a loop, the branches of a choice."""
+    return [getattr(each, "jaxpr", each) for each in _held(equation)]
+
+
+def _held(equation: jex.JaxprEqn) -> list:
     parameters = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
     return [each for each in parameters if _is_program(each)]
 

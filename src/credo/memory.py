@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from credo.equations import programs_in
 from credo.status import CredoError
 from credo.storage import available_memory
 
@@ -75,16 +76,9 @@ def of_program(jaxpr) -> int:
     """Bytes of all that a traced program computes; the body of a loop counts once."""
     total = 0
     for equation in jaxpr.eqns:
-        total += sum(map(of_program, _programs(equation)))
+        total += sum(map(of_program, programs_in(equation)))
         total += sum(size_of(out.aval) for out in equation.outvars)
     return total
-
-
-def _programs(equation) -> list:
-    """Those within an equation: the body of a loop, and each branch of a choice."""
-    values = (value if isinstance(value, tuple | list) else (value,) for value in equation.params.values())
-    parts = [getattr(each, "jaxpr", each) for value in values for each in value]
-    return [part for part in parts if hasattr(part, "eqns")]
 
 
 def peak(function: Callable, *args: Any) -> int:
@@ -101,7 +95,7 @@ def peak_of_program(jaxpr) -> int:
     ending: dict[int, int] = {}
     held = most = 0
     for i, equation in enumerate(jaxpr.eqns):
-        inner = sum(map(peak_of_program, _programs(equation)))
+        inner = sum(map(peak_of_program, programs_in(equation)))
         for variable in equation.outvars:
             size = size_of(variable.aval)
             held += size

@@ -213,13 +213,13 @@ def forget(
         num_moves, call, before = num_moves + more, call + 1, jump
         jump, apart = _jumps(first, population)
         correlation = _correlation(jump, apart, before)
-        memory = tail_memory(_values(first), _values(population))
+        memory = tail_memory(values_of(first), values_of(population))
         is_forgotten = correlation <= CORRELATION and memory <= RULES["tail_memory"].passes
     share = num_undefined / max(num_moves, 1)
     return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, share, step_size)
 
 
-def _values(p: Population) -> Float[np.ndarray, "N dim+1"]:
+def values_of(p: Population) -> Float[np.ndarray, "N dim+1"]:
     """Each coordinate, and ℓ."""
     all_of = np.concatenate([p.position, p.gain[..., None]], axis=-1)
     return all_of.reshape(-1, all_of.shape[-1]).astype(np.float64)
@@ -227,7 +227,7 @@ def _values(p: Population) -> Float[np.ndarray, "N dim+1"]:
 
 def _jumps(first: Population, last: Population) -> Float[np.ndarray, "2 dim+1"]:
     """d and d_∞ of each coordinate and of ℓ, this by its ranks."""
-    a, b = _values(first), _values(last)
+    a, b = values_of(first), values_of(last)
     a[:, -1], b[:, -1] = np.split(np.unique(np.concatenate([a[:, -1], b[:, -1]]), return_inverse=True)[1], 2)
     others = np.roll(b, len(b) // 2, axis=0)
     return np.stack([np.median(np.abs(b - each), axis=0) ** 2 for each in (a, others)])
