@@ -9,8 +9,9 @@ import pytest
 from jax import lax
 
 from credo.equations import equations
-from credo.gradients import TURNS, WORTH_IT, value_and_gradient
+from credo.gradients import TURNS, value_and_gradient
 from credo.precision import double
+from credo.sharing import WORTH_IT
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere XLA's own are taken")
 

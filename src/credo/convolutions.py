@@ -16,18 +16,13 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from credo.equations import bind, equations, evaluate
+from credo.equations import CALLS, bind, equations, evaluate, renewed
+from credo.sharing import shared
 
 UNROLLED = 8  # groups, above which a loop runs through them
 PLACES = 32  # of a window, or of an answer, that products of matrices go through
 MOST = 2**23  # numbers of x as products of matrices see them
 WORTH_IT = 8  # pairs of channels in a group; a depthwise convolution has one, and stays
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
-# where the programs of an equation are, of loops, branches and what is computed anew for a derivative
-HOLDERS = {
-    "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",),
-    "checkpoint": ("jaxpr",), "remat2": ("jaxpr",),
-}  # fmt: skip
 
 
 def canonical(function: Callable, is_outermost: bool = False) -> Callable:
@@ -49,6 +44,7 @@ def canonical(function: Callable, is_outermost: bool = False) -> Callable:
 
         arrays = [leaves[i] for i in places]
         program, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        program = shared(program) if is_outermost else program
         return jax.tree.unflatten(jax.tree.structure(shapes), rewritten(program, is_outermost)(*arrays))
 
     return run
@@ -71,10 +67,7 @@ def _outputs(is_outermost: bool, _: int, equation, operands: list) -> list:
         return [_convolution(*operands, **params)]
     if name in CALLS and _has_convolutions(params[CALLS[name]].jaxpr):
         return _evaluate(params[CALLS[name]], is_outermost, *operands)
-    holding = HOLDERS.get(name, ())
-    return bind(
-        equation, operands, **{which: jax.tree.map(_anew, params[which], is_leaf=_is_program) for which in holding}
-    )
+    return bind(equation, operands, **renewed(equation, _anew))
 
 
 def _is_whole(params: dict) -> bool:
@@ -82,17 +75,11 @@ def _is_whole(params: dict) -> bool:
     return params["feature_group_count"] == params["batch_group_count"] == 1
 
 
-def _anew(program: jex.ClosedJaxpr | jex.Jaxpr) -> jex.ClosedJaxpr | jex.Jaxpr:
-    """The program of a loop or a branch, as another one of the same shapes."""
-    closed = program if isinstance(program, jex.ClosedJaxpr) else jex.ClosedJaxpr(program, ())
-    if not _has_convolutions(closed.jaxpr):
+def _anew(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
+    """That of a loop or a branch."""
+    if not _has_convolutions(program.jaxpr):
         return program
-    found = jax.make_jaxpr(functools.partial(_evaluate, closed, False))(*closed.in_avals)
-    return found if closed is program else found.jaxpr
-
-
-def _is_program(value) -> bool:
-    return isinstance(value, jex.ClosedJaxpr | jex.Jaxpr)
+    return jax.make_jaxpr(functools.partial(_evaluate, program, False))(*program.in_avals)
 
 
 def _has_convolutions(jaxpr: jex.Jaxpr) -> bool:

@@ -7,7 +7,21 @@ import jax
 from jax.extend import core as jex
 
 DRAWS = "random_bits", "threefry2x32", "rng_bit_generator"
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
+# where the programs of an equation are, of loops, branches and what is computed anew for a derivative
+HOLDERS = {
+    "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",),
+    "checkpoint": ("jaxpr",), "remat2": ("jaxpr",),
+}  # fmt: skip
 ALONG = ("axes", "axis", "dimension", "dimensions")  # what equations call the axes that they run along
+
+
+def programs(jaxpr: jex.Jaxpr) -> Iterator[jex.Jaxpr]:
+    """``jaxpr``, and those of its branches and loop bodies."""
+    yield jaxpr
+    for equation in jaxpr.eqns:
+        for inner in programs_in(equation):
+            yield from programs(inner)
 
 
 def equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
@@ -45,6 +59,18 @@ def bind(equation, operands: list, **changed) -> list:
     params = equation.primitive.get_bind_params(equation.params) | changed
     found = equation.primitive.bind(*operands, **params)
     return list(found) if equation.primitive.multiple_results else [found]
+
+
+def renewed(equation: jex.JaxprEqn, rewrite: Callable[[jex.ClosedJaxpr], jex.ClosedJaxpr]) -> dict[str, Any]:
+    """The parameters of a loop or a branch, its programs as ``rewrite`` gives them, of the same shapes."""
+
+    def anew(program: jex.ClosedJaxpr | jex.Jaxpr) -> jex.ClosedJaxpr | jex.Jaxpr:
+        closed = program if isinstance(program, jex.ClosedJaxpr) else jex.ClosedJaxpr(program, ())
+        found = rewrite(closed)
+        return found if closed is program else found.jaxpr
+
+    holding = HOLDERS.get(equation.primitive.name, ())
+    return {which: jax.tree.map(anew, equation.params[which], is_leaf=_is_program) for which in holding}
 
 
 def needed(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:

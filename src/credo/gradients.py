@@ -4,12 +4,11 @@ Four things that XLA's compiler leaves as they stand are written otherwise befor
     a scatter-add of rows, the gradient of indexing (``effect[group]``)    a loop, which is what it is on a CPU
     a loop of few operations on few numbers                                several turns at once
     log(c eˣ), the normaliser of a scale that is an exponential            log c + x: no logarithm, and never of 0
-    exp, log and their like of an array that is used more than once        computed once, not once for each use
+    functions and long sums that are read more than once                   computed once, not once for each use
 XLA takes logarithms in double precision one number at a time, and computes functions anew in every loop that reads
 them: of a volatility of 500 days both are two fifths of a gradient.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 import jax
@@ -17,17 +16,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex
 
-from credo.equations import bind, equations, evaluate
+from credo.equations import CALLS, bind, equations, evaluate
+from credo.sharing import keep, to_keep
 
 # A turn of a loop costs some nanoseconds, as much as a short body: several of them at once are quicker by a third.
 TURNS, SHORT_BODY, SMALL_BODY = 4, 32, 64  # at once; equations and elements of a body that is short
-DEAR = frozenset(
-    {"exp", "exp2", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "cbrt", "logistic", "lgamma", "digamma", "atan2"}
-    | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"}
-    | {"erf", "erfc", "erf_inv", "bessel_i0e", "bessel_i1e"}
-)
-WORTH_IT = 16  # numbers from which one of these is kept for its next use
-CALLS = ("jit", "pjit")
 
 
 def value_and_gradient(function: Callable) -> Callable:
@@ -51,7 +44,7 @@ def _without_logs(program: jex.ClosedJaxpr, *args) -> list:
     def outputs(_: int, equation, operands: list) -> list:
         name = equation.primitive.name
         if name in CALLS:
-            return _without_logs(equation.params["jaxpr"], *operands)
+            return _without_logs(equation.params[CALLS[name]], *operands)
         known = [None if isinstance(atom, jex.Literal) else exponentials.get(atom) for atom in equation.invars]
         if name == "log" and known[0]:
             c, x = known[0]
@@ -79,25 +72,19 @@ def _without_logs(program: jex.ClosedJaxpr, *args) -> list:
 
 def _for_cpu(program: jex.ClosedJaxpr, *args) -> list:
     """The values of ``program`` at ``args`` by the other rules; what is within branches or loops stays."""
-    jaxpr = program.jaxpr
-    read = [atom for each in jaxpr.eqns for atom in each.invars] + list(jaxpr.outvars)
-    uses = Counter(atom for atom in read if not isinstance(atom, jex.Literal))
+    kept = to_keep(program.jaxpr)
 
     def outputs(_: int, equation, operands: list) -> list:
         name = equation.primitive.name
         if name in CALLS:
-            return _for_cpu(equation.params["jaxpr"], *operands)
+            return _for_cpu(equation.params[CALLS[name]], *operands)
         if _as_rows(equation):
             operand, indices, updates = operands
             return [_add_rows(operand, indices, updates, equation.params["mode"])]
         if _is_short(equation):
             return bind(equation, operands, unroll=TURNS)
         found = bind(equation, operands)
-        if name not in DEAR:
-            return found
-        (result,) = equation.outvars
-        is_shared = result.aval.size >= WORTH_IT and uses[result] > 1
-        return lax.optimization_barrier(found) if is_shared else found
+        return [keep(each) if out in kept else each for out, each in zip(equation.outvars, found, strict=True)]
 
     return evaluate(program, list(args), outputs)
 

@@ -24,6 +24,7 @@ from jax.extend import core as jex
 from credo.compiling import NATIVE, known
 from credo.convolutions import rewritten
 from credo.equations import equations
+from credo.sharing import shared
 
 LARGE = 200_000  # elements: an array above this keeps its own kernels, which may split the work
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -56,6 +57,7 @@ class jit:
 
         def program(*args, **static):
             traced, shapes = jax.make_jaxpr(functools.partial(self.function, **static), return_shape=True)(*args)
+            traced = shared(traced)
             run = native_call if suits(traced) else usual_call
             leaves, witness = run(rewritten(traced, is_outermost=True), jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), leaves), witness
