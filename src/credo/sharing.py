@@ -16,7 +16,7 @@ from jax.extend import core as jex
 from credo.equations import CALLS, bind, evaluate, programs, renewed
 
 WORTH_IT = 16  # numbers from which what is dear is kept
-DEAR = 16  # operations a number, from which it is dear
+DEAR, LONG = 16, 64  # operations a number, from which it is dear: in a gradient of samplers, and in other programs
 FUNCTIONS = {"exp", "exp2", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "cbrt", "logistic", "lgamma", "digamma"}
 FUNCTIONS |= {"sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"}
 FUNCTIONS |= {"erf", "erfc", "erf_inv", "bessel_i0e", "bessel_i1e"}
@@ -41,7 +41,7 @@ def _as_it_is(x):
     return lax.optimization_barrier(x)  # which no compiler sees through that looks for calls of nothing
 
 
-def to_keep(jaxpr: jex.Jaxpr) -> set:
+def to_keep(jaxpr: jex.Jaxpr, least: int = DEAR) -> set:
     """The variables of ``jaxpr`` that are dearer to compute for each use than to keep: functions, or long sums.
 
     What a variable costs anew is the work back to arrays that are in memory anyway, for each of its numbers.
@@ -56,7 +56,7 @@ def to_keep(jaxpr: jex.Jaxpr) -> set:
             continue
         before = {atom for atom in equation.invars if not isinstance(atom, jex.Literal)}
         costs[result] = own + sum(costs.get(atom, 0) for atom in before)
-        if (uses[result] - 1) * costs[result] >= DEAR:
+        if (uses[result] - 1) * costs[result] >= least:
             kept.add(result)
             costs[result] = 0
     return kept
@@ -64,13 +64,13 @@ def to_keep(jaxpr: jex.Jaxpr) -> set:
 
 def shared(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
     """``program`` with what is worth it kept, in its loops and branches too; itself where nothing is."""
-    if jax.default_backend() != "cpu" or not any(map(to_keep, programs(program.jaxpr))):
+    if jax.default_backend() != "cpu" or not any(to_keep(each, LONG) for each in programs(program.jaxpr)):
         return program
     return jax.make_jaxpr(functools.partial(_evaluate, program))(*program.in_avals)
 
 
 def _evaluate(program: jex.ClosedJaxpr, *args) -> list:
-    kept = to_keep(program.jaxpr)
+    kept = to_keep(program.jaxpr, LONG)
 
     def outputs(_: int, equation, operands: list) -> list:
         name = equation.primitive.name
