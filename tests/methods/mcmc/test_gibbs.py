@@ -620,6 +620,48 @@ def test_elements_that_meet_only_where_another_parameter_has_gone_are_not_drawn_
     np.testing.assert_allclose(posterior.draws["flag"].mean(), weights[1].sum() / np.sum(weights), atol=0.05)
 
 
+def test_normal_elements_that_meet_through_what_is_zero_at_the_start_are_drawn_together():
+    """Of a density alone there are no draws of a prior, and what began at 0 was taken for a whole number."""
+
+    def log_density(p):
+        z = p["z"]
+        return -0.5 * p["slope"] ** 2 - 0.5 * z @ z - 0.5 * jnp.sum((1.0 - z - p["slope"] * jnp.roll(z, 1)) ** 2)
+
+    supports = {"slope": constraints.real, "z": constraints.real}
+    target = Model.from_log_density(log_density, supports, {"z": (4,)}).given().flat()
+    update = conjugating(target, Block.of(target.structure, ("z",)), np.zeros((4, target.dim)))
+    assert update.family == Normal(False)
+
+
+MEETINGS = {
+    "alike": lambda z: 1.0 * jnp.all(z == jnp.roll(z, 1)),
+    "one, and no more": lambda z: jnp.where(z.sum() == 1, 0.0, -jnp.inf),
+}
+
+
+@pytest.mark.parametrize("meeting", list(MEETINGS))
+def test_a_sweep_sees_that_elements_meet_where_it_has_gone(meeting):
+    """At u > 3, which neither starts nor draws of the prior knew. One configuration for all sweeps was 1111, which the
+    values one by one are as well; and where all that was compared is impossible, a share of 0.43 came out as 0.17."""
+
+    def likelihood(p, x):
+        return dist.Delta(jnp.zeros(4), jnp.where(p["u"] > 3.0, MEETINGS[meeting](p["z"]), p["z"] * x))
+
+    prior = {"u": dist.Normal(0.0, 1.0), "z": dist.Bernoulli(0.5).expand([4])}
+    with double():
+        target = Model(prior, likelihood).given(np.arange(4.0), np.zeros(4)).flat()
+        update, values = enumerating(
+            credo.Enumerated(), target, Block.of(target.structure, ["z"]), np.zeros((1, target.dim))
+        )
+        assert update.is_apart
+        step = jax.jit(jax.vmap(update.update(target, values).step, in_axes=(0, None, None)))
+        keys = jax.random.split(jax.random.key(0), 400)
+        apart, met = (step(keys, jnp.array([u, 0.0, 0.0, 1.0, 0.0]), None).is_valid for u in (2.0, 4.0))
+    assert np.all(apart)
+    # configurations that all of the values have, 0000 and 1111, tell nothing of who meets whom
+    assert np.mean(met) < (0.2 if meeting == "alike" else 1e-9)
+
+
 def test_impossible_configurations_do_not_tell_that_elements_stand_apart():
     """The number of ones was drawn from its prior, 20 where 12.5 is right: all that was compared was impossible."""
 
