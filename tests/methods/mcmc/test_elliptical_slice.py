@@ -109,6 +109,15 @@ MODEL = credo.Model(
 )
 
 
+def test_chains_begin_at_draws_from_the_prior():
+    """Without data each transition takes the first point of its ellipse: one density, and an orbit of the prior."""
+    target = credo.Model({"w": dist.Normal(100.0, 1.0)}, None).given()
+    method = credo.EllipticalSlice(chains=20, num_warmup=0, num_draws=2, num_steps=3)
+    posterior = credo.fit(target, method, key=0, progress=False)
+    np.testing.assert_array_less(np.abs(posterior.draws["w"] - 100.0), 6.0)
+    assert posterior.info["num_densities"] == 20 * 2 * 3
+
+
 def test_a_gaussian_process_of_counts():
     """Against NUTS in white coordinates, f = L z, which is another program and another sampler."""
     counts = np.random.default_rng(0).poisson(np.exp(1 + np.sin(6 * GRID)))

@@ -41,6 +41,15 @@ def test_a_proposal_given_as_the_start_serves_too(exact):
     assert posterior.verdict.figures["acceptance_rate"] == pytest.approx(1, abs=1e-9)
 
 
+def test_chains_begin_where_they_are_told_to(exact):
+    """At a point that a thin proposal hardly ever gives, and whose weight no proposal's comes near to."""
+    thin = Gaussian(exact.kind.mean, Diagonal(np.full(2, 1e-3)))
+    method = credo.IndependenceMH(proposal=proposing(thin, exact), num_draws=50)
+    start = np.asarray(exact.kind.mean) + 0.1
+    posterior = credo.fit(TARGET, method, key=1, start={"w": start}, progress=False)
+    np.testing.assert_allclose(posterior.draws["w"], np.broadcast_to(start, (4, 50, 2)))
+
+
 def test_a_wide_proposal_is_corrected(exact):
     """Twice too wide and off its place; a mixture, which has a density as well."""
     mean, sd = exact.kind.mean, np.sqrt(exact.kind.scale.diagonal())

@@ -201,11 +201,37 @@ def test_step_size_meets_the_best_acceptance(target, method, acceptance):
     assert posterior.info["num_gradients"] == 0
 
 
-def test_shape_of_the_proposals_is_found():
+def num_densities(method):
+    """A draw, of a standard normal variable."""
+    model = credo.Model({"w": dist.Normal(0.0, 1.0)}, None)
+    posterior = credo.fit(model.given(), method, key=0, progress=False)
+    return np.mean(posterior.info["sample_stats"]["num_densities"])
+
+
+def test_intervals_are_as_wide_and_as_many_as_was_asked():
+    """One of a quarter of an sd grows by a quarter at a time, and 1.5 sds on average take six or more."""
+    short = {"num_warmup": 100, "num_draws": 200}
+    usual = num_densities(credo.Slice(**short))
+    assert num_densities(credo.Slice(width=0.25, max_widths=64, **short)) > usual + 6
+    # which is not looked at where one is all that there may be, and a wide one shrinks
+    alone = num_densities(credo.Slice(max_widths=1, **short))
+    assert alone < usual - 2
+    assert num_densities(credo.Slice(width=30.0, max_widths=1, **short)) > alone + 1
+
+
+def test_langevin_steps_are_as_many_and_as_short_as_was_asked():
+    method = credo.MALA(num_steps=3, target_acceptance=0.9, num_draws=500)
+    posterior = credo.fit(TARGETS["gaussian"]().target, method, key=1, progress=False)
+    assert posterior.info["num_gradients"] == 4 * 800 * 3
+    assert posterior.verdict.figures["acceptance_rate"] > 0.85  # 0.72 where 0.574 is asked
+
+
+@pytest.mark.parametrize("method", [credo.RandomWalkMetropolis, credo.MALA, credo.Slice])
+def test_shape_of_the_proposals_is_found(method):
     """Condition number 1,000 in ten rotated dimensions: without a dense metric it takes 20 times the proposals."""
     target = TARGETS["ill_conditioned"]().target
     found, lacking = (
-        credo.fit(target, credo.RandomWalkMetropolis(metric=metric), key=2, progress=False).verdict.figures
+        credo.fit(target, method(metric=metric), key=2, progress=False).verdict.figures
         for metric in (credo.methods.mcmc.AutomaticMetric(), credo.methods.mcmc.DiagonalMetric())
     )
     assert found["min_ess_bulk"] > 10 * lacking["min_ess_bulk"]
@@ -246,6 +272,13 @@ def test_each_moves_a_block_of_gibbs():
     posterior = credo.fit(known.target, credo.Gibbs(blocks), key=1, progress=False)
     assert posterior.verdict.status == "pass", posterior.verdict
     check_accuracy(posterior, known, 0.0)
+    facts, rates = posterior.info["blocks"], dict.fromkeys(blocks, 1.0)
+    for name, rate in (("weights", 0.234), ("share", 0.574)):
+        rates[name] = facts[name]["acceptance_rate"]
+        assert rates[name] == pytest.approx(rate, abs=0.12)
+        assert facts[name]["step_size"] > 1.0  # sds, of one or two parameters
+    assert facts["scale"] == {"acceptance_rate": 1.0}
+    assert posterior.verdict.figures["acceptance_rate"] == pytest.approx(np.mean(list(rates.values())))
 
 
 def test_a_stopping_rule_draws_on():
@@ -314,6 +347,8 @@ def test_a_region_without_a_density_is_told(name, above):
     posterior = credo.fit(cut(above), PROPOSING[name], key=1, start={"w": 0.0}, progress=False)
     assert posterior.draws["w"].max() <= 1.5
     share = posterior.verdict.figures["undefined_proposals"]
+    if name == "independence" and above != np.inf:
+        assert posterior.verdict.figures["pareto_k"] == 0  # of weights of 0
     if above == -np.inf:  # an edge like any other
         assert share == 0
     else:

@@ -54,6 +54,16 @@ def test_products_are_those_of_the_metric(name, rng):
         np.testing.assert_allclose(getattr(products, product)(rows), expected, rtol=1e-5)  # JAX's are in float32
 
 
+@pytest.mark.parametrize("is_rich", [False, True])
+def test_a_switched_metric_is_the_one_that_it_is(is_rich):
+    plain, rich, z = METRICS["diagonal"], METRICS["dense"], np.array([1.0, -2.0, 0.5, 3.0])
+    found, expected = Switched(plain, rich, np.bool_(is_rich)), rich if is_rich else plain
+    for part, arguments in (("matvec", [z]), ("transpose_matvec", [z]), ("solve", [z]), ("log_det", [])):
+        np.testing.assert_allclose(getattr(found, part)(*arguments), getattr(expected, part)(*arguments), rtol=1e-6)
+    for part in ("diagonal", "dense"):
+        np.testing.assert_allclose(getattr(found, part)(), getattr(expected, part)(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", list(METRICS))
 def test_of_a_gaussian_the_centre_is_exact_however_few_the_draws(name, rng):
     metric, mean = METRICS[name], np.array([1.0, -2.0, 30.0, 0.0])

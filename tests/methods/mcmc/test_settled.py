@@ -43,7 +43,9 @@ def test_a_value_that_the_data_settle_passes():
     posterior = credo.fit(
         model.given(y=np.zeros(20)), credo.Gibbs({"z": credo.Enumerated(), "x": credo.NUTS()}), key=0, progress=False
     )
-    assert posterior.verdict.figures["settled_share"] < 1e-9
+    figures = posterior.verdict.figures
+    assert figures["settled_share"] < 1e-9
+    assert figures["acceptance_rate"] == posterior.info["blocks"]["x"]["acceptance_rate"]  # z proposes nothing
     assert posterior.verdict.status == "pass"
 
 

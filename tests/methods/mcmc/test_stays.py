@@ -6,7 +6,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
-from credo.methods.mcmc.stays import Stays, lost
+from credo.methods.mcmc.stays import MOST, Stays, lost
 
 RANDOM = np.random.default_rng(3)
 
@@ -43,6 +43,29 @@ def test_a_place_far_from_all_draws_is_lost_where_it_is_as_likely(places, dim, i
     energy = energy_of(x)
     assert lost(seen(*places, energy=np.median(energy), dim=dim), x, energy) == [is_lost]
     assert not lost(seen(*places, energy=np.median(energy) + 20.0, dim=dim), x, energy)
+
+
+@pytest.mark.parametrize(("above", "is_lost"), [(0.66, True), (0.70, False)])
+def test_a_place_is_as_likely_up_to_two_sds_of_the_energy(above, is_lost):
+    """Energies uniform on (0, 1): half of what is between their 16th and 84th part is 0.34, and twice that 0.68."""
+    energy = np.linspace(0.0, 1.0, 2_000).reshape(4, 500)
+    stays = seen(0.0, 10.0, 0.0, 0.0, energy=0.5 + above)
+    assert lost(stays, RANDOM.normal(size=(4, 500, 1)), energy) == [is_lost]
+
+
+def test_a_place_is_far_by_the_draws_of_all_chains_and_lost_to_one():
+    """The first chain is narrow, and the third was in the other mode."""
+    x = RANDOM.normal(size=(4, 500, 1)) * np.array([0.001, 1.0, 1.0, 1.0])[:, None, None]
+    for place, third in ((10.0, True), (4.5, False)):
+        stays = Stays.empty(4, 1, np.float64)
+        for at in (0.0, place, place, 0.0):
+            stays = stays.after(np.full((4, 9, 1), np.array([0.0, 0.0, at, 0.0])[:, None, None]), np.zeros((4, 9)))
+        np.testing.assert_array_equal(lost(stays, x, np.zeros((4, 500))), [False, False, third, False])
+
+
+def test_of_large_posteriors_no_stays_are_kept():
+    assert Stays.empty(4, 62_500, np.float32).position.size == MOST
+    assert Stays.empty(4, 62_501, np.float32) is None
 
 
 def test_windows_that_are_not_over_say_nothing():

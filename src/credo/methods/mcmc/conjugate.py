@@ -122,7 +122,7 @@ def _offsets(leaf: Leaf) -> list[float]:
 
 
 def _fits(target: Target, position, block: Block, family: Family) -> bool:
-    """Whether the conditional is one of ``family``, where it has its mass and where the chain is.
+    """Whether the conditional is one of ``family``, where it has its mass and at a distance from its mode.
 
     The parameters are found twice: numbers are smaller near the mode, and cost fewer digits.
     """

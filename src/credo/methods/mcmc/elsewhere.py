@@ -11,15 +11,15 @@ NUM_ELSEWHERE, NUM_DRAWN = 8, 256  # positions, and draws that know the values o
 
 def elsewhere(target: Target, positions: np.ndarray) -> np.ndarray:
     """``NUM_ELSEWHERE`` positions (n, dim): draws of the prior, of discrete parameters any value among many of them
-    alike. Where the prior cannot be drawn from, what is not whole is moved from the first of ``positions``."""
+    alike. Where the prior cannot be drawn from, what is continuous is moved from the first of ``positions``."""
     random = np.random.default_rng(0)
+    is_discrete = np.concatenate([np.full(leaf.size, leaf.is_discrete) for leaf in target.structure.leaves])
     with double():
         drawn = from_prior(target, NUM_DRAWN)
     if len(drawn) < NUM_ELSEWHERE:
         moved = positions[:1] + random.normal(size=(NUM_ELSEWHERE, positions.shape[1]))
-        return np.where(positions[:1] == np.round(positions[:1]), positions[:1], moved)
-    whole = np.flatnonzero(np.all(drawn == np.round(drawn), axis=0))
+        return np.where(is_discrete, positions[:1], moved)
     found = drawn[:NUM_ELSEWHERE].copy()
-    for i in whole:
+    for i in np.flatnonzero(is_discrete):
         found[:, i] = random.choice(np.unique(drawn[:, i]), NUM_ELSEWHERE)
     return found

@@ -5,8 +5,8 @@ p(z_i = k | z_−i, u, D) ∝ p(z_i = k, z_−i, u, D),   k = 1 … K
 One element after the other, each given those before it (a Gibbs sweep within the block): N K densities. Where each
 element has terms of its own in the log density, log p = Σ_i f_i(z_i, u) + f(u), all of them are drawn at once from K
 evaluations of those terms: the assignments of a mixture, one a row of data. That is found out from the density, by
-changing some elements and looking at the terms of the others. Each sweep looks again, at one configuration that does
-not depend on where the chain is, for the other parameters may have gone where elements meet.
+changing some elements and looking at the terms of the others. Each sweep looks again, at a configuration drawn anew
+and at that of the chain, for the other parameters may have gone where elements meet.
 """
 
 import functools
@@ -140,19 +140,22 @@ def _one_by_one(key, target: Target, position, block: Block, values) -> Moved:
 
 
 def _all_at_once(key, target: Target, position, block: Block, values) -> Moved:
-    mixed = np.random.default_rng(block.dim).integers(len(values), size=block.dim)
-    values = jnp.asarray(values, position.dtype)
+    k_choice, k_mixed = jax.random.split(key)
+    values, now = jnp.asarray(values, position.dtype), block.take(position)
+    mixed = jax.random.randint(k_mixed, now.shape, 0, values.size)  # of each two elements unlike ones, sooner or later
 
     def terms_at(v):
         return _terms(target, block.put(position, v), block.dim)
 
     terms, rests = in_batches(lambda k: terms_at(jnp.full(block.dim, k)), values, AT_ONCE)  # (K, N), (K,)
-    found, rest = terms_at(values[mixed])
+    # where the chain is, too: what elements share is possible there, and may be nowhere else
+    looked_at = jnp.stack([mixed, (now - values[0]).astype(mixed.dtype)])
+    found, rest = lax.map(lambda chosen: terms_at(values[chosen]), looked_at)
     tolerance = jnp.finfo(position.dtype).eps ** 0.5  # sums may cancel, and their order may change
     same = functools.partial(jnp.allclose, rtol=tolerance, atol=tolerance)
-    is_apart = same(found, terms[mixed, jnp.arange(block.dim)]) & same(rests, rest)
-    chosen = jax.random.categorical(key, terms, axis=0)
-    return Moved(block.put(position, values[chosen]), num_densities=values.size + 1, is_valid=is_apart)
+    is_apart = same(found, terms[looked_at, jnp.arange(block.dim)]) & same(rests, rest[1]) & same(rest[0], rest[1])
+    chosen = jax.random.categorical(k_choice, terms, axis=0)
+    return Moved(block.put(position, values[chosen]), num_densities=values.size + 2, is_valid=is_apart)
 
 
 def _terms(target: Target, position, size: int):

@@ -41,9 +41,7 @@ class Stays(NamedTuple):
     def after(self, positions: Float[np.ndarray, "chain step dim"], energy: Float[np.ndarray, "chain step"]) -> "Stays":
         """With those of one window more."""
         new = Stays(np.median(positions, axis=1), np.median(energy, axis=1))
-        return Stays(
-            *(np.concatenate([old[1:], last[None]], dtype=old.dtype) for old, last in zip(self, new, strict=True))
-        )
+        return Stays(*(np.concatenate([old[1:], last[None]]) for old, last in zip(self, new, strict=True)))
 
 
 def lost(stays: Stays, positions: Float[np.ndarray, "chain draw dim"], energy) -> Bool[np.ndarray, " chain"]:

@@ -32,16 +32,13 @@ def warmup(method, program, bound, state: State) -> list[Phase]:
     for b, (update, recipe) in enumerate(bound):
         if isinstance(update, Inner):
             names = update.adaptive.record(state.carried[b])
-            phases = warmup_phases(method.num_warmup, recipe.metric, names)
-            ends[b] = [None] * (len(lengths) - len(phases)) + [phase.at_end for phase in phases]
+            ends[b] = [phase.at_end for phase in warmup_phases(method.num_warmup, recipe.metric, names)]
     kept = tuple(program.record(state))
 
     def at_end(window: int, records, tuning, states):
         (positions, info), tuning, states = records, list(tuning), list(states)
         check_moves(program, info)
         for b, functions in ends.items():
-            if functions[window] is None:
-                continue
             position = positions["position"][..., program.updates[b].block.index()] if "position" in positions else None
             gradient = {"gradient": positions[f"gradient {b}"]} if f"gradient {b}" in positions else {}
             carried = [state.carried[b] for state in states]
