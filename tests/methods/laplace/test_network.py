@@ -251,3 +251,14 @@ def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():
     residual = y - wavy(weights, x)
     left = residual - J @ np.linalg.lstsq(J, residual)[0]
     assert np.sqrt(np.mean(left**2)) < posterior.mean()["noise"] < np.sqrt(np.mean(residual**2))
+
+
+def test_a_time_limit_ends_the_tuning_and_is_said():
+    target = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=Gaussian()).given(X, Y)
+    cut, whole = (
+        credo.fit(target, credo.Laplace(num_steps=0), time_limit=seconds, progress=False) for seconds in (1e-9, None)
+    )
+    assert whole.info["is_complete"]
+    assert not cut.info["is_complete"]
+    assert any("time limit" in sentence for sentence in cut.verdict.sentences)
+    assert cut.info["log_evidence_by_turns"][0] < whole.info["log_evidence_by_turns"][0]

@@ -147,11 +147,11 @@ def _some_rows(target: Target, number: int):
     return jax.tree.map(lambda leaf: np.asarray(leaf)[place], target.x)
 
 
-def maximum(args: Linearised, theta: np.ndarray) -> Found:
-    """Of the evidence, from ``theta``."""
+def maximum(args: Linearised, theta: np.ndarray, deadline: float = np.inf) -> Found:
+    """Of the evidence, from ``theta``; the best place so far at ``deadline``."""
     with double():
         theta = theta.astype(np.float64)
-        found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30)
+        found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30, deadline=deadline)
         if found is None or found.curvature is None:
             raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
         _check_noise(args, found.position)
