@@ -101,12 +101,13 @@ def test_a_last_group_that_the_time_limit_cut_off_is_said(monkeypatch):
     assert "The time limit of 600 s came after 4 of 20 updates of the last members:" in posterior.verdict.sentences[0]
 
 
-def test_a_time_limit_names_the_setting_that_makes_the_run_shorter():
+def test_a_time_limit_names_the_folder_that_keeps_the_run_and_the_setting_that_makes_it_shorter():
     for method, settings in {
         credo.SWAG(num_steps=0, num_snapshots=2, every=10**8): "num_snapshots or every",
         credo.StochasticWeightSnapshots(num_steps=10**8): "num_steps",
     }.items():
-        with pytest.raises(credo.CredoError, match=f"raise time_limit, or lower {settings}\\."):
+        remedy = rf"raise time_limit \(with checkpoint= it could be continued\), or lower {settings}\."
+        with pytest.raises(credo.CredoError, match=remedy):
             credo.fit(tanh_network(), method, key=0, time_limit=0.3, progress=False)
 
 

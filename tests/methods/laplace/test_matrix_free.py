@@ -194,6 +194,20 @@ def test_of_a_large_network_one_solve_goes_first(monkeypatch):
     assert seen == [16, 4, 1, 16, 3]
 
 
+def test_after_the_time_limit_nothing_is_drawn_for_the_verdict():
+    x = normal(30, 3)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda p, x: dist.Normal(x @ p["w"], 1.0))
+    target = model.given(x, x @ [1.0, 0.0, -1.0])
+    whole = fit(target, structure=MatrixFree())
+    cut = credo.fit(target, credo.Laplace(structure=MatrixFree()), start=whole, time_limit=1e-9, progress=False)
+    assert whole.info["is_complete"]
+    assert not cut.info["is_complete"]
+    assert cut.info["num_densities"] == 0
+    assert cut.verdict.figures["gradient_norm"] < 1e-6
+    assert cut.verdict.status == "doubtful"
+    assert "before draws of the Gaussian were weighed" in cut.verdict.sentences[-1]
+
+
 def test_a_saddle_is_found_and_has_draws():
     """−∇² log p has ones on its diagonal and the eigenvalues 3 and −1."""
     model = credo.Model.from_log_density(

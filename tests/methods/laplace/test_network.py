@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import credo
@@ -235,3 +236,29 @@ def test_outcomes_without_noise_leave_no_noise_to_tune(head, y):
     network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=head)
     with pytest.raises(CredoError, match="the noise rises without end.*Give the noise as a number"):
         credo.fit(network.given(X, y), credo.Laplace(), key=0, progress=False)
+
+
+def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():
+    """Steps by Kronecker factors had gained more than there was to gain, and noise had gone to zero for it."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 3))
+    y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * random.normal(size=200)
+    weights = {"in": {"w": random.normal(size=(3, 8)), "b": np.zeros(8)}, "out": random.normal(size=8)}
+    target = BayesianNetwork(wavy, weights, head=Gaussian()).given(x, y)
+    posterior = credo.fit(target, credo.Laplace(structure=Kronecker(), num_steps=0), progress=False)
+    flat, as_tree = ravel_pytree(weights)
+    J = jax.jacobian(lambda w: wavy(as_tree(w), x))(flat)
+    residual = y - wavy(weights, x)
+    left = residual - J @ np.linalg.lstsq(J, residual)[0]
+    assert np.sqrt(np.mean(left**2)) < posterior.mean()["noise"] < np.sqrt(np.mean(residual**2))
+
+
+def test_a_time_limit_ends_the_tuning_and_is_said():
+    target = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=Gaussian()).given(X, Y)
+    cut, whole = (
+        credo.fit(target, credo.Laplace(num_steps=0), time_limit=seconds, progress=False) for seconds in (1e-9, None)
+    )
+    assert whole.info["is_complete"]
+    assert not cut.info["is_complete"]
+    assert any("time limit" in sentence for sentence in cut.verdict.sentences)
+    assert cut.info["log_evidence_by_turns"][0] < whole.info["log_evidence_by_turns"][0]

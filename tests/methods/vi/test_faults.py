@@ -9,7 +9,10 @@ from numpyro.distributions import constraints
 import credo
 from credo import vi
 from credo.diagnose.endless import falls_along
-from credo.methods.vi.faults import edge_sentence
+from credo.linalg.dense import Dense
+from credo.linalg.diagonal import Diagonal
+from credo.methods.vi.faults import _way_out, edge_sentence
+from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
 
@@ -34,6 +37,15 @@ def test_only_late_steps_tell_of_an_edge():
     early[:50] = False
     assert edge_sentence(early) is None
     assert edge_sentence(~early).startswith("In 50 of the last 50 steps")
+
+
+def test_a_gaussian_is_widest_along_an_axis_or_its_first_eigenvector(monkeypatch):
+    monkeypatch.setattr(Diagonal, "dense", None)  # independent coordinates need no matrix
+    mean, sd = np.zeros(3), np.array([1.0, 3.0, 2.0])
+    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    np.testing.assert_array_equal(_way_out(Gaussian(mean, Diagonal(sd)), vi.MeanField())[0], [0, 1, 0])
+    root = np.linalg.cholesky(turned * sd**2 @ turned.T)
+    assert abs(_way_out(Gaussian(mean, Dense(root)), vi.FullRank())[0] @ turned[:, 1]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("method", [credo.ADVI(), credo.BatchAndMatch(), credo.NaturalGradient()])

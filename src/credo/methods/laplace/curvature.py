@@ -218,10 +218,8 @@ def _products(log_prior: Callable, curvature, form: Callable, chunk: int, args, 
 
 def likelihood_product(curvature: OuterProducts, target: Target, u, free) -> Callable:
     """v ↦ Σ Jᵀ L Lᵀ J v over the free coordinates, all rows at once where memory holds them."""
-    no_prior, chunk = jnp.zeros_like(_part(u, free)), target.size
-    if target.source is not None:
-        chunk = target.rows_at_once or chunk
-    return products.Curvature(target, u, no_prior, free, curvature.fisher, chunk, target.size).linear()
+    no_prior = jnp.zeros_like(_part(u, free))
+    return products.Curvature(target, u, no_prior, free, curvature.fisher, target.rows_held, target.size).linear()
 
 
 def prior_diagonal(objective: Objective, target: Target, u, free: Free) -> tuple[Float[np.ndarray, " free"], bool]:

@@ -7,9 +7,11 @@ the weights around ŵ has
     log p(D, θ) ≈ log p(ŵ, D, θ) + ½ gᵀA⁻¹g − ½ log |A| + (d/2) log 2π
 
 Exact where the network is linear and the noise normal: then one maximum over θ is all. Elsewhere weights and θ take
-turns; where they agree g = 0, and the maximum is MacKay's. H is found once a turn: a step in θ costs one gradient and
-what log |A| costs (pieces.py). The posterior of θ is Laplace's too, a normal at the maximum, independent of the
-weights. p(θ) is the model's own prior of its hyperparameters.
+turns; where they agree g = 0, and the maximum is MacKay's. H is found once a turn: a step in θ costs one gradient, one
+product with H and what log |A| costs (pieces.py). Where factors stand for H, the gain ½ gᵀA⁻¹g could exceed all that
+is left of the outcomes: it is taken along s = A⁻¹g alone, (gᵀs)² / 2 (c sᵀHs + sᵀPs) with H itself, which is the same
+where A is exact. The posterior of θ is Laplace's too, a normal at the maximum, independent of the weights. p(θ) is the
+model's own prior of its hyperparameters.
 """
 
 import functools
@@ -23,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.compiling import TINY, brief
+from credo.methods.laplace.curvature import GaussNewton, likelihood_product
 from credo.methods.laplace.pieces import Pieces
 from credo.methods.optimise.hyperparameters import num_own
 from credo.methods.optimise.newton import Evaluation, Proposal, maximise
@@ -43,6 +46,7 @@ SMALL = 1e6  # rows times weights below which a program takes milliseconds
 LEAST = 1e-6  # curvature of the prior of a parameter of a user's head
 STEP = 1e-5  # of θ, at least: see _step
 ROUNDING = 30.0  # times that of the outcomes: a noise below it is none
+LEAST_BEND = 1e-100  # along a step of no length: its square is a number yet
 NOISY = "normal", "student_t"  # heads of a location and a log scale
 
 
@@ -69,6 +73,7 @@ class Linearised(NamedTuple):
     """
 
     target: Target
+    theta: Any
     weights: Any
     pieces: Any
     rows: Any
@@ -103,7 +108,7 @@ def linearise(
     number = int(np.clip(PROBES // num_outputs(target, u), 1, min(64, target.size)))
     rows = _some_rows(target, number)
     probes = np.random.default_rng(0).normal(size=(2, weights.size))
-    found = Linearised(target, weights, None, rows, probes, np.ones(2), resolution)
+    found = Linearised(target, theta, weights, None, rows, probes, np.ones(2), resolution)
     with double():
         bend, P = map(np.asarray, _read(found, theta))
         precisions = [P]
@@ -142,11 +147,11 @@ def _some_rows(target: Target, number: int):
     return jax.tree.map(lambda leaf: np.asarray(leaf)[place], target.x)
 
 
-def maximum(args: Linearised, theta: np.ndarray) -> Found:
-    """Of the evidence, from ``theta``."""
+def maximum(args: Linearised, theta: np.ndarray, deadline: float = np.inf) -> Found:
+    """Of the evidence, from ``theta``; the best place so far at ``deadline``."""
     with double():
         theta = theta.astype(np.float64)
-        found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30)
+        found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30, deadline=deadline)
         if found is None or found.curvature is None:
             raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
         _check_noise(args, found.position)
@@ -205,11 +210,14 @@ def log_evidence(args: Linearised, theta) -> tuple[Float[Array, ""], tuple[Array
         return args.target.log_prior(jnp.concatenate([theta, w]))
 
     value, slope = jax.value_and_grad(likelihood)(args.weights)
-    bend, P = _curvatures(args, theta)
-    c = bend[0] / args.bend[0]
-    step = args.pieces.solve(c, P, slope + jax.grad(prior)(args.weights))
-    # ½ gᵀA⁻¹g in parts that stay small where a precision is huge: the prior at the end of the step, not its slope here
-    value = value + jnp.dot(slope, step) - 0.5 * args.pieces.bend(c, step) + prior(args.weights + step)
+    bends, P = _curvatures(args, theta)
+    c = bends[0] / args.bend[0]
+    gradient = slope + jax.grad(prior)(args.weights)
+    step = args.pieces.solve(c, P, gradient)
+    bend = c * _bend(args, step)
+    t = jnp.dot(gradient, step) / jnp.maximum(bend + jnp.dot(step, P * step), LEAST_BEND)
+    # in parts that stay small where a precision is huge: the prior at the end of the step, not its slope here
+    value = value + t * jnp.dot(slope, step) - 0.5 * t**2 * bend + prior(args.weights + t * step)
     return value - 0.5 * args.pieces.log_det(c, P) + 0.5 * step.size * jnp.log(2 * jnp.pi), (c, P)
 
 
@@ -241,6 +249,14 @@ def _is_small(args: Linearised) -> bool:
 @functools.partial(brief, static_argnames="objective", is_small=lambda _, args, *__: _is_small(args))
 def _slope(objective, args: Linearised, theta):
     return jax.value_and_grad(lambda theta: objective(args, theta), has_aux=True)(theta)
+
+
+def _bend(args: Linearised, v) -> Float[Array, ""]:
+    """vᵀ H v, H as it is and not as the pieces have it; its slope, 2 H v, takes no other product."""
+    u = jnp.concatenate([args.theta, args.weights])
+    product = likelihood_product(GaussNewton(), args.target, u, np.arange(len(args.theta), len(u)))
+    fixed = jax.lax.stop_gradient(v)
+    return jnp.dot(2 * v - fixed, jax.lax.stop_gradient(product(fixed)))
 
 
 def _curvatures(args: Linearised, theta) -> tuple[Float[Array, "2"], Float[Array, " weight"]]:

@@ -7,6 +7,7 @@ u is the unconstrained position, Jacobian included. Exact where log p(u, D) is q
 falls as 1/N where N data inform every direction (Kass & Raftery 1995, section 4.1).
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -58,6 +59,8 @@ OTHER_OUTCOMES = (
     "Give the distribution a sample(), by which the information is found, and nothing of the rows but the network's "
     "outputs (an offset or exposure is one of them), use a head of credo.nn, or DeepEnsemble(), which takes any."
 )
+
+LATE = "The time limit came before draws of the Gaussian were weighed against the posterior: raise time_limit."
 
 
 @dataclass(frozen=True)
@@ -161,14 +164,18 @@ class Laplace:
         # all at once where memory allows: a program without a loop compiles in less than half the time
         at_once = chunk_size(target, options.max_memory, most=NUM_DRAWS)
         figures, num_draws = {}, 0
-        if not is_part:
+        # a draw of it is a solve with all data
+        is_late = not is_part and isinstance(structure, MatrixFree) and time.monotonic() > deadline
+        if is_late:
+            diagnosis, sentences = diagnosis._replace(at_best="doubtful"), (*sentences, LATE)
+        elif not is_part:
             figures, num_draws = proposal_figures(objective, kind, target, key, at_once, deadline)
         verdict = diagnosis._replace(sentences=sentences).verdict(
             min_curvature=shape.min_curvature, **shape.figures, **figures
         )
         is_mode = is_mode and is_positive and optimum.gradient_norm <= RULES["gradient_norm"].doubtful
         evidence, increment = self._evidence(target, optimum.value, shape) if is_mode else (None, None)
-        info = fit_info(objective, optimum) | {"num_densities": num_draws}
+        info = fit_info(objective, optimum, is_complete=not is_late) | {"num_densities": num_draws}
         if self.prior is not None:
             info["log_evidence_increment"] = increment
         verdict = after_earlier(of_part(verdict, shape.scale, target), self.prior)

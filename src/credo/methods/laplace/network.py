@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 128
 LEAST_SHARE = 0.1  # of the way to where hyperparameters are best for weights that stay
+CUT = "The time limit came before training or tuning had ended: raise time_limit."
 
 
 class Fitted(NamedTuple):
@@ -154,6 +155,9 @@ def fit_network(
     if laplace.prior is None and is_mode and time.monotonic() <= deadline:
         known = of_known_precision(shape.scale, u, num_before(target), target)
         told = {**told[0], **known[0]}, (*told[1], *known[1])
+    is_complete = num_updates == wanted and time.monotonic() <= deadline
+    if not is_complete:
+        sentences = (CUT, *sentences)
     return Fitted(
         Gaussian(u, shape.scale),
         value,
@@ -164,7 +168,7 @@ def fit_network(
         look.structure,
         num_updates,
         count,
-        num_updates == wanted and time.monotonic() <= deadline,
+        is_complete,
         (*told[1], *kinked, *sentences, *shape.sentences),
     )
 
@@ -226,12 +230,12 @@ def _turns(
     Of the best turn: (position, log evidences by turns, gradients, what the last was computed from, what it was).
     """
     k, count, path, share = num_hyperparameters(target), 0, [], 1.0
-    best, found = (u, linear, None), maximum(linear, u[:k])
+    best, found = (u, linear, None), maximum(linear, u[:k], deadline)
     for _ in range(1 if is_trained else tune.num_rounds):
         u, linear, before = best
         theta = u[:k] + share * (found.theta - u[:k])
         u = np.concatenate([theta, u[k:]]).astype(u.dtype)
-        if not is_trained:
+        if not is_trained and time.monotonic() <= deadline:
             there = found if share == 1 else at(linear, theta)._replace(covariance=found.covariance)
             scale = linear.pieces.scale(there.c, there.P, there.covariance)
             u, _, more = polish(objective, u, scale, k, target.size, deadline)
@@ -245,7 +249,7 @@ def _turns(
         if is_trained or 0 <= gain < tune.tolerance or abs(share) < LEAST_SHARE or time.monotonic() > deadline:
             break
         if gain > 0:
-            found = maximum(linear, u[:k])
+            found = maximum(linear, u[:k], deadline)
     u, linear, now = best
     assert now is not None
     for _ in range(0 if is_trained or time.monotonic() > deadline else 2):  # to the mode itself, θ where it is

@@ -37,10 +37,6 @@ class Pieces(eqx.Module):
     def solve(self, c, P: Float[Array, " weight"], g: Float[Array, " weight"]) -> Float[Array, " weight"]:
         """(c H + diag(P))⁻¹ g."""
 
-    @abstractmethod
-    def bend(self, c, v: Float[Array, " weight"]) -> Float[Array, ""]:
-        """vᵀ c H v."""
-
     def least(self, c: float, P: np.ndarray) -> float:
         """The smallest eigenvalue of c H + diag(P), or a positive bound below it: H has no negative ones."""
         return float(np.min(P))
@@ -74,9 +70,6 @@ class DensePieces(Pieces):
         if self.values is not None and self.vectors is not None:
             return self.vectors @ ((self.vectors.T @ g) / (c * self.values + P[0]))
         return jnp.linalg.solve(c * self.matrix + jnp.diag(P), g)
-
-    def bend(self, c, v):
-        return c * jnp.dot(v, self.matrix @ v)
 
     def least(self, c, P):
         if np.min(P) > 0:
@@ -128,9 +121,6 @@ class LowRankPieces(Pieces):
         else:
             along = jax.scipy.linalg.cho_solve((self._middle(c, P), True), along)
         return (g - c * (self.vectors @ (root * along))) / P
-
-    def bend(self, c, v):
-        return c * jnp.dot(self.values, jnp.square(self.vectors.T @ v))
 
     def scale(self, c, P, covariance):
         B = np.asarray(self.vectors) * np.sqrt(c * np.asarray(self.values)) / np.sqrt(P)[:, None]
@@ -195,11 +185,6 @@ class BlockPieces(Pieces):
         for block, A, _ in self._each(c, P):
             out = out.at[block.index].set(block.rotate(block.rotate_back(g[block.index]) / A))
         return out[self.num_fixed :]
-
-    def bend(self, c, v):
-        v = jnp.concatenate([jnp.zeros(self.num_fixed, v.dtype), v])
-        pairs = zip(self.blocks, self.values, strict=True)
-        return c * sum(jnp.sum(values * jnp.square(block.rotate_back(v[block.index]))) for block, values in pairs)
 
     def least(self, c, P):
         each = [np.where(is_weight, A, np.inf) for _, A, is_weight in self._each(c, jnp.asarray(P))]

@@ -181,11 +181,14 @@ def train(
     missing = num - len(joined.positions)
     if joined.num_updates == num_steps and not missing:
         return joined
+    remedy = "(credo.resume continues it)"
+    if not options.checkpoint:
+        remedy = f"(with checkpoint= it could be continued), or lower {setting}"
     before = f", before {missing} more members had begun" if missing else ""
     cut = (
         f"The time limit of {options.limit:g} s came after {joined.num_updates:,} of {num_steps:,} updates"
         f"{'' if len(parts) == 1 else ' of the last members'}{before}"
-        ": raise time_limit" + (" (credo.resume continues it)." if options.checkpoint else f", or lower {setting}.")
+        f": raise time_limit {remedy}."
     )
     if not may_be_cut:
         raise CredoError(cut)

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Bool, Float
 
 from credo.diagnose.endless import NUM_DECADES, falls_along, improper_sentence, leaf_along, without_small_parts
+from credo.linalg.diagonal import Diagonal
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
@@ -74,9 +76,11 @@ def _way_out(q: Kind, family: Family) -> tuple[Float[np.ndarray, " dim"], Float[
     if np.max(np.abs(center)) > LARGE_SHIFT * max(sd, 1.0):
         toward = center / np.max(np.abs(center))  # a square of 1e158 overflows
         return toward / np.linalg.norm(toward), center, sd
-    if isinstance(q, Gaussian) and len(center) <= MOST and np.all(np.isfinite(variances)):
-        direction = np.linalg.eigh(np.asarray(q.scale.dense(), float))[1][:, -1]
-        direction = without_small_parts(direction)
+    is_known = len(center) <= MOST and np.all(np.isfinite(variances))
+    if is_known and isinstance(q, Gaussian) and not isinstance(q.scale, Diagonal):
+        last = len(center) - 1
+        _, vectors = scipy.linalg.eigh(np.asarray(q.scale.dense(), float), subset_by_index=(last, last))
+        direction = without_small_parts(vectors[:, 0])
         return direction / np.linalg.norm(direction), center, sd
     return np.eye(1, len(center), widest)[0], center, sd
 
