@@ -44,6 +44,18 @@ def test_refusal_names_the_figure_the_budget_and_what_fits():
     memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 10**11)
 
 
+@pytest.mark.parametrize(("limit", "offered"), [(10**7, 90_000), (42_000, 4_000), (205, 10), (110, 1), (5, 1)])
+def test_the_largest_round_number_that_fits_is_offered(limit, offered):
+    few = memory.fewer(lambda n: memory.Need(f"num_draws={n}", 100 + 10 * n), 100_000, limit)
+    assert few == memory.Need(f"num_draws={offered}", 100 + 10 * offered)
+
+
+def test_a_refusal_of_many_draws_offers_the_default_where_that_fits():
+    for method in (credo.ADVI, credo.NaturalGradient, credo.Pathfinder):
+        with pytest.raises(credo.CredoError, match=r": .*num_draws=[2-9]000\)? needs"):
+            credo.fit(COEFFICIENTS, method(num_draws=100_000), max_memory=400_000_000)
+
+
 def test_a_fit_plans_with_half_of_what_is_free_and_a_quarter_of_that_at_once(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 8_000)
     assert memory.budget() == 4_000
@@ -157,7 +169,7 @@ COEFFICIENTS = credo.Model(
         (credo.NaturalGradient(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.BatchAndMatch(), NETWORK, (300, 1_000), r"LowRank\(\)"),
         (credo.DADVI(family=credo.FullRank()), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
-        (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=200\)"),
+        (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=1\)"),
         (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
         (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),
         (credo.GaussianDropout(), NETWORK, (0.6, 4), r"GaussianDropout\(batch_size=4\)"),

@@ -26,7 +26,7 @@ from credo.batches import in_batches
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.memory import Need, at_once, footprint, require
+from credo.memory import Need, at_once, fewer, footprint, require
 from credo.methods.optimise.objective import generator, positions_given
 from credo.methods.optimise.training import batch_asked
 from credo.model.target import Target
@@ -78,10 +78,12 @@ class SVGD:
         batch_size = batch_asked(target, self.batch_size)
         deadline = options.deadline()
         number = np.dtype(jnp.result_type(float)).itemsize * target.dim * COPIES
-        few = max(self.num_particles // 10, 1)
-        wanted = Need(f"SVGD(num_particles={self.num_particles})", number * self.num_particles)
-        others = [Need(f"SVGD(num_particles={few})", number * few)]
-        require(wanted, f"{target.dim:,} parameters", options.max_memory, others)
+
+        def need(num_particles: int) -> Need:
+            return Need(f"SVGD(num_particles={num_particles})", number * num_particles)
+
+        less = fewer(need, self.num_particles, options.max_memory)
+        require(need(self.num_particles), f"{target.dim:,} parameters", options.max_memory, [less])
         u = first_particles(target, self.num_particles, key, start)
         data = jax.device_put(shuffled(target, batch_size, np.random.default_rng(stream(key, STREAM))))
         optimiser = adam(self.step_size, self.num_steps)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from credo.memory import Need, bytes_of, require
+from credo.memory import Need, bytes_of, fewer, require
 from credo.methods.vi.families.family import Family
 from credo.model.target import Target
 
@@ -26,20 +26,21 @@ def check_memory(
     ``state_of(family)``: the shapes of what a step takes and gives, q among it.
     """
 
-    def need(name: str, family: Family, num_draws: int) -> Need:
+    def of_steps(family: Family) -> int:
         state = state_of(family)
-        of_steps = STATES * bytes_of(state) + MEMBERS * bytes_of(state.q)
-        return Need(name, of_steps + of_draws(num_draws, target.dim))
+        return STATES * bytes_of(state) + MEMBERS * bytes_of(state.q)
+
+    own, dim = of_steps(family), target.dim
 
     def cheaper() -> Iterator[Need]:
         for other in others:
             if type(other) is not type(family):
-                yield need(f"{type(other).__name__}()", other, num_draws)
-        if few := num_draws // 10:
-            yield need(f"num_draws={few}", family, few)
+                yield Need(f"{type(other).__name__}()", of_steps(other) + of_draws(num_draws, dim))
+        if num_draws:
+            yield fewer(lambda n: Need(f"num_draws={n}", own + of_draws(n, dim)), num_draws, max_memory)
 
-    wanted = need(f"{type(family).__name__}()", family, num_draws)
-    require(wanted, f"{target.dim:,} parameters", max_memory, cheaper())
+    wanted = Need(f"{type(family).__name__}()", own + of_draws(num_draws, dim))
+    require(wanted, f"{dim:,} parameters", max_memory, cheaper())
 
 
 def of_draws(num_draws: int, dim: int) -> int:
