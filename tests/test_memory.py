@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
 
 import credo
@@ -54,6 +55,15 @@ def test_a_refusal_of_many_draws_offers_the_default_where_that_fits():
     for method in (credo.ADVI, credo.NaturalGradient, credo.Pathfinder):
         with pytest.raises(credo.CredoError, match=r": .*num_draws=[2-9]000\)? needs"):
             credo.fit(COEFFICIENTS, method(num_draws=100_000), max_memory=400_000_000)
+
+
+@pytest.mark.parametrize("optimiser", [None, credo.vi.FlowAdam(), optax.adam(0.1)])
+def test_families_are_offered_in_place_of_a_flow_by_optimisers_that_suit_them(optimiser):
+    method = credo.ADVI(family=credo.vi.Flow(), optimiser=optimiser)
+    with pytest.raises(credo.CredoError, match=r"Flow\(\) needs .* for 2,000 parameters") as refused:
+        credo.fit(COEFFICIENTS, method, max_memory=300_000_000)
+    is_only_for_flows = isinstance(optimiser, credo.vi.FlowAdam)
+    assert ("MeanField() needs" in str(refused.value)) != is_only_for_flows
 
 
 def test_a_fit_plans_with_half_of_what_is_free_and_a_quarter_of_that_at_once(monkeypatch):

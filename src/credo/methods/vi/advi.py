@@ -27,7 +27,7 @@ from credo.methods.vi.faults import edge_sentence, verdict_of
 from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
-from credo.methods.vi.needs import check_memory
+from credo.methods.vi.needs import check_memory, with_family
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.by_optax import as_optimiser
@@ -129,7 +129,7 @@ class ADVI:
         known = self.gradient.prepare(target, self.batch_size is None)
         blank = ascent.blank(target)
         check_memory(
-            lambda family: replace(ascent, family=family).blank(target),
+            lambda family: with_family(ascent, family).blank(target),
             family,
             (LowRank(), MeanField()),
             target,

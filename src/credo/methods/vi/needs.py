@@ -1,11 +1,15 @@
 """What a variational fit holds at its peak, by shapes alone."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from credo.memory import Need, bytes_of, fewer, require
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.optimisers.by_optax import as_optimiser
 from credo.model.target import Target
+from credo.status import CredoError
 
 NUMBER = 8  # bytes
 STATES = 2  # before a step and after it
@@ -35,12 +39,20 @@ def check_memory(
     def cheaper() -> Iterator[Need]:
         for other in others:
             if type(other) is not type(family):
-                yield Need(f"{type(other).__name__}()", of_steps(other) + of_draws(num_draws, dim))
+                with contextlib.suppress(CredoError):  # an optimiser that was given may not suit it
+                    yield Need(f"{type(other).__name__}()", of_steps(other) + of_draws(num_draws, dim))
         if num_draws:
             yield fewer(lambda n: Need(f"num_draws={n}", own + of_draws(n, dim)), num_draws, max_memory)
 
     wanted = Need(f"{type(family).__name__}()", own + of_draws(num_draws, dim))
     require(wanted, f"{dim:,} parameters", max_memory, cheaper())
+
+
+def with_family(ascent: Any, family: Family) -> Any:
+    """``ascent`` of another family, by that one's own optimiser where it has its family's own."""
+    is_own = ascent.optimiser == as_optimiser(ascent.family.optimiser())
+    optimiser = as_optimiser(family.optimiser()) if is_own else ascent.optimiser
+    return replace(ascent, family=family, optimiser=optimiser)
 
 
 def of_draws(num_draws: int, dim: int) -> int:

@@ -6,7 +6,6 @@ last steps' own estimates, and the verdict says what was not looked at.
 """
 
 import functools
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -25,7 +24,7 @@ from credo.methods.particles.importance import has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.needs import check_memory
+from credo.methods.vi.needs import check_memory, with_family
 from credo.methods.vi.stochastic.ascent import EVERY, State, StochasticAscent, Tuning, first_averaged, place
 from credo.model.target import Target
 from credo.model.windows import shuffled
@@ -75,7 +74,7 @@ def fit(
     with double(is_double):
         dtype = np.float64 if is_double else np.float32
         check_memory(
-            lambda family: _blank(replace(ascent, family=family), target.dim, dtype),
+            lambda family: _blank(with_family(ascent, family), target.dim, dtype),
             ascent.family,
             (LowRank(), MeanField()),
             target,
