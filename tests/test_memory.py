@@ -161,6 +161,17 @@ def test_structures_that_do_not_fit_are_refused_before_any_work():
         credo.fit(target, credo.Laplace(structure=credo.laplace.Dense()), max_memory=20_000_000)
 
 
+@pytest.mark.parametrize("curvature", [None, credo.ExactHessian(), credo.GaussNewton()])
+def test_kronecker_is_offered_where_its_curvature_is_in_force(curvature):
+    """And without a matrix of its own it is what Diagonal() needs."""
+    target = credo.Model(
+        {"w": dist.Normal(0.0, 1.0).expand([3, 300])}, lambda p, x: dist.Normal(jnp.sum(x @ p["w"], axis=1), 1.0)
+    ).given(X, X[:, 0])
+    with pytest.raises(credo.CredoError, match=r"Dense\(\) needs .*Diagonal\(\) needs") as refused:
+        credo.fit(target, credo.Laplace(curvature=curvature), max_memory=5_000_000)
+    assert ("Kronecker()" in str(refused.value)) == isinstance(curvature, credo.GaussNewton)
+
+
 NETWORK = credo.nn.BayesianNetwork(
     lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"],
     {"in": RNG.normal(size=(3, 500)), "out": RNG.normal(size=(500, 1))},
