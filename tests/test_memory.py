@@ -189,7 +189,8 @@ COEFFICIENTS = credo.Model(
         (credo.ADVI(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.NaturalGradient(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.BatchAndMatch(), NETWORK, (300, 1_000), r"LowRank\(\)"),
-        (credo.DADVI(family=credo.FullRank()), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
+        (credo.DADVI(family=credo.FullRank(), num_final_draws=1), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
+        (credo.DADVI(num_final_draws=50_000), NETWORK, (1_000, 10_000), r"DADVI\(num_final_draws=2\)"),
         (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=1\)"),
         (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
         (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),
@@ -199,7 +200,7 @@ COEFFICIENTS = credo.Model(
 )
 def test_fits_that_do_not_fit_are_refused_before_any_work(monkeypatch, method, target, needed, instead):
     """``needed``: MB about what was measured, up to a factor of two."""
-    monkeypatch.setattr(memory, "budget", lambda max_memory=None: 1_000)
+    monkeypatch.setattr(memory, "budget", lambda max_memory=None: 200_000)
     with pytest.raises(credo.CredoError, match=f"{instead} needs") as refused:
         credo.fit(target, method)
     number, unit = re.search(r"needs ([\d.]+) (kB|MB|GB) for", str(refused.value)).groups()

@@ -14,7 +14,8 @@ from credo.status import CredoError
 NUMBER = 8  # bytes
 STATES = 2  # before a step and after it
 MEMBERS = 8  # as large as q: what a step computes on its way, and the start's curvature
-DRAWS = 3  # vectors a final draw: white, in its batch, and among all
+DRAWS = 5  # vectors a final draw: in its batch, among all, white, and in the user's space twice
+NUMBERS = 100  # a final draw beside: its weight in its forms, and in few dimensions a draw that reaches far
 
 
 def check_memory(
@@ -57,4 +58,4 @@ def with_family(ascent: Any, family: Family) -> Any:
 
 def of_draws(num_draws: int, dim: int) -> int:
     """Bytes of final draws that are weighed."""
-    return NUMBER * DRAWS * num_draws * dim
+    return NUMBER * num_draws * (DRAWS * dim + NUMBERS)
