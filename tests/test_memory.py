@@ -192,6 +192,7 @@ COEFFICIENTS = credo.Model(
         (credo.DADVI(family=credo.FullRank(), num_final_draws=1), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
         (credo.DADVI(num_final_draws=50_000), NETWORK, (1_000, 10_000), r"DADVI\(num_final_draws=2\)"),
         (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=1\)"),
+        (credo.SMC(num_particles=20_000), COEFFICIENTS, (1_500, 4_000), r"SMC\(num_particles=70\)"),
         (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
         (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),
         (credo.GaussianDropout(), NETWORK, (0.6, 4), r"GaussianDropout\(batch_size=4\)"),
