@@ -193,6 +193,7 @@ COEFFICIENTS = credo.Model(
         (credo.DADVI(num_final_draws=50_000), NETWORK, (1_000, 10_000), r"DADVI\(num_final_draws=2\)"),
         (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=1\)"),
         (credo.SMC(num_particles=20_000), COEFFICIENTS, (1_500, 4_000), r"SMC\(num_particles=70\)"),
+        (credo.SVGD(num_particles=2_000), COEFFICIENTS, (400, 1_600), r"SVGD\(num_particles=1\)"),
         (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
         (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),
         (credo.GaussianDropout(), NETWORK, (0.6, 4), r"GaussianDropout\(batch_size=4\)"),
