@@ -12,6 +12,8 @@ import pytest
 
 import credo
 from credo import memory
+from credo.methods.vi import measure as measuring
+from credo.methods.vi.needs import MAX_ROUNDS, of_draws
 from credo.model import blocks
 from credo.precision import double
 from credo.predict import linearised, projection, stream
@@ -207,6 +209,21 @@ def test_fits_that_do_not_fit_are_refused_before_any_work(monkeypatch, method, t
         credo.fit(target, method)
     number, unit = re.search(r"needs ([\d.]+) (kB|MB|GB) for", str(refused.value)).groups()
     assert needed[0] <= float(number) * {"kB": 1e-3, "MB": 1, "GB": 1e3}[unit] <= needed[1]
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.Pathfinder(), credo.BatchAndMatch()])
+def test_no_more_rounds_of_draws_are_weighed_together_than_memory_holds(monkeypatch, method):
+    correct, asked = measuring.correct, []
+
+    def watched(*args):
+        asked.append(args[5])
+        return correct(*args)
+
+    monkeypatch.setattr(measuring, "correct", watched)
+    target = credo.Model({"w": dist.Gamma(2.0, 1.0)}, lambda p, x: dist.Poisson(p["w"])).given(y=np.arange(4))
+    credo.fit(target, method, key=0, max_memory=int(3.5 * of_draws(2_000, 1)))
+    credo.fit(target, method, key=0)
+    assert asked == [3, MAX_ROUNDS]
 
 
 def test_an_array_counts_until_its_last_use():

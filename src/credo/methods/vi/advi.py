@@ -162,9 +162,8 @@ class ADVI:
         state: State = done.states[0]
         is_complete = done.is_complete or bool(state.reviewed.is_done)
         q = state.reviewed.q if np.isfinite(state.reviewed.objective) else state.q
-        measured = (measure if has_gradients else measure_without_gradients)(
-            q, family, target, stream(key, 1), self.num_draws, at_once, deadline
-        )
+        fresh = q, family, target, stream(key, 1), self.num_draws, at_once, deadline
+        measured = measure(*fresh, options.max_memory) if has_gradients else measure_without_gradients(*fresh)
         path, is_taken = _path(done.info["ascent"])
         num_gradients = len(path) * ascent.num_samples * self.gradient.gradients_a_draw(target.dim)
         begun: Begun = done.tuning.begun

@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from credo.memory import Need, bytes_of, fewer, require
+import numpy as np
+
+from credo.memory import Need, budget, bytes_of, fewer, require
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.optimisers.by_optax import as_optimiser
 from credo.model.target import Target
 from credo.status import CredoError
 
 NUMBER = 8  # bytes
+MAX_ROUNDS = 32  # of final draws
 STATES = 2  # before a step and after it
 MEMBERS = 8  # as large as q: what a step computes on its way, and the start's curvature
 DRAWS = 5  # vectors a final draw: in its batch, among all, white, and in the user's space twice
@@ -54,6 +57,11 @@ def with_family(ascent: Any, family: Family) -> Any:
     is_own = ascent.optimiser == as_optimiser(ascent.family.optimiser())
     optimiser = as_optimiser(family.optimiser()) if is_own else ascent.optimiser
     return replace(ascent, family=family, optimiser=optimiser)
+
+
+def rounds_at_once(num_draws: int, dim: int, max_memory: int | None) -> int:
+    """How many rounds of so many final draws may be weighed together."""
+    return int(np.clip(budget(max_memory) // of_draws(num_draws, dim), 1, MAX_ROUNDS))
 
 
 def of_draws(num_draws: int, dim: int) -> int:

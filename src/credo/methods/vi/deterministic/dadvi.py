@@ -31,7 +31,7 @@ from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.faults import endless_sentence
 from credo.methods.vi.measure import assess, measure
-from credo.methods.vi.needs import of_draws
+from credo.methods.vi.needs import of_draws, rounds_at_once
 from credo.methods.vi.start import Start, density_of
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
@@ -181,7 +181,9 @@ class DADVI:
         """By the program that is compiled already, if it holds the density."""
         if program is None or not isinstance(q, Gaussian):
             at_once = evaluations_at_once(target, options.max_memory)
-            return measure(q, family, target, key, self.num_final_draws, at_once, deadline)
+            return measure(
+                q, family, target, key, self.num_final_draws, at_once, deadline, max_memory=options.max_memory
+            )
         objective = density_of(target)
 
         def gradient(u: np.ndarray) -> np.ndarray:
@@ -201,6 +203,7 @@ class DADVI:
                 key=key,
             ),
             Climber(objective.function, objective.args, program),
+            rounds_at_once(self.num_final_draws, target.dim, options.max_memory),
         )
 
     def _num_pairs(self, family: Family, dim: int) -> int:

@@ -130,7 +130,7 @@ class Pathfinder:
             bests = [b for b, _ in judged if np.isfinite(b.elbo)] or [best]
             return self._weighed(target, bests, stream(key, 2), at_once, info, cut, deadline)
         q = Gaussian(best.mean, best.root.operator())
-        measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline)
+        measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline, options.max_memory)
         figures = {"elbo_error": measured.elbo.error, **measured.figures, "elbo": measured.elbo.value}
         info["num_densities"] += measured.num_draws
 
