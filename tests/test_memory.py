@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
 
 import credo
 from credo import memory
+from credo.methods.vi import measure as measuring
+from credo.methods.vi.needs import MAX_ROUNDS, of_draws
 from credo.model import blocks
 from credo.precision import double
 from credo.predict import linearised, projection, stream
@@ -42,6 +45,27 @@ def test_refusal_names_the_figure_the_budget_and_what_fits():
     with pytest.raises(credo.CredoError, match=r"nothing smaller fits \(Diagonal\(\) needs 0.8 MB\)"):
         memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 1_000, others[1:2])
     memory.require(memory.Need("Dense()", 8e10), "100,000 weights", 10**11)
+
+
+@pytest.mark.parametrize(("limit", "offered"), [(10**7, 90_000), (42_000, 4_000), (205, 10), (110, 1), (5, 1)])
+def test_the_largest_round_number_that_fits_is_offered(limit, offered):
+    few = memory.fewer(lambda n: memory.Need(f"num_draws={n}", 100 + 10 * n), 100_000, limit)
+    assert few == memory.Need(f"num_draws={offered}", 100 + 10 * offered)
+
+
+def test_a_refusal_of_many_draws_offers_the_default_where_that_fits():
+    for method in (credo.ADVI, credo.NaturalGradient, credo.Pathfinder):
+        with pytest.raises(credo.CredoError, match=r": .*num_draws=[2-9]000\)? needs"):
+            credo.fit(COEFFICIENTS, method(num_draws=100_000), max_memory=400_000_000)
+
+
+@pytest.mark.parametrize("optimiser", [None, credo.vi.FlowAdam(), optax.adam(0.1)])
+def test_families_are_offered_in_place_of_a_flow_by_optimisers_that_suit_them(optimiser):
+    method = credo.ADVI(family=credo.vi.Flow(), optimiser=optimiser)
+    with pytest.raises(credo.CredoError, match=r"Flow\(\) needs .* for 2,000 parameters") as refused:
+        credo.fit(COEFFICIENTS, method, max_memory=300_000_000)
+    is_only_for_flows = isinstance(optimiser, credo.vi.FlowAdam)
+    assert ("MeanField() needs" in str(refused.value)) != is_only_for_flows
 
 
 def test_a_fit_plans_with_half_of_what_is_free_and_a_quarter_of_that_at_once(monkeypatch):
@@ -139,6 +163,17 @@ def test_structures_that_do_not_fit_are_refused_before_any_work():
         credo.fit(target, credo.Laplace(structure=credo.laplace.Dense()), max_memory=20_000_000)
 
 
+@pytest.mark.parametrize("curvature", [None, credo.ExactHessian(), credo.GaussNewton()])
+def test_kronecker_is_offered_where_its_curvature_is_in_force(curvature):
+    """And without a matrix of its own it is what Diagonal() needs."""
+    target = credo.Model(
+        {"w": dist.Normal(0.0, 1.0).expand([3, 300])}, lambda p, x: dist.Normal(jnp.sum(x @ p["w"], axis=1), 1.0)
+    ).given(X, X[:, 0])
+    with pytest.raises(credo.CredoError, match=r"Dense\(\) needs .*Diagonal\(\) needs") as refused:
+        credo.fit(target, credo.Laplace(curvature=curvature), max_memory=5_000_000)
+    assert ("Kronecker()" in str(refused.value)) == isinstance(curvature, credo.GaussNewton)
+
+
 NETWORK = credo.nn.BayesianNetwork(
     lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"],
     {"in": RNG.normal(size=(3, 500)), "out": RNG.normal(size=(500, 1))},
@@ -156,8 +191,11 @@ COEFFICIENTS = credo.Model(
         (credo.ADVI(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.NaturalGradient(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.BatchAndMatch(), NETWORK, (300, 1_000), r"LowRank\(\)"),
-        (credo.DADVI(family=credo.FullRank()), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
-        (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=200\)"),
+        (credo.DADVI(family=credo.FullRank(), num_final_draws=1), NETWORK, (300, 1_500), r"MeanField\(\)\)"),
+        (credo.DADVI(num_final_draws=50_000), NETWORK, (1_000, 10_000), r"DADVI\(num_final_draws=2\)"),
+        (credo.Pathfinder(), NETWORK, (70, 250), r"Pathfinder\(num_draws=1\)"),
+        (credo.SMC(num_particles=20_000), COEFFICIENTS, (1_500, 4_000), r"SMC\(num_particles=70\)"),
+        (credo.SVGD(num_particles=2_000), COEFFICIENTS, (400, 1_600), r"SVGD\(num_particles=1\)"),
         (credo.VBLL(), NETWORK, (20, 40), r"VBLL\(covariance='diagonal'\)"),
         (credo.MCDropout(), NETWORK, (0.6, 4), r"MCDropout\(batch_size=4\)"),
         (credo.GaussianDropout(), NETWORK, (0.6, 4), r"GaussianDropout\(batch_size=4\)"),
@@ -166,11 +204,26 @@ COEFFICIENTS = credo.Model(
 )
 def test_fits_that_do_not_fit_are_refused_before_any_work(monkeypatch, method, target, needed, instead):
     """``needed``: MB about what was measured, up to a factor of two."""
-    monkeypatch.setattr(memory, "budget", lambda max_memory=None: 1_000)
+    monkeypatch.setattr(memory, "budget", lambda max_memory=None: 200_000)
     with pytest.raises(credo.CredoError, match=f"{instead} needs") as refused:
         credo.fit(target, method)
     number, unit = re.search(r"needs ([\d.]+) (kB|MB|GB) for", str(refused.value)).groups()
     assert needed[0] <= float(number) * {"kB": 1e-3, "MB": 1, "GB": 1e3}[unit] <= needed[1]
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.Pathfinder(), credo.BatchAndMatch()])
+def test_no_more_rounds_of_draws_are_weighed_together_than_memory_holds(monkeypatch, method):
+    correct, asked = measuring.correct, []
+
+    def watched(*args):
+        asked.append(args[5])
+        return correct(*args)
+
+    monkeypatch.setattr(measuring, "correct", watched)
+    target = credo.Model({"w": dist.Gamma(2.0, 1.0)}, lambda p, x: dist.Poisson(p["w"])).given(y=np.arange(4))
+    credo.fit(target, method, key=0, max_memory=int(3.5 * of_draws(2_000, 1)))
+    credo.fit(target, method, key=0)
+    assert asked == [3, MAX_ROUNDS]
 
 
 def test_an_array_counts_until_its_last_use():

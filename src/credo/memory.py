@@ -67,6 +67,14 @@ def require(wanted: Need, what: str, max_memory: int | None = None, others: Iter
     )
 
 
+def fewer(need: Callable[[int], Need], number: int, max_memory: int | None = None, least: int = 1) -> Need:
+    """The need of the largest count of one digit that fits, from ``least`` to below ``number``; else of the first."""
+    digits = [digit * 10**power for power in range(len(str(number))) for digit in range(1, 10)]
+    counts = [count for count in digits if least <= count < number] or [least]
+    fitting = [count for count in counts if need(count).num_bytes <= budget(max_memory)]
+    return need(fitting[-1] if fitting else counts[0])
+
+
 def footprint(function: Callable, *args: Any) -> int:
     """An upper bound of the bytes that ``function(*args)`` takes beside its arguments: the sum of all it computes."""
     return max(of_program(jax.make_jaxpr(function)(*args).jaxpr), 1)

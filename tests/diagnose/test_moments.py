@@ -1,9 +1,12 @@
 """Shifts of means and sds under importance weights, where the target's moments are known in closed form."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
+import scipy.sparse
 
-from credo.diagnose import pareto
+from credo.diagnose import moments, pareto
 from credo.diagnose.moments import SURE, Weighed, draws_needed, figures_of, shifts
 
 DIM = 6
@@ -128,3 +131,14 @@ def test_directions_of_correlated_coordinates():
     assert np.all(np.abs(found.mean.value - truth) < 4 * found.mean.error)
     assert np.all(found.mean.error < 0.01)
     assert np.all(np.abs(found.log_sd.value) < 4 * found.log_sd.error)
+
+
+def test_of_many_draws_no_copy_is_made(monkeypatch):
+    monkeypatch.setattr(moments, "AT_ONCE", 10_000)
+    z = np.random.default_rng(0).normal(size=(1_000, 1_000))
+    weighed = Weighed(z, np.full(1_000, -np.log(1_000)), z, scipy.sparse.eye_array(1_000), spread=np.ones(1_000))
+    tracemalloc.start()
+    shifts(weighed)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < z.nbytes

@@ -71,35 +71,36 @@ class Weighed(NamedTuple):
     spread: Float[np.ndarray, " K"] | None = None
 
 
-class _Halves(NamedTuple):
-    """Every other draw first, then the rest. Draws lie along the last axis, so that those of a scalar are one piece."""
+class _Draws(NamedTuple):
+    """Arrays of draws as they came, of which the work on some scalars takes ``_halves`` of what it needs."""
 
-    z: Float[np.ndarray, "dim S"]
-    weights: Float[np.ndarray, " S"]
-    scalars: Float[np.ndarray, "K S"]
+    z: Float[np.ndarray, "S dim"]
+    weights: Float[np.ndarray, " S"]  # in halves
+    scalars: Float[np.ndarray, "S K"]
     directions: Any
-    gradient: Float[np.ndarray, "dim S"] | None
+    gradient: Float[np.ndarray, "S dim"] | None
     is_normal: bool  # the directions have variance one under q then
 
     @classmethod
-    def of(cls, weighed: Weighed) -> "_Halves":
-        def columns(rows: np.ndarray) -> np.ndarray:
-            halves = np.empty(rows.T.shape)
-            np.concatenate([rows[::2].T, rows[1::2].T], axis=1, out=halves)
-            return halves
-
+    def of(cls, weighed: Weighed) -> "_Draws":
         log_weights = np.concatenate([weighed.log_weights[::2], weighed.log_weights[1::2]])
         directions, length = scipy.sparse.csc_array(weighed.directions), weighed.spread
         if length is None:
             length = np.sqrt(directions.multiply(directions).sum(axis=0))
         return cls(
-            z=columns(weighed.z),
+            z=weighed.z,
             weights=np.exp(log_weights) * len(log_weights),
-            scalars=columns(weighed.scalars),
+            scalars=weighed.scalars,
             directions=directions.multiply(1 / length).tocsc(),
-            gradient=None if weighed.gradient is None else columns(weighed.gradient),
+            gradient=weighed.gradient,
             is_normal=weighed.spread is not None,
         )
+
+
+def _halves(rows: Float[np.ndarray, "S K"]) -> Float[np.ndarray, "K S"]:
+    """Every other draw first, then the rest, along the last axis, so that those of a scalar are one piece."""
+    halves = np.empty(rows.T.shape)
+    return np.concatenate([rows[::2].T, rows[1::2].T], axis=1, out=halves)
 
 
 def shifts(weighed: Weighed) -> Shifts:
@@ -110,10 +111,10 @@ def shifts(weighed: Weighed) -> Shifts:
         unknown = Shift(*4 * (np.array([np.nan]),))
         return Shifts(unknown, unknown)
     with np.errstate(all="ignore"):
-        draws = _Halves.of(weighed)
+        draws = _Draws.of(weighed)
 
-    def of_half(other: slice):
-        return None if draws.gradient is None else _inverse_slope(draws.gradient[:, other].T, draws.z[:, other].T)
+    def of_half(first: int):
+        return None if draws.gradient is None else _inverse_slope(draws.gradient[first::2], draws.z[first::2])
 
     def of_block(block: slice) -> list[Shift]:
         with np.errstate(all="ignore"):
@@ -121,7 +122,7 @@ def shifts(weighed: Weighed) -> Shifts:
             return [_limits(value, influence, num_scalars) for value, influence in figures]
 
     with np.errstate(all="ignore"):
-        inverses = [of_half(other) for _, other in _halves(num_draws)]
+        inverses = [of_half(1), of_half(0)]  # the other half
     with ONE_THREAD:
         parts = list(workers().map(of_block, _blocks(num_draws, num_scalars)))
     return _whole(parts)
@@ -257,20 +258,21 @@ def _shifts(of_q: tuple, of_p: tuple):
     return (shift, by_shift), (0.5 * np.log(variance / variance_q), by_log_sd - by_log_sd_q)
 
 
-def _moments(draws: _Halves, inverses: list, block: slice):
+def _moments(draws: _Draws, inverses: list, block: slice):
     """(E f, E f²) of some scalars (2, K), and what each draw adds to their errors (2, S, K): of q and of the target.
 
     ``inverses``: by draws of the other half.
     """
-    f, w = draws.scalars[block], draws.weights
+    f, w = _halves(draws.scalars[:, block]), draws.weights
     f = (f - f.mean(axis=1, keepdims=True)) / f.std(axis=1, keepdims=True)
     directions = draws.directions[:, block]
+    moving = np.unique(directions.indices)
     powers = np.stack([f, f * f], axis=1)  # (K, 2, S)
     change = (w - 1) * powers
     own, added = powers.copy(), change.copy()  # less what the controls explain
-    s = np.asarray(directions.T @ draws.z)
+    s = np.asarray(directions.tocsr()[moving].T @ _halves(draws.z[:, moving]))
     hermite = _hermite(s) if draws.is_normal else []
-    for (here, other), inverse in zip(_halves(f.shape[1]), inverses, strict=True):
+    for (here, other), inverse in zip(_both_ways(f.shape[1]), inverses, strict=True):
         own[:, :, here] -= _explained(hermite, powers, np.ones_like(w), here, other)
         controls = hermite if inverse is None else [*hermite, *_stein(draws, directions, inverse, s)]
         added[:, :, here] -= _explained(controls, change, w, here, other)
@@ -281,7 +283,7 @@ def _moments(draws: _Halves, inverses: list, block: slice):
     return (moments_q.T, by_q.transpose(1, 2, 0)), (moments.T, (by_q + by_change).transpose(1, 2, 0))
 
 
-def _halves(num_draws: int) -> tuple[tuple[slice, slice], ...]:
+def _both_ways(num_draws: int) -> tuple[tuple[slice, slice], ...]:
     """(here, other) for each half, in turn."""
     first, last = slice(0, (num_draws + 1) // 2), slice((num_draws + 1) // 2, num_draws)
     return (first, last), (last, first)
@@ -293,11 +295,11 @@ def _hermite(s: np.ndarray) -> list[np.ndarray]:
     return [s, square - 1, s * (square - 3), square * (square - 6) + 3]
 
 
-def _stein(draws: _Halves, directions, inverse, s) -> list[np.ndarray]:
+def _stein(draws: _Draws, directions, inverse, s) -> list[np.ndarray]:
     """w (div h + hᵀg) for h = φ(s) C b."""
     field, w = np.asarray(inverse @ directions), draws.weights
     spread = np.asarray(directions.multiply(field).sum(axis=0))[:, None]
-    along, power = w * (field.T @ draws.gradient), w
+    along, power = w * _halves(draws.gradient @ field), w
     found = [along]
     for p in range(1, NUM_POWERS):
         along = s * along
@@ -329,7 +331,7 @@ def _explained(controls: list, wanted: np.ndarray, w: np.ndarray, here: slice, o
 
 def _inverse_slope(gradient: np.ndarray, z: np.ndarray) -> Float[np.ndarray, "dim dim"]:
     """C, positive definite: for a Gaussian target its covariance."""
-    slope = -slopes(gradient, z)
+    slope = -slopes(gradient.astype(float), z.astype(float))
     values, Q = np.linalg.eigh(0.5 * (slope + slope.T))
     values = np.abs(values)
     return (Q / np.maximum(values, FLAT * np.median(values))) @ Q.T

@@ -109,11 +109,14 @@ def test_it_resumes_bit_for_bit(tmp_path):
     assert again.info["num_gradients"] == whole.info["num_gradients"] == 1_000 + 4_000
 
 
-def test_a_time_limit_is_said():
+@pytest.mark.parametrize(("batch_size", "noisy"), [(32, "minibatches"), (None, "steps")])
+def test_a_time_limit_is_said(batch_size, noisy):
     target, _, _ = linear()
-    posterior = credo.fit(target, credo.ADVI(batch_size=32, max_steps=20_000_000), key=0, time_limit=2.0)
+    method = credo.ADVI(batch_size=batch_size, max_steps=20_000_000)
+    posterior = credo.fit(target, method, key=0, time_limit=2.0)
     assert not posterior.info["is_complete"]
     assert "The time limit came after" in str(posterior.verdict)
+    assert f"the noise of its {noisy}" in str(posterior.verdict)
 
 
 def test_many_dimensions_run_in_single_precision_and_leave_in_double():

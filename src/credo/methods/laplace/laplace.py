@@ -20,7 +20,7 @@ from credo.diagnose.startup import check_finite_start
 from credo.diagnose.verdict import RULES, judge
 from credo.linalg.embedded import Embedded
 from credo.linalg.matrix_free import MatrixFree as MatrixFreeScale
-from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, affordable
+from credo.methods.laplace.curvature import Curvature, ExactHessian, GaussNewton, OuterProducts, affordable
 from credo.methods.laplace.evidence import Evidence
 from credo.methods.laplace.judgement import after_earlier, verdict_of
 from credo.methods.laplace.kronecker import Kronecker
@@ -123,7 +123,13 @@ class Laplace:
                 "MatrixFree() multiplies by all data whenever its posterior is used, and these come in a Loader: take "
                 "structure=Kronecker(), LowRank() or Diagonal(), or give arrays."
             )
-        check_memory(self.structure or (Diagonal() if is_network else Dense()), self.subset, target, options.max_memory)
+        check_memory(
+            self.structure or (Diagonal() if is_network else Dense()),
+            self.subset,
+            target,
+            options.max_memory,
+            has_factors=is_network or isinstance(self.curvature, OuterProducts),
+        )
         if is_network:
             return self._fit_network(target, key, start, options, is_part)
         if self.tune:

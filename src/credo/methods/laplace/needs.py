@@ -20,8 +20,13 @@ MATRICES = 5  # of a matrix: itself, its eigenvectors and their workspace, its i
 VECTORS = 24  # positions, gradients, the prior's curvature, the sds; four pairs of L-BFGS and what it works on
 
 
-def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | None) -> None:
-    """CredoError, with the structures that would fit, where ``structure`` does not. ``subset``: checked by itself."""
+def check_memory(
+    structure: Any, subset: Any, target: Target, max_memory: int | None, *, has_factors: bool = True
+) -> None:
+    """CredoError, with the structures that would fit, where ``structure`` does not. ``subset``: checked by itself.
+
+    ``has_factors``: whether the curvature is one that ``Kronecker()`` factors.
+    """
     if not (subset is None or isinstance(subset, All)):
         of_positions = Need("Laplace() of some parameters", NUMBER * VECTORS * target.dim)
         require(of_positions, f"{target.dim:,} parameters", max_memory)
@@ -29,7 +34,8 @@ def check_memory(structure: Any, subset: Any, target: Target, max_memory: int | 
     wanted = num_bytes(structure, target)
     if wanted is None or wanted <= budget(max_memory):
         return
-    others = [Need(f"{type(each).__name__}()", num_bytes(each, target) or 0.0) for each in (Kronecker(), Diagonal())]
+    others = (Kronecker(), Diagonal()) if has_factors else (Diagonal(),)
+    others = [Need(f"{type(each).__name__}()", num_bytes(each, target) or 0.0) for each in others]
     others = [each for each in others if each.name != f"{type(structure).__name__}()"]
     require(Need(f"{type(structure).__name__}()", wanted), f"{target.dim:,} parameters", max_memory, others)
 

@@ -41,12 +41,13 @@ def bridge(
     """
     position = np.asarray(population.position, np.float64)
     num_islands, size, dim = position.shape
-    white = generator.normal(size=position.shape)
+    drawn = generator.normal(size=position.shape)  # white at first
+    squares_of_draws = np.sum(drawn**2, axis=-1)
     shares = np.exp(log_shares - logsumexp(log_shares))
     parts = [np.arange(num_islands) % PARTS == part for part in range(PARTS)]
     if not all(np.sum(shares[part]) > 0 for part in parts):
         return Estimate(np.nan, np.nan, "monte carlo")
-    drawn, z_of_particles, log_dets = np.empty_like(position), np.empty_like(position), np.empty(num_islands)
+    squares, log_dets = np.empty((num_islands, size)), np.empty(num_islands)
     for here, other in zip(parts, parts[1:] + parts[:1], strict=True):
         weights = np.repeat(shares[other, None] / np.sum(shares[other]) / size, size, axis=1)
         mean = np.tensordot(weights, position[other], axes=2)
@@ -54,20 +55,23 @@ def bridge(
         away = position[here] - mean
         if isinstance(scale, Dense):
             S = np.asarray(scale.lower, np.float64)
-            drawn[here] = mean + white[here] @ S.T
-            z_of_particles[here] = solve_triangular(S, away.reshape(-1, dim).T, lower=True).T.reshape(away.shape)
+            drawn[here] = mean + drawn[here] @ S.T
+            squares[here] = np.sum(solve_triangular(S, away.reshape(-1, dim).T, lower=True) ** 2, axis=0).reshape(
+                -1, size
+            )
         else:
             assert isinstance(scale, Diagonal)
-            drawn[here], z_of_particles[here] = mean + white[here] * scale.scale, away / scale.scale
+            drawn[here] = mean + drawn[here] * scale.scale
+            squares[here] = np.sum((away / scale.scale) ** 2, axis=-1)
         log_dets[here] = float(scale.log_det())
 
-    def ratio(particles: Particles, z: np.ndarray) -> np.ndarray:
-        log_q = -0.5 * np.sum(z**2, axis=-1) - log_dets[:, None] - 0.5 * dim * np.log(2 * np.pi)
+    def ratio(particles: Particles, squares: np.ndarray) -> np.ndarray:
+        log_q = -0.5 * squares - log_dets[:, None] - 0.5 * dim * np.log(2 * np.pi)
         value = np.asarray(particles.log_base, np.float64) + np.asarray(particles.gain, np.float64)
         return np.where(np.isfinite(value), value, -np.inf) - log_q
 
-    of_particles = ratio(population, z_of_particles)
-    of_draws = ratio(evaluate(drawn.astype(population.position.dtype)), white)
+    of_particles = ratio(population, squares)
+    of_draws = ratio(evaluate(drawn.astype(population.position.dtype, copy=False)), squares_of_draws)
     with np.errstate(all="ignore"):  # nothing in common: no numbers
         found = [_solve(of_particles[part], shares[part], of_draws[part]) for part in parts]
     values, of_p, of_q = np.array(found).T

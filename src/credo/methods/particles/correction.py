@@ -117,9 +117,10 @@ def _by_weights(
     most = _most_draws(target, size, dim, most_rounds)
     while len(rounds) < min(least_rounds, most // size) and time.monotonic() < deadline:
         rounds.append(draw(len(rounds)))
+    num_rounds = len(rounds)
     while True:
-        u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
-        num_draws = len(u)
+        u, log_weights = _joined(rounds)
+        rounds, num_draws = [(u, log_weights)], len(u)
         smoothed = smooth(log_weights)
         is_heavy = smoothed.k_hat > RULES["pareto_k"].passes
         if can_reach and is_heavy and effective_sample_size(log_weights) >= WORTH * num_draws:
@@ -152,8 +153,17 @@ def _by_weights(
         if num_draws >= allowed or (needed > allowed and (steep is not None or dim > LARGEST)):
             return answer
         promises_hold = steep is not None  # as they rarely do of densities alone
-        wanted = max(2 * len(rounds), math.ceil(needed / size) if promises_hold else 0)
-        rounds += [draw(i) for i in range(len(rounds), min(wanted, -(-allowed // size)))]
+        wanted = max(2 * num_rounds, math.ceil(needed / size) if promises_hold else 0)
+        rounds += [draw(i) for i in range(num_rounds, min(wanted, -(-allowed // size)))]
+        num_rounds += len(rounds) - 1
+
+
+def _joined(rounds: list[Draws]) -> Draws:
+    """All draws; of one round these themselves."""
+    if len(rounds) == 1:
+        return rounds[0]
+    u, log_weights = (np.concatenate(part) for part in zip(*rounds, strict=True))
+    return u, log_weights
 
 
 def _most_draws(target: Target, size: int, dim: int, most_rounds: int) -> int:
@@ -221,7 +231,8 @@ def shifts_of(
     is_normal = isinstance(kind, Gaussian)
     center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
-    z = (u - center) / np.where(sd > 0, sd, 1.0)
+    z = u - center
+    z /= np.where(sd > 0, sd, 1.0)
     values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.eye_array(u.shape[1], format="csc"))
     spread = _spread(kind, sd, directions) if isinstance(kind, Gaussian) else None
     gradients = None if gradients is None else gradients * sd
@@ -279,7 +290,7 @@ def values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray
     """Every scalar of the parameters in the user's space that is not always the same."""
     values = all_values_of(target, u)
     varying = varying_among(values)
-    return values[:, varying] if varying.size else values
+    return values[:, varying] if 0 < varying.size < values.shape[1] else values
 
 
 def all_values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "S K"]:
@@ -292,8 +303,9 @@ def all_values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.nda
 def varying_among(values: Float[np.ndarray, "S K"]) -> np.ndarray:
     """Which columns are not always the same: zeros of a Cholesky factor are, and the diagonal of correlations."""
     with np.errstate(all="ignore"):
-        is_same = np.ptp(values, axis=0) <= SAME * np.max(np.abs(values), axis=0)
-    return np.flatnonzero(~(is_same & np.all(np.isfinite(values), axis=0)))
+        low, high = np.min(values, axis=0), np.max(values, axis=0)  # NaN where an entry is
+        is_same = high - low <= SAME * np.maximum(high, -low)
+    return np.flatnonzero(~(is_same & np.isfinite(low) & np.isfinite(high)))
 
 
 def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:
@@ -302,8 +314,8 @@ def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:
     One program serves any number of rounds.
     """
     length = min(len(u), AT_ONCE)
-    padded = np.resize(u, (-(-len(u) // length) * length, u.shape[1]))
-    parts = [_constrained_at(target, part) for part in padded.reshape(-1, length, u.shape[1])]
+    firsts = range(0, len(u), length)
+    parts = [_constrained_at(target, np.resize(u[i : i + length], (length, u.shape[1]))) for i in firsts]
     return [np.concatenate([np.asarray(x) for x in leaf])[: len(u)] for leaf in zip(*parts, strict=True)]
 
 

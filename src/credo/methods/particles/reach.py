@@ -68,6 +68,6 @@ def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Reached:
 
 def log_widening(z: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, " S"]:
     """log r/q."""
-    log_wide = [0.5 * z**2 * (1 - 1 / s**2) - np.log(s) for s in WIDE]
-    total = logsumexp(np.concatenate(log_wide, axis=1), axis=1) - np.log(len(WIDE) * z.shape[1])
+    log_wide = [logsumexp(0.5 * z**2 * (1 - 1 / s**2) - np.log(s), axis=1) for s in WIDE]
+    total = logsumexp(log_wide, axis=0) - np.log(len(WIDE) * z.shape[1])
     return np.logaddexp(np.log1p(-SHARE), np.log(SHARE) + total)

@@ -15,7 +15,7 @@ from credo.cores import num_cores
 from credo.course import Course
 from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
-from credo.memory import footprint
+from credo.memory import Need, budget, fewer, footprint, require
 from credo.methods.particles.bridge import bridge
 from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Moves, Particles, begin, mutate
@@ -33,6 +33,7 @@ from credo.stopping import Stopping
 BEGIN, RESAMPLE, MOVE = 0, 1, 2  # streams of the key
 CERTAIN = 3.0  # standard errors
 FEWEST = 8  # islands: K know their own spread to 1/√(2(K − 1)), 27 % for 8, and of two errors the smaller is taken
+COPIES = 10  # of all particles: before a temperature, resampled, moved island by island and together; what judges them
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class SMC:
                 "more particles."
             )
         target = target.flat()
+        _check_memory(self.num_particles, target.dim, options.max_memory)
         given = self.reference if self.reference is not None else start
         if isinstance(given, Posterior) and options.checkpoint is not None:
             raise CredoError(
@@ -145,7 +147,8 @@ class _Islands:
         self.path, self.number, self.size, self.key, self.options = path, number, size, key, options
         self.deadline, self.beta = options.deadline(), 0.0
         self.num_threads = min(number, num_cores())
-        self.at_once = particles_at_once(path, size, (options.max_memory or MEMORY) // self.num_threads)
+        memory = min(MEMORY, budget(options.max_memory) // 4)
+        self.at_once = particles_at_once(path, size, memory // self.num_threads)
         self.is_compiled: set[str] = set()
         self.is_double = jnp.result_type(float) == jnp.float64
 
@@ -235,6 +238,15 @@ def _from_file(state: tuple, number: int) -> Tempered:
     counts = ("num_moves", "num_gradients")
     moved = (Moved(**row | {name: int(row[name]) for name in counts}) for row in rows)
     return Tempered(population, log_z, ancestors, tuple(moved))
+
+
+def _check_memory(num_particles: int, dim: int, max_memory: int | None) -> None:
+    """CredoError, with how many particles would fit, where these do not."""
+
+    def need(num_particles: int) -> Need:
+        return Need(f"SMC(num_particles={num_particles})", COPIES * np.dtype(float).itemsize * num_particles * dim)
+
+    require(need(num_particles), f"{dim:,} parameters", max_memory, [fewer(need, num_particles, max_memory, least=64)])
 
 
 def particles_at_once(path: Path, size: int, memory: int) -> int:

@@ -26,7 +26,7 @@ from credo.batches import in_batches
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.memory import Need, at_once, footprint, require
+from credo.memory import Need, at_once, fewer, footprint, require
 from credo.methods.optimise.objective import generator, positions_given
 from credo.methods.optimise.training import batch_asked
 from credo.model.target import Target
@@ -37,7 +37,8 @@ from credo.status import CredoError
 
 STREAM = (1 << 20) + 7
 WIDTH, NEAR = 1.0, 0.1  # of the first particles: round the origin, and round a start that was given
-COPIES = 8  # of the particles that a step holds: gradients, the optimiser's moments, a step back
+COPIES = 14  # of the particles that a step holds: gradients, the optimiser's moments, a step back
+KERNELS = 12  # of all pairs: distances, those that are ordered for their median and where these stand, the kernel
 NO_SAMPLE = (
     "The particles of SVGD are placed and not drawn: nothing bounds their error, and where there are more dimensions "
     "than particles their variance is too small (Ba et al. 2021). Beside variance_share and mean_offset, judge them by "
@@ -77,11 +78,14 @@ class SVGD:
             raise CredoError(f"step_size is {self.step_size}: give a positive number.")
         batch_size = batch_asked(target, self.batch_size)
         deadline = options.deadline()
-        number = np.dtype(jnp.result_type(float)).itemsize * target.dim * COPIES
-        few = max(self.num_particles // 10, 1)
-        wanted = Need(f"SVGD(num_particles={self.num_particles})", number * self.num_particles)
-        others = [Need(f"SVGD(num_particles={few})", number * few)]
-        require(wanted, f"{target.dim:,} parameters", options.max_memory, others)
+        itemsize = np.dtype(jnp.result_type(float)).itemsize
+
+        def need(num_particles: int) -> Need:
+            numbers = num_particles * (COPIES * target.dim + KERNELS * num_particles)
+            return Need(f"SVGD(num_particles={num_particles})", itemsize * numbers)
+
+        less = fewer(need, self.num_particles, options.max_memory)
+        require(need(self.num_particles), f"{target.dim:,} parameters", options.max_memory, [less])
         u = first_particles(target, self.num_particles, key, start)
         data = jax.device_put(shuffled(target, batch_size, np.random.default_rng(stream(key, STREAM))))
         optimiser = adam(self.step_size, self.num_steps)
@@ -135,7 +139,8 @@ def direction(u: Float[Array, "n dim"], scores: Float[Array, "n dim"]) -> Float[
     centred = u - jnp.mean(u, axis=0)  # differences are the same, and lose fewer digits
     squares = jnp.sum(jnp.square(centred), axis=1)
     distances = jnp.maximum(squares[:, None] + squares[None, :] - 2 * centred @ centred.T, 0.0)
-    h = jnp.median(distances[np.triu_indices(n, 1)]) / np.log(n)
+    pairs = np.flatnonzero(np.triu(np.ones((n, n), bool), 1))
+    h = jnp.median(distances.ravel()[pairs]) / np.log(n)
     k = jnp.exp(-distances / jnp.maximum(h, jnp.finfo(u.dtype).tiny))
     repulsion = (2 / jnp.maximum(h, jnp.finfo(u.dtype).tiny)) * (jnp.sum(k, axis=1)[:, None] * centred - k @ centred)
     return (k @ scores + repulsion) / n

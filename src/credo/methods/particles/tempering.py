@@ -19,7 +19,7 @@ d(2m)/d(m) = 1 + ρ^m: so moves double until the square of that rest is below CO
 medians know nothing, have forgotten as well (tails.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -175,13 +175,14 @@ def scale_of(position: Float[Stored, "K n dim"], weights: Float[np.ndarray, "K n
     """S with S Sᵀ the weighted covariance of all particles; the sds alone where these cannot know a covariance."""
     dim, dtype = position.shape[-1], position.dtype
     inside = weights.ravel() > 0  # what counts for nothing may be anything
-    w, u = weights.ravel()[inside], position.reshape(-1, dim)[inside].astype(np.float64)
-    deviations = u - w @ u
+    w, deviations = weights.ravel()[inside], position.reshape(-1, dim)[inside].astype(np.float64, copy=False)
+    deviations -= w @ deviations
     num_effective = 1 / np.sum(w**2)
-    sd = np.sqrt(w @ deviations**2)
+    sd = np.sqrt(np.einsum("n,nd,nd->d", w, deviations, deviations))
     sd = np.where(sd > 0, sd, 1.0)
-    correlation = (deviations / sd).T @ (w[:, None] * (deviations / sd))
     if num_effective >= PER_COORDINATE * dim and dim <= MAX_DENSE:
+        deviations /= sd
+        correlation = deviations.T @ (w[:, None] * deviations)
         smallest = np.linalg.eigvalsh(correlation)[0]
         if smallest > dim * np.finfo(dtype).eps:
             return Dense((sd[:, None] * np.linalg.cholesky(correlation)).astype(dtype))
@@ -213,24 +214,27 @@ def forget(
         num_moves, call, before = num_moves + more, call + 1, jump
         jump, apart = _jumps(first, population)
         correlation = _correlation(jump, apart, before)
-        memory = tail_memory(values_of(first), values_of(population))
+        memory = max(map(tail_memory, columns_of(first), columns_of(population)))
         is_forgotten = correlation <= CORRELATION and memory <= RULES["tail_memory"].passes
     share = num_undefined / max(num_moves, 1)
     return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, share, step_size)
 
 
-def values_of(p: Population) -> Float[np.ndarray, "N dim+1"]:
-    """Each coordinate, and ℓ."""
-    all_of = np.concatenate([p.position, p.gain[..., None]], axis=-1)
-    return all_of.reshape(-1, all_of.shape[-1]).astype(np.float64)
+def columns_of(p: Population) -> Iterator[Float[np.ndarray, " N"]]:
+    """Each coordinate, and ℓ: one at a time, as particles may fill the memory."""
+    for column in (*p.position.reshape(p.gain.size, -1).T, p.gain.ravel()):
+        yield np.array(column, np.float64)
 
 
 def _jumps(first: Population, last: Population) -> Float[np.ndarray, "2 dim+1"]:
     """d and d_∞ of each coordinate and of ℓ, this by its ranks."""
-    a, b = values_of(first), values_of(last)
-    a[:, -1], b[:, -1] = np.split(np.unique(np.concatenate([a[:, -1], b[:, -1]]), return_inverse=True)[1], 2)
-    others = np.roll(b, len(b) // 2, axis=0)
-    return np.stack([np.median(np.abs(b - each), axis=0) ** 2 for each in (a, others)])
+    dim, jumps = first.position.shape[-1], []
+    for i, (a, b) in enumerate(zip(columns_of(first), columns_of(last), strict=True)):
+        if i == dim:
+            a, b = np.split(np.unique(np.concatenate([a, b]), return_inverse=True)[1], 2)
+        others = np.roll(b, len(b) // 2)
+        jumps.append([np.median(np.abs(b - each)) ** 2 for each in (a, others)])
+    return np.transpose(jumps)
 
 
 def _correlation(jump, apart, before) -> float:

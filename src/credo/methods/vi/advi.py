@@ -27,7 +27,7 @@ from credo.methods.vi.faults import edge_sentence, verdict_of
 from credo.methods.vi.gradients.estimator import Estimator
 from credo.methods.vi.gradients.sticking_the_landing import StickingTheLanding
 from credo.methods.vi.measure import Measured, measure
-from credo.methods.vi.needs import check_memory
+from credo.methods.vi.needs import check_memory, with_family
 from credo.methods.vi.objectives.elbo import ELBO
 from credo.methods.vi.objectives.objective import Objective
 from credo.methods.vi.optimisers.by_optax import as_optimiser
@@ -129,7 +129,7 @@ class ADVI:
         known = self.gradient.prepare(target, self.batch_size is None)
         blank = ascent.blank(target)
         check_memory(
-            lambda family: replace(ascent, family=family).blank(target),
+            lambda family: with_family(ascent, family).blank(target),
             family,
             (LowRank(), MeanField()),
             target,
@@ -162,9 +162,8 @@ class ADVI:
         state: State = done.states[0]
         is_complete = done.is_complete or bool(state.reviewed.is_done)
         q = state.reviewed.q if np.isfinite(state.reviewed.objective) else state.q
-        measured = (measure if has_gradients else measure_without_gradients)(
-            q, family, target, stream(key, 1), self.num_draws, at_once, deadline
-        )
+        fresh = q, family, target, stream(key, 1), self.num_draws, at_once, deadline
+        measured = measure(*fresh, options.max_memory) if has_gradients else measure_without_gradients(*fresh)
         path, is_taken = _path(done.info["ascent"])
         num_gradients = len(path) * ascent.num_samples * self.gradient.gradients_a_draw(target.dim)
         begun: Begun = done.tuning.begun

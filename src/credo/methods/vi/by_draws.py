@@ -13,7 +13,8 @@ from credo.diagnose.startup import explain
 from credo.methods.optimise.objective import starting_position
 from credo.methods.particles.importance import draw_and_weigh
 from credo.methods.vi.families.family import Family
-from credo.methods.vi.measure import ELBO_ERROR, MAX_ROUNDS, Measured, estimate
+from credo.methods.vi.measure import ELBO_ERROR, Measured, estimate
+from credo.methods.vi.needs import MAX_ROUNDS
 from credo.methods.vi.start import Start
 from credo.methods.vi.upper import evidence_upper
 from credo.model.target import Target

@@ -19,6 +19,7 @@ from credo.methods.particles.importance import draw_and_weigh, values_at_once
 from credo.methods.particles.points import Weighed
 from credo.methods.particles.reach import Reached, reaching
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.needs import MAX_ROUNDS, rounds_at_once
 from credo.methods.vi.upper import evidence_upper
 from credo.model.target import Target
 from credo.posterior.kinds import Flow, Kind
@@ -26,7 +27,6 @@ from credo.status import Estimate
 from credo.timing import counted
 
 ELBO_ERROR = 0.05  # nats: half of what the verdict asks
-MAX_ROUNDS = 32  # of ``num_draws`` draws
 FLOW_ROUNDS = 16  # of a flow: it may follow a funnel so far down that few draws meet what it misses
 CHEAP = 4  # a gradient keeps what its value passed through: so many fewer at once
 
@@ -44,12 +44,19 @@ class Measured(NamedTuple):
 
 
 def measure(
-    q: Kind, family: Family, target: Target, key, num_draws: int, at_once: int, deadline: float = np.inf
+    q: Kind,
+    family: Family,
+    target: Target,
+    key,
+    num_draws: int,
+    at_once: int,
+    deadline: float = np.inf,
+    max_memory: int | None = None,
 ) -> Measured:
     """The ELBO from as many rounds of draws as it takes to know it to ELBO_ERROR, and the figures of the verdict.
 
-    These are of the first round, or of more where it cannot tell whether means and sds are right (correction.py). After
-    ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
+    These are of the first round, or of more where it cannot tell whether means and sds are right (correction.py) and
+    memory holds them. After ``deadline``, by ``time.monotonic()``, one batch of draws has to do.
     """
 
     values = values_at_once(target, at_once)
@@ -61,7 +68,8 @@ def measure(
         return gradients(log_density, target, u, max(at_once // CHEAP, 1))
 
     reach = reaching(q, target, key, num_draws, values)
-    return assess(weigh, gradient, q, target, deadline, reach, Climber.of(target))
+    most = rounds_at_once(num_draws, target.dim, max_memory)
+    return assess(weigh, gradient, q, target, deadline, reach, Climber.of(target), most)
 
 
 @counted("verdict")
@@ -73,10 +81,11 @@ def assess(
     deadline: float = np.inf,
     reach: Callable[[int], Reached] | None = None,
     climber: Climber | None = None,
+    most_rounds: int = MAX_ROUNDS,
 ) -> Measured:
     """The same of draws that ``weigh(i)`` gives with log weights in round i; ``gradient(u)``: ∇ log p, (S, dim).
 
-    ``reach``, ``climber``: correction.py.
+    ``reach``, ``climber``, ``most_rounds``: correction.py.
     """
     rounds: list[np.ndarray] = []
 
@@ -86,7 +95,8 @@ def assess(
         return u, log_weights
 
     is_flow = target.dim > 1 and _has_flow(q)
-    corrected = correct(draw, gradient, q, target, deadline, MAX_ROUNDS, FLOW_ROUNDS if is_flow else 1, reach, climber)
+    least = FLOW_ROUNDS if is_flow else 1
+    corrected = correct(draw, gradient, q, target, deadline, most_rounds, least, reach, climber)
     figures = corrected.figures | ({"flow_pareto_k": corrected.figures["pareto_k"]} if is_flow else {})
     error = estimate(rounds[0]).error
     num_rounds = min(math.ceil((error / ELBO_ERROR) ** 2), MAX_ROUNDS) if math.isfinite(error) else 1

@@ -20,6 +20,7 @@ from credo.methods.particles.importance import draw_and_weigh, evaluations_at_on
 from credo.methods.vi.cavi.product import product_of
 from credo.methods.vi.cavi.sweeps import Ascent, Factors, unfinished
 from credo.methods.vi.measure import CHEAP, assess
+from credo.methods.vi.needs import rounds_at_once
 from credo.model.target import Target
 from credo.posterior.posterior import Posterior
 from credo.precision import double
@@ -43,6 +44,7 @@ def answer(ascent: Ascent, factors: Factors, target: Target, *, key, num_draws: 
         q,
         target,
         deadline,
+        most_rounds=rounds_at_once(num_draws, target.dim, options.max_memory),
     )
     has_latent = len(ascent.factors) > len(names)
     remarks = _disagreement(ascent.elbo, measured.elbo, has_latent) if has_evidence(target) else ()

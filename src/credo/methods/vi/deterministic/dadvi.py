@@ -16,7 +16,7 @@ import numpy as np
 from credo.algorithm import Options, stream
 from credo.diagnose.endless import improper_sentence
 from credo.diagnose.verdict import judge
-from credo.memory import Need, require
+from credo.memory import Need, fewer, require
 from credo.methods.optimise.newton import Status
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
@@ -31,6 +31,7 @@ from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
 from credo.methods.vi.faults import endless_sentence
 from credo.methods.vi.measure import assess, measure
+from credo.methods.vi.needs import of_draws, rounds_at_once
 from credo.methods.vi.start import Start, density_of
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
@@ -85,6 +86,12 @@ class DADVI:
         target = target.flat()
         deadline = options.deadline()
         family = self.family.bound(target.structure)
+
+        def need(num_draws: int) -> Need:
+            return Need(f"DADVI(num_final_draws={num_draws})", of_draws(num_draws, target.dim))
+
+        less = fewer(need, self.num_final_draws, options.max_memory)
+        require(need(self.num_final_draws), f"{target.dim:,} parameters", options.max_memory, [less])
         fitted = self._fitted(target, family, key, start, options, deadline)
         q, reported = (fitted.q, family) if fitted.responding is None else (fitted.responding, FullRank())
         measured = self._measured(q, reported, target, fitted.program, stream(key, 1), options, deadline)
@@ -174,7 +181,9 @@ class DADVI:
         """By the program that is compiled already, if it holds the density."""
         if program is None or not isinstance(q, Gaussian):
             at_once = evaluations_at_once(target, options.max_memory)
-            return measure(q, family, target, key, self.num_final_draws, at_once, deadline)
+            return measure(
+                q, family, target, key, self.num_final_draws, at_once, deadline, max_memory=options.max_memory
+            )
         objective = density_of(target)
 
         def gradient(u: np.ndarray) -> np.ndarray:
@@ -194,6 +203,7 @@ class DADVI:
                 key=key,
             ),
             Climber(objective.function, objective.args, program),
+            rounds_at_once(self.num_final_draws, target.dim, options.max_memory),
         )
 
     def _num_pairs(self, family: Family, dim: int) -> int:

@@ -108,7 +108,9 @@ class BatchAndMatch:
         )
         state: State = done.states[0]
         is_complete = done.is_complete or bool(state.is_done)
-        measured = measure(state.q, family, target, stream(key, 1), self.num_draws, at_once, deadline)
+        measured = measure(
+            state.q, family, target, stream(key, 1), self.num_draws, at_once, deadline, options.max_memory
+        )
         path, is_taken = _path(done.info["matching"])
         begun: Begun = done.tuning.begun
         verdict, is_improper = verdict_of(

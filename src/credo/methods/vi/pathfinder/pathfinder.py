@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 from credo.algorithm import Options, stream
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.memory import Need, require
+from credo.memory import Need, fewer, require
 from credo.methods.optimise.objective import (
     NUM_STARTS,
     WIDE_SPREAD,
@@ -105,9 +105,12 @@ class Pathfinder:
     def fit(self, target: Target, *, key, start, options: Options) -> Posterior:
         target = target.flat()
         deadline = options.deadline()
-        few = max(self.num_draws // 10, 1)
-        wanted, less = (self._need(f"Pathfinder(num_draws={n})", target.dim, n) for n in (self.num_draws, few))
-        require(wanted, f"{target.dim:,} parameters", options.max_memory, [less])
+
+        def need(num_draws: int) -> Need:
+            return self._need(f"Pathfinder(num_draws={num_draws})", target.dim, num_draws)
+
+        less = fewer(need, self.num_draws, options.max_memory)
+        require(need(self.num_draws), f"{target.dim:,} parameters", options.max_memory, [less])
         at_once = evaluations_at_once(target, options.max_memory)
         paths, num_gradients, is_complete = self._climb(target, key, start, deadline)
         noise = np.random.default_rng(stream(key, 1).tolist()).normal(size=(self.num_samples, target.dim))
@@ -127,7 +130,7 @@ class Pathfinder:
             bests = [b for b, _ in judged if np.isfinite(b.elbo)] or [best]
             return self._weighed(target, bests, stream(key, 2), at_once, info, cut, deadline)
         q = Gaussian(best.mean, best.root.operator())
-        measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline)
+        measured = measure(q, FullRank(), target, stream(key, 2), self.num_draws, at_once, deadline, options.max_memory)
         figures = {"elbo_error": measured.elbo.error, **measured.figures, "elbo": measured.elbo.value}
         info["num_densities"] += measured.num_draws
 

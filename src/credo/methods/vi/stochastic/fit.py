@@ -6,7 +6,6 @@ last steps' own estimates, and the verdict says what was not looked at.
 """
 
 import functools
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -25,7 +24,7 @@ from credo.methods.particles.importance import has_evidence
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.low_rank import LowRank
 from credo.methods.vi.families.mean_field import MeanField
-from credo.methods.vi.needs import check_memory
+from credo.methods.vi.needs import check_memory, with_family
 from credo.methods.vi.stochastic.ascent import EVERY, State, StochasticAscent, Tuning, first_averaged, place
 from credo.model.target import Target
 from credo.model.windows import shuffled
@@ -75,7 +74,7 @@ def fit(
     with double(is_double):
         dtype = np.float64 if is_double else np.float32
         check_memory(
-            lambda family: _blank(replace(ascent, family=family), target.dim, dtype),
+            lambda family: _blank(with_family(ascent, family), target.dim, dtype),
             ascent.family,
             (LowRank(), MeanField()),
             target,
@@ -116,7 +115,7 @@ def fit(
         raise CredoError(explain(target, np.asarray(ascent.family.center(state.q), float)))
     num_done = failed_at if failed_at > 0 else EVERY * len(path)
     end = _end(path[: num_done // EVERY], target.size)
-    sentences = [] if done.is_complete else [_cut(num_done, num_updates)]
+    sentences = [] if done.is_complete else [_cut(num_done, num_updates, ascent.batch_size)]
     if failed_at > 0:
         sentences.append(_failure(ascent, target, data, tuning, state, random_order(key, target.size, ascent)))
     steps = np.unique(np.linspace(0, len(path) - 1, min(len(path), MAX_PATH)).astype(int))
@@ -198,10 +197,11 @@ def _average(state: State, num_updates: int) -> Kind:
     return jax.tree.map(lambda leaf: np.asarray(leaf) / np.asarray(num_averaged, leaf.dtype), state.total)
 
 
-def _cut(num_done: int, num_updates: int) -> str:
+def _cut(num_done: int, num_updates: int, batch_size: int | None) -> str:
+    noisy = "steps" if batch_size is None else "minibatches"
     return (
         f"The time limit came after {num_done:,} of {num_updates:,} steps, before the step size had fallen: the answer "
-        "carries the noise of its minibatches. Raise time_limit, or lower max_steps."
+        f"carries the noise of its {noisy}. Raise time_limit, or lower max_steps."
     )
 
 
