@@ -12,7 +12,7 @@ from jax import lax
 from credo.compiling import brief
 from credo.gradients import value_and_gradient
 from credo.precision import double
-from credo.sharing import DEAR, WORTH_IT, shared, to_keep
+from credo.sharing import DEAR, LONG, WORTH_IT, shared, to_keep
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere XLA's own are taken")
 
@@ -106,7 +106,15 @@ def test_what_is_kept_is_not_dear_again():
 
 
 def test_a_program_with_nothing_to_keep_is_itself():
-    program = jax.make_jaxpr(lambda x: jnp.sum(jnp.exp(x)))(jnp.ones(40))
-    assert shared(program) is program
-    again = shared(jax.make_jaxpr(lambda x: (lambda e: (jnp.sum(e), jnp.sum(2 * e)))(jnp.exp(x)))(jnp.ones(40)))
-    assert shared(again) is again
+    """As one is whose arrays are kept already."""
+
+    def program(x):
+        total = chain(x, LONG)
+        return jnp.sum(total), jnp.sum(2 * total)
+
+    plain = jax.make_jaxpr(lambda x: jnp.sum(chain(x, LONG)))(jnp.ones(WORTH_IT))
+    assert shared(plain) is plain
+    long = jax.make_jaxpr(program)(jnp.ones(WORTH_IT))
+    once = shared(long)
+    assert once is not long
+    assert shared(once) is once

@@ -237,6 +237,20 @@ def test_draws_are_not_raised_beyond_what_memory_holds(monkeypatch):
     assert held.verdict.figures["draws_error"] > at_will.verdict.figures["draws_error"]
 
 
+def test_linear_response_that_memory_does_not_hold_is_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr("credo.methods.vi.deterministic.dadvi.fit_composed", None)
+    with pytest.raises(CredoError, match="Linear response with 30 draws needs 4.3 kB .*: linear_response=False needs"):
+        fit(targets.logistic().target, DADVI(linear_response=True, num_final_draws=1), max_memory=4_000)
+
+
+def test_draws_are_not_raised_beyond_those_whose_response_memory_holds(monkeypatch, by_products):
+    monkeypatch.setattr("credo.methods.vi.deterministic.dadvi.most_draws", lambda dim, max_memory: 8)
+    settings = {"num_draws": 4, "is_whitened": False}
+    without, held = (dadvi(targets.logistic().target, linear_response=each, **settings) for each in (False, True))
+    assert without.info["num_fixed_draws"] > 8
+    assert held.info["num_fixed_draws"] == 8
+
+
 def test_what_memory_does_not_hold_is_computed_again():
     target = targets.logistic().target.flat()
     with double():

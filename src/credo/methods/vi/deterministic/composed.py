@@ -87,21 +87,17 @@ def fit_composed(
     q, num_gradients, path = begun.q, begun.num_gradients, []
     at_once = max(evaluations_at_once(target, options.max_memory) // 8, 1)  # tangents of a gradient keep as much again
     while True:
-        noise = draw(num_pairs, size)
+        drawn = draw(num_pairs, size)
+        noise = drawn.astype(dtype)
         objective = Composed(family, min(at_once, len(noise)))
-
-        def problem(q) -> Problem:
-            point = np.zeros(ravel_pytree(family.rest(q))[0].size, dtype)
-            solver = ConjugateGradients(deadline=deadline)
-            return Problem(objective, (target, q, noise.astype(dtype)), point, solver)  # noqa: B023
-
+        problem = _begun_at(objective, target, noise, deadline)
         q, _, optimum = climb(problem, family, q, target, max_steps=max_steps, deadline=deadline)
         path += [optimum.value] * optimum.num_gradients
         q = family.move(q, _unravelled(family, q, jnp.asarray(optimum.position)))  # type: ignore[arg-type]
-        args = (target, q, noise.astype(dtype))
         errors = _unknown(target.dim)
         if optimum.status.is_converged:  # else they are those of no maximum
-            errors = _errors(objective, args, np.zeros_like(optimum.position), _averages(q, noise), deadline)
+            args = (target, q, noise)
+            errors = _errors(objective, args, np.zeros_like(optimum.position), _averages(q, drawn), deadline)
         num_gradients += len(noise) * (optimum.num_gradients + optimum.num_products + errors.num_products)
         fitted = Fitted(
             q=q,
@@ -125,14 +121,27 @@ def fit_composed(
         num_pairs = wanted
 
 
-def _check_memory(family: Family, dim: int, noise: int, max_memory: int | None) -> None:
-    """CredoError where the vectors of Newton's method do not fit beside ``noise`` numbers of draws."""
+def bytes_of_vectors(family: Family, dim: int, noise: int) -> int:
+    """Of Newton's method, and of ``noise`` numbers of draws."""
+    rest = jax.eval_shape(lambda mean: family.rest(family.start(mean, mean)), jnp.zeros(dim))
+    return VECTORS * bytes_of(rest) + 8 * COPIES * noise
 
+
+def _check_memory(family: Family, dim: int, noise: int, max_memory: int | None) -> None:
     def need(family: Family) -> Need:
-        rest = jax.eval_shape(lambda mean: family.rest(family.start(mean, mean)), jnp.zeros(dim))
-        return Need(f"DADVI(family={type(family).__name__}())", VECTORS * bytes_of(rest) + 8 * COPIES * noise)
+        return Need(f"DADVI(family={type(family).__name__}())", bytes_of_vectors(family, dim, noise))
 
     require(need(family), f"{dim:,} parameters", max_memory, map(need, (LowRank(), MeanField())))
+
+
+def _begun_at(objective: Composed, target: Target, noise: np.ndarray, deadline: float) -> Callable[[Kind], Problem]:
+    """Of q: the problem whose origin it is."""
+
+    def problem(q: Kind) -> Problem:
+        point = np.zeros(ravel_pytree(objective.family.rest(q))[0].size, noise.dtype)
+        return Problem(objective, (target, q, noise), point, ConjugateGradients(deadline=deadline))
+
+    return problem
 
 
 def _noise_size(family: Family, dim: int, key) -> int:

@@ -21,11 +21,19 @@ from credo.methods.optimise.newton import Status
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
 from credo.methods.particles.reach import of_round, reach
-from credo.methods.vi.deterministic.composed import fit_composed
+from credo.methods.vi.deterministic.composed import bytes_of_vectors, fit_composed
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.draws import fixed_draws
 from credo.methods.vi.deterministic.fitted import Fitted
-from credo.methods.vi.deterministic.small import fit_small, has_curvature, is_small, most_draws, weigh, weigh_white
+from credo.methods.vi.deterministic.small import (
+    bytes_of_hessians,
+    fit_small,
+    has_curvature,
+    is_small,
+    most_draws,
+    weigh,
+    weigh_white,
+)
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.families.mean_field import MeanField
@@ -132,13 +140,15 @@ class DADVI:
                 f"Linear response forms the curvature of {type(family).__name__}() in {target.dim} dimensions: it "
                 "serves MeanField() up to 750 and FullRank() up to 53. Leave linear_response out."
             )
+        if wants_response:
+            self._check_response(target.dim, family, 2 * num_pairs, options.max_memory)
 
         def draw(num_pairs: int, dim: int) -> np.ndarray:
             return fixed_draws(stream(key, 0), num_pairs, dim, is_whitened=self.is_whitened)
 
         def more_pairs(fitted: Fitted) -> int | None:
             most = num_first * MOST_MORE
-            if fitted.program is not None:
+            if wants_response or fitted.program is not None:
                 most = min(most, most_draws(target.dim, options.max_memory) // 2)
             return self._more_pairs(fitted, most, deadline)
 
@@ -160,9 +170,6 @@ class DADVI:
                 return fitted
             begun = Start(fitted.q, fitted.num_gradients, fitted.free)
             num_pairs = fitted.num_draws // 2
-            wanted = Need(f"Linear response with {2 * num_pairs:,} draws", 16 * 2 * num_pairs * target.dim**2)
-            less = Need("linear_response=False", 0)
-            require(wanted, f"{target.dim:,} parameters", options.max_memory, [less])
         return fit_small(
             target,
             family,
@@ -176,6 +183,11 @@ class DADVI:
             max_steps=self.max_steps,
             begun=begun,
         )
+
+    def _check_response(self, dim: int, family: Family, num_draws: int, max_memory: int | None) -> None:
+        wanted = Need(f"Linear response with {num_draws:,} draws", bytes_of_hessians(num_draws, dim))
+        less = Need("linear_response=False", bytes_of_vectors(family, dim, num_draws * dim))
+        require(wanted, f"{dim:,} parameters", max_memory, [less])
 
     def _measured(self, q: Kind, family: Family, target: Target, program: AtPositions | None, key, options, deadline):
         """By the program that is compiled already, if it holds the density."""

@@ -73,8 +73,9 @@ class Gaussians:
         """Hessians in v, SᵀHS, in the place of those in u: K dim² numbers are the most that a fit holds."""
         if self.is_diagonal:
             hessians *= np.outer(np.diagonal(self.root), np.diagonal(self.root))
-        for H in () if self.is_diagonal else hessians:
-            H[:] = self.root.T @ H @ self.root
+        else:
+            for H in hessians:
+                H[:] = self.root.T @ H @ self.root
 
     def at(self, point: np.ndarray) -> Gaussian:
         """The Gaussian at a point."""

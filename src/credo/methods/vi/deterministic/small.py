@@ -49,9 +49,14 @@ def is_small(family: Family, target: Target, num_draws: int, max_memory: int | N
     return family.has_correlations or work <= MAX_WORK
 
 
+def bytes_of_hessians(num_draws: int, dim: int) -> int:
+    """Of a fit, with as much again for all else."""
+    return 2 * 8 * num_draws * dim**2
+
+
 def most_draws(dim: int, max_memory: int | None) -> int:
-    """Whose Hessians take half of the budget."""
-    return budget(max_memory) // (2 * 8 * max(dim, 1) ** 2)
+    """Whose Hessians memory holds."""
+    return budget(max_memory) // max(bytes_of_hessians(1, dim), 1)
 
 
 def fit_small(
