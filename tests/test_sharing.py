@@ -43,18 +43,20 @@ def test_the_gradient_of_a_sum_of_terms_grows_with_their_number_not_its_square()
 
 @pytest.mark.parametrize("order", [jax.value_and_grad, jax.hessian], ids=["gradient", "curvature"])
 def test_so_do_programs_that_run_a_few_times(order):
-    """Within a loop too."""
+    """Within a loop or a call too."""
+    found = order(regression)
 
     def within(b):
-        return lax.fori_loop(0, 2, lambda _, at: (at[0] + 1e-3, order(regression)(at[0])), (b, order(regression)(b)))
+        none = jax.tree.map(jnp.zeros_like, jax.eval_shape(found, b))
+        return lax.fori_loop(0, 2, lambda _, at: (at[0] + 1e-3, found(at[0])), (b, none))
 
     with double():
         b = RNG.normal(size=NUM_TERMS)
-        for function in (order(regression), within):
+        for function in (found, within, jax.jit(found)):
             compiled, usual = brief(function).lower(b).compile(), jax.jit(function).lower(b).compile()
             assert num_products(compiled) < num_products(usual)
-            for found, expected in zip(jax.tree.leaves(compiled(b)), jax.tree.leaves(usual(b)), strict=True):
-                np.testing.assert_allclose(found, expected, rtol=1e-10)
+            for ours, jaxs in zip(jax.tree.leaves(compiled(b)), jax.tree.leaves(usual(b)), strict=True):
+                np.testing.assert_allclose(ours, jaxs, rtol=1e-10)
 
 
 def test_many_at_once():
@@ -79,6 +81,7 @@ def chain(x, length):
     [
         (lambda x: (jnp.sum(jnp.exp(x)), jnp.sum(2 * jnp.exp(x))), WORTH_IT, 0),  # each its own
         (lambda x: (lambda e: (jnp.sum(e), jnp.sum(2 * e)))(jnp.exp(x)), WORTH_IT, 1),
+        (lambda x: (lambda e: (e, jnp.sum(e)))(jnp.exp(x)), WORTH_IT, 1),  # given, too
         (lambda x: (lambda e: (jnp.sum(e), jnp.sum(2 * e)))(jnp.exp(x)), WORTH_IT - 1, 0),  # too few numbers
         (lambda x: (lambda e: (jnp.sum(e), jnp.sum(2 * e)))(x + 1), WORTH_IT, 0),  # too cheap
         (lambda x: (lambda e: (jnp.sum(e), jnp.sum(2 * e)))(chain(x, DEAR)), WORTH_IT, 1),

@@ -239,8 +239,11 @@ def test_draws_are_not_raised_beyond_what_memory_holds(monkeypatch):
 
 def test_linear_response_that_memory_does_not_hold_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr("credo.methods.vi.deterministic.dadvi.fit_composed", None)
-    with pytest.raises(CredoError, match="Linear response with 30 draws needs 4.3 kB .*: linear_response=False needs"):
-        fit(targets.logistic().target, DADVI(linear_response=True, num_final_draws=1), max_memory=4_000)
+    method = DADVI(linear_response=True, num_draws=8_000, num_final_draws=1)
+    with pytest.raises(
+        CredoError, match="response with 8,000 draws needs 1.2 MB .*: linear_response=False needs 0.8 MB"
+    ):
+        fit(targets.logistic().target, method, max_memory=1_000_000)
 
 
 def test_draws_are_not_raised_beyond_those_whose_response_memory_holds(monkeypatch, by_products):
