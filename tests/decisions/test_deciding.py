@@ -68,7 +68,7 @@ def joint() -> credo.Predictive:
 
 def draws(*shape: int) -> Outcomes:
     values = RNG.gamma(2.0, size=shape)
-    return Outcomes(jnp.asarray(values), jnp.full(shape[:2], 1 / shape[0]), shape[0])
+    return Outcomes(jnp.asarray(values), jnp.full(shape[:2], 1 / shape[0]), 1)
 
 
 # searching --------------------------------------------------------------------------------------------------------
@@ -96,9 +96,7 @@ def test_the_search_begins_in_the_best_of_several_valleys():
     """From 0, where three in ten of the outcomes are, min((a − y)², 1) has no way down to where the others are."""
     with double():
         y = jnp.where(jnp.arange(100) % 10 < 3, 0.0, 10.0)[:, None]
-        found = by_coordinates(
-            lambda a, y: jnp.minimum((a - y) ** 2, 1.0), jnp.zeros(1), Outcomes(y, y * 0 + 0.01, 100)
-        )
+        found = by_coordinates(lambda a, y: jnp.minimum((a - y) ** 2, 1.0), jnp.zeros(1), Outcomes(y, y * 0 + 0.01, 1))
         np.testing.assert_allclose(found, 10.0, atol=1e-5)
 
 
@@ -110,7 +108,7 @@ def test_what_cannot_happen_costs_nothing():
 
     with double():
         y, weights = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[0.5], [0.5], [0.0]])
-        drawn = Outcomes(y, weights, 3)
+        drawn = Outcomes(y, weights, 1)
         np.testing.assert_allclose(by_coordinates(loss, jnp.zeros(1), drawn), 0.5, atol=1e-5)
         np.testing.assert_allclose(among(loss, [0.0, 0.5], drawn)[1], [[0.5], [0.25]])
         np.testing.assert_allclose(average(loss(0.5, y), drawn)[0], 0.25)
@@ -122,7 +120,7 @@ def test_what_cannot_happen_costs_nothing():
 def test_the_error_of_an_average_is_that_of_its_groups_means():
     """Of G = 5 means: sd / √G, times √(ν/(ν − 2)) with ν = 4, by which standardised errors have variance one."""
     losses = RNG.normal(size=(20, 3))
-    mean, error = average(losses, Outcomes(losses, np.full((20, 3), 1 / 20), 5))
+    mean, error = average(losses, Outcomes(losses, np.full((20, 3), 1 / 20), 4))
     np.testing.assert_allclose(mean, losses.mean(axis=0))
     means = losses.reshape(5, 4, 3).mean(axis=1)
     np.testing.assert_allclose(error, means.std(axis=0, ddof=1) / np.sqrt(5) * np.sqrt(2.0))
@@ -131,7 +129,7 @@ def test_the_error_of_an_average_is_that_of_its_groups_means():
 def test_the_error_of_an_average_over_chains_is_that_of_the_chains():
     losses = RNG.normal(size=(4, 50, 2)) + np.arange(4.0)[:, None, None]  # they disagree
     flat = losses.reshape(200, 2)
-    _, error = average(flat, Outcomes(flat, np.full((200, 2), 1 / 200), 4, chains=4))
+    _, error = average(flat, Outcomes(flat, np.full((200, 2), 1 / 200), 1, chains=4))
     np.testing.assert_allclose(error, mcse_mean(losses))
 
 
@@ -164,6 +162,48 @@ def test_many_outcomes_of_few_draws_are_few_draws():
     fitted = credo.Posterior(kind, model.given(X, X[:, 0]), verdict=credo.Verdict("pass"))
     decision = credo.decide(fitted.predict(np.array([[1.0, 0.0]])), lambda a, y: a + y, actions=[0.0])
     np.testing.assert_allclose(decision.error, places.std(ddof=1) / np.sqrt(8) * np.sqrt(7 / 5), rtol=0.05)
+
+
+def test_neighbours_in_a_chain_are_few_draws():
+    """A chain that stays 32 steps at each of 32 places says of the mean of an outcome what 32 numbers say."""
+    places = 10 * RNG.normal(size=32)
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    slow = Draws(np.repeat(np.stack([places, 0 * places], axis=-1), 32, axis=0)[None])
+    fitted = credo.Posterior(slow, model.given(X, X[:, 0]), verdict=credo.Verdict("pass"))
+    decision = credo.decide(fitted.predict(np.array([[1.0, 0.0]])), lambda a, y: a + y, actions=[0.0])
+    np.testing.assert_allclose(decision.error, places.std(ddof=1) / np.sqrt(32) * np.sqrt(31 / 29), rtol=0.05)
+
+
+def test_one_draw_says_nothing_of_the_error_of_an_average():
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, line)
+    one = Draws(np.array([[[1.0, 2.0]]]))
+    fitted = credo.Posterior(one, model.given(X, X[:, 0]), verdict=credo.Verdict("pass"))
+    for belief, loss in ((fitted, lambda a, p: a + p["w"][0]), (fitted.predict(X[:1]), lambda a, y: a + y)):
+        decision = credo.decide(belief, loss, actions=[0.0])
+        assert np.all(np.isfinite(decision.expected_loss))
+        assert np.all(np.isnan(decision.error))
+
+
+def test_averages_over_a_grid_are_exact():
+    target = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Normal(p["w"], 1.0)).given(y=np.ones(3))
+    decision = credo.decide(credo.fit(target, credo.Grid()), lambda a, p: (a - p["w"]) ** 2, actions=[0.5])
+    np.testing.assert_allclose(decision.expected_loss, 1 / 4 + (3 / 4 - 0.5) ** 2, rtol=1e-6)
+    assert decision.error == 0.0
+
+
+def test_stored_draws_decide_without_their_model(tmp_path):
+    """By derived quantities too, which were computed when the file was written."""
+    prior, twice = {"w": dist.Normal(0.0, 1.0)}, {"twice": lambda w: 2 * w}
+    model = credo.Model(prior, lambda p, x: dist.Normal(p["w"], 1.0), derived=twice)
+    fitted = credo.fit(model.given(y=np.ones(3)), credo.SMC(num_particles=256), key=0, progress=False)
+    path = tmp_path / "fit.credo"
+    fitted.save(path)
+    with_model, without = (
+        credo.decide(each, lambda a, p: (a - p["twice"]) ** 2, actions=[0.0, 1.0])
+        for each in (fitted, credo.load(path))
+    )
+    assert without.action == with_model.action
+    np.testing.assert_allclose(without.error, with_model.error)
 
 
 def test_outcomes_by_name_are_drawn_apart():

@@ -1,7 +1,8 @@
 """What a decision must know of an uncertain outcome, from a predictive or a posterior alike.
 
-Outcomes come as weighted draws in groups. A group is what one draw of the parameters stands behind, so that the spread
-of the groups tells the error of an average honestly: many outcomes drawn from few parameters are not many draws.
+Outcomes come as weighted draws in groups. A group is what one draw of the parameters stands behind, or a run of one
+chain, so that the spread of the groups tells the error of an average honestly: many outcomes drawn from few parameters
+are not many draws, nor are neighbours in a chain.
 """
 
 import functools
@@ -20,10 +21,11 @@ from credo.diagnose.convergence import mcse_mean
 from credo.linalg.operator import Stored
 from credo.model.draws import draw
 from credo.posterior.kinds import Draws
-from credo.posterior.marginals import draw_weights, report_positions, student_variance
+from credo.posterior.marginals import draw_weights, student_variance
 from credo.posterior.posterior import Posterior
+from credo.posterior.summary import independent_groups
 from credo.precision import double, to_numpy
-from credo.predict.monte_carlo import MixtureLaw
+from credo.predict.monte_carlo import NUM_GROUPS, MixtureLaw
 from credo.predict.outcome import moments
 from credo.predict.predictive import Predictive
 from credo.predict.stream import MEMORY, NUM_TEMPORARIES
@@ -34,14 +36,15 @@ RARE = 1e-3  # the tails of a count in which its mode is not looked for
 
 
 class Outcomes(NamedTuple):
-    """``values``: outcomes (n, m, …) at m rows; ``weights`` (n, m), of sum 1 over n; n is groups × draws in a group.
+    """``values``: outcomes (n, m, …) at m rows; ``weights`` (n, m), of sum 1 over n.
 
-    ``chains``: how many Markov chains the n draws are, one after the other; 0 for independent draws.
+    ``group_size``: of independent groups, one after the other, of which the last may be smaller; None where nothing is
+    drawn and averages are exact. ``chains``: how many Markov chains the n draws are, one after the other; 0 for none.
     """
 
     values: Any
     weights: Float[Array, "n m"]
-    num_groups: int
+    group_size: int | None
     chains: int = 0
 
 
@@ -184,18 +187,19 @@ class OfPredictive(Belief):
             m = jax.tree.leaves(values)[0].shape[1]
             # chunks come in the order of the rows, the last of them filled up with the last row
             rows = np.minimum(next(number) * m + np.arange(m), size - 1)
-            drawn = Outcomes(values, _equal(values), self.num_draws)
+            drawn = Outcomes(values, _equal(values), 1)
             return function(drawn, *jax.tree.map(lambda leaf: leaf[rows], more))
 
         return self.predictive._sample(key, self.num_draws, chunk, reduce)
 
     def _draw(self, law, rows, key) -> Outcomes:
+        run = _run(law)
         if self.num_classes is not None:
             values, weights = _classes(law, rows, self.num_classes)
-            return Outcomes(values, weights, len(weights) // self.num_classes)
+            return Outcomes(values, weights, run and run * self.num_classes)
         repeats = max(1, -(-self.num_draws // law.width))
         values, weights = _by_parameters(law, rows, key, repeats)
-        return Outcomes(values, weights, law.width if law.width > 1 else repeats)
+        return Outcomes(values, weights, run * repeats if run else 1)
 
 
 class OfPosterior(Belief):
@@ -226,36 +230,40 @@ class OfPosterior(Belief):
 
     def _draw(self, is_fresh: bool) -> Outcomes:
         kind = self.posterior.kind
-        if isinstance(kind, Draws):
-            positions = kind.positions.reshape(-1, kind.positions.shape[-1])
-            values = self.posterior._named(report_positions(self.posterior.target, positions))
-            weights, chains = draw_weights(kind), len(kind.positions)
+        is_stored = isinstance(kind, Draws)
+        if is_stored:
+            values = self.posterior._named(self.posterior._drawn)
         else:
             values = self.posterior.sample(jax.random.fold_in(self.key, int(is_fresh)), self.num_draws)
-            weights, chains = None, 0
         values = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], values)
+        weights = draw_weights(kind) if is_stored else None
         if weights is None:
-            return Outcomes(values, _equal(values), len(_equal(values)), chains)
-        return Outcomes(values, jnp.asarray(weights)[:, None], chains if chains > 1 else len(weights))
+            return Outcomes(values, _equal(values), 1, len(kind.positions) if is_stored else 0)
+        groups = independent_groups(self.posterior)
+        return Outcomes(values, jnp.asarray(weights)[:, None], len(weights) // groups if groups else None)
 
 
 def average(losses: Shaped[Stored, "n m"], drawn: Outcomes) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the losses and its standard error, (m,) each.
 
     With c_s and W_s the sums of w·L and of w in group s, the error² of the ratio Σ c / Σ W is S/(S−1) Σ (c_s − W_s L̄)²
-    (Cochran 1977, chapter 6), times ``student_variance(S − 1)``; for chains it is sd²/ESS (Vehtari et al. 2021). One
-    group alone is exact.
+    (Cochran 1977, chapter 6), times ``student_variance(S − 1)``; for chains it is sd²/ESS (Vehtari et al. 2021). NaN of
+    one group alone.
     """
-    weights, groups = np.asarray(drawn.weights), drawn.num_groups
+    weights = np.asarray(drawn.weights)
     # an outcome that cannot happen costs nothing, whatever its loss
     losses = np.where(weights > 0, np.asarray(losses), 0.0)
     mean = np.sum(weights * losses, axis=0)
+    if drawn.group_size is None:
+        return mean, np.zeros_like(mean)
+    starts = np.arange(0, len(losses), drawn.group_size)
+    groups = len(starts)
+    if groups == 1:
+        return mean, np.full_like(mean, np.nan)
     if drawn.chains:
         error = mcse_mean(losses.reshape(drawn.chains, -1, losses.shape[1]))
         return mean, np.where(np.ptp(losses, axis=0) == 0, 0.0, error)
-    if groups == 1:
-        return mean, np.zeros_like(mean)
-    deviations = (weights * (losses - mean)).reshape(groups, -1, losses.shape[1]).sum(axis=1)
+    deviations = np.add.reduceat(weights * (losses - mean), starts, axis=0)
     return mean, np.sqrt(groups / (groups - 1.0) * student_variance(groups - 1) * np.sum(deviations**2, axis=0))
 
 
@@ -279,6 +287,13 @@ def _classes(law, rows, num_classes: int):
     flat = probs.reshape(-1, probs.shape[2])
     classes = jnp.tile(jnp.arange(num_classes), len(weights))
     return jnp.broadcast_to(classes[:, None], flat.shape), flat
+
+
+def _run(law) -> int | None:
+    """Draws of the parameters that make one group; None where none are drawn."""
+    if not isinstance(law, MixtureLaw):
+        return None
+    return -(-law.width // NUM_GROUPS) if law.is_chained else 1 if law.width > 1 else None
 
 
 @functools.partial(jax.jit, static_argnames=("repeats",))

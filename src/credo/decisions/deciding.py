@@ -31,7 +31,7 @@ class Decision:
     """``action``: the best one, for each row of a predictive (M, …), or one for a posterior.
 
     ``expected_loss``: what it is expected to lose, (M,) or a number. ``error``: one standard error of that, from the
-    draws of the parameters and of the outcome behind it; 0 where nothing was drawn.
+    draws of the parameters and of the outcome behind it; 0 where nothing was drawn, NaN of one draw alone.
     """
 
     action: Any

@@ -147,6 +147,10 @@ def _evidence(name: str, posterior: Posterior):
 def _prior(names: Sequence[str], prior: Mapping[str, float] | None) -> np.ndarray:
     if prior is None:
         return np.full(len(names), 1.0 / len(names))
+    if not isinstance(prior, Mapping):
+        raise CredoError(
+            f"prior is {prior!r}: give a weight for each model by its name, such as {{{names[0]!r}: 2.0, …}}."
+        )
     if set(prior) != set(names):
         raise CredoError(f"prior names {sorted(prior)} and the models are {sorted(names)}: give one weight for each.")
     weights = np.array([float(as_numbers(prior[name])) for name in names])

@@ -75,7 +75,7 @@ def independent_groups(posterior: "Posterior") -> int:
     if not isinstance(posterior.kind, Draws) or posterior.kind.log_weights is None:
         return 0
     chains, size = posterior.kind.log_weights.shape
-    return chains if chains > 1 else size * ("importance_ess" in posterior.verdict.figures)
+    return chains if chains > 1 else size * ("grid_boundary_mass" not in posterior.verdict.figures)
 
 
 def _stack(values, names) -> np.ndarray:

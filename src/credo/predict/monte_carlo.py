@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MAX_STORED = 2**25  # numbers: draws of a posterior that stores none are made anew for each chunk of rows above this
 FEW = 256  # draws where the caller does not say
 MANY = 1_024  # that are stored or independent, of parameters that are not a network's
+NUM_GROUPS = 32  # runs of neighbours whose spread tells the error of an average over chains: to 13 %
 LARGE = 1_000  # parameters: as many as a network's
 
 
@@ -68,7 +69,8 @@ class MonteCarlo:
             first = positions[0] if positions is not None else widened(posterior.kind).sample_u(as_key(keys[0]))
             new_rows = indexed_parameters(target, first, table.x, table.new_rows)
             keys = streams(key, num_draws, 1) if kind is None else keys
-        return MixtureLaw(target, kind, positions, keys, log_weights, new_rows), table.x
+        is_chained = isinstance(posterior.kind, Draws)
+        return MixtureLaw(target, kind, positions, keys, log_weights, new_rows, is_chained=is_chained), table.x
 
     def _draws(self, kind: Kind, dim: int, key, has_new_levels: bool):
         """(positions (S, dim) or None, key data (S, 2), log weights (S,)). Keys are made without compiling anything."""
@@ -122,7 +124,8 @@ class MixtureLaw(eqx.Module):
 
     ``is_streamed``: rows are so wide that sums over draws are taken one draw after the other. With ``head`` and
     ``centre`` the outputs are linearised there. With ``views`` the rows are so many transforms of themselves: y of a
-    row is a mixture over them, whose marginals ``average`` knows; log probabilities and draws are joint.
+    row is a mixture over them, whose marginals ``average`` knows; log probabilities and draws are joint. Neighbours may
+    be alike where ``is_chained``.
     """
 
     target: Target
@@ -137,6 +140,7 @@ class MixtureLaw(eqx.Module):
     centre: Float[Stored, " dim"] | None = None
     views: int = eqx.field(static=True, default=0)
     average: Callable | None = eqx.field(static=True, default=None)
+    is_chained: bool = eqx.field(static=True, default=False)
 
     @property
     def width(self) -> int:

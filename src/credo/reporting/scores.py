@@ -24,7 +24,7 @@ from credo.model.observed import rows_of
 from credo.posterior.posterior import Posterior
 from credo.precision import double
 from credo.predict import MonteCarlo, Predictive
-from credo.predict.monte_carlo import MixtureLaw
+from credo.predict.monte_carlo import NUM_GROUPS, MixtureLaw
 from credo.predict.predictive import own_rule
 from credo.predict.stream import MEMORY
 from credo.predict.undefined import UndefinedPredictionError
@@ -34,7 +34,6 @@ NUM_DRAWS = 2_048  # of the parameters, for few rows; the error is then 2 % of w
 MIN_DRAWS = 256  # of the parameters, for many rows: those of the default rule
 MAX_DENSITIES = 2**23  # rows × draws: seconds, in chunks of little memory
 MAX_WORK = 2**31  # rows × draws × parameters
-NUM_GROUPS = 32  # the error is then known to 13 %
 NUM_OUTCOMES, MIN_OUTCOMES, MAX_OUTCOMES = 8_192, 512, 2**22  # drawn a row for the CRPS; the last in all rows
 
 
