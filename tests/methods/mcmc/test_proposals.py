@@ -201,6 +201,12 @@ def test_step_size_meets_the_best_acceptance(target, method, acceptance):
     assert posterior.info["num_gradients"] == 0
 
 
+@pytest.mark.parametrize("acceptance", [0.3, 0.574, 0.8])
+def test_a_step_of_mala_meets_the_acceptance_asked(acceptance):
+    posterior = credo.fit(TARGETS["gaussian"]().target, credo.MALA(target_acceptance=acceptance), key=0, progress=False)
+    assert posterior.verdict.figures["acceptance_rate"] == pytest.approx(acceptance, abs=0.04)
+
+
 def num_densities(method):
     """A draw, of a standard normal variable."""
     model = credo.Model({"w": dist.Normal(0.0, 1.0)}, None)

@@ -190,4 +190,4 @@ def inner(target: Target, block: Block, method) -> tuple[Inner, Recipe]:
                 f"{setting} to Gibbs() itself."
             )
     recipe = method.recipe(block.dim)
-    return Inner(block, Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None)), recipe
+    return Inner(block, recipe.adaptive()), recipe

@@ -26,6 +26,7 @@ from credo.methods.mcmc.start import begins_with_widths, draws_of, gradients_awa
 from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
     FIRST_STEP,
+    GAMMA,
     Adaptive,
     State,
     Tuning,
@@ -57,7 +58,7 @@ class Recipe:
     tunes the kernel's ``step_size`` to; None where it has none. ``metric``: how its ``metric`` is found; None where it
     has none. ``settings`` are hashable and ``given`` are arguments of the compiled program: pytrees of arrays.
     ``num_uniform``: uniform numbers that a step of a kernel takes which can do with ``Noise`` in place of a key.
-    ``warmup``: the phases before sampling.
+    ``warmup``: the phases before sampling. ``gamma``: of dual averaging, once the metric is known.
     """
 
     kernel: Callable[..., Algorithm]
@@ -68,6 +69,12 @@ class Recipe:
     given: Mapping[str, Any] = field(default_factory=dict)
     num_uniform: int | None = None
     warmup: Callable[..., list[Phase]] = warmup_phases
+    gamma: float = GAMMA
+
+    def adaptive(self) -> Adaptive:
+        """The kernel, with what warm-up tunes."""
+        has_step_size = self.target_acceptance is not None
+        return Adaptive(self.kernel, self.settings, has_step_size, self.num_uniform, self.gamma)
 
 
 def check(method) -> None:
@@ -85,7 +92,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     """``method.chains`` × ``method.num_draws`` draws after ``method.num_warmup`` steps of warm-up each."""
     target = target.flat()
     dtype = jnp.result_type(float)
-    program = Adaptive(recipe.kernel, recipe.settings, recipe.target_acceptance is not None, recipe.num_uniform)
+    program = recipe.adaptive()
     given = _cast(dict(recipe.given), dtype)
 
     tuning, (state,) = first_tuning(recipe, method.num_warmup, [recipe.like(np.ones(target.dim, dtype))])

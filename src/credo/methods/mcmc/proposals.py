@@ -24,6 +24,7 @@ from credo.methods.mcmc.nuts import State as WithGradient
 from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
 from credo.methods.mcmc.start import MAX_TRIES
+from credo.methods.mcmc.warmup import STEADY
 from credo.methods.particles.importance import kind_with_density
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, is_number
@@ -77,7 +78,8 @@ class MALA:
         check(self)
 
     def recipe(self, dim: int) -> Recipe:
-        return Recipe(mala, WithGradient.like, self.target_acceptance, self.metric, (("num_steps", self.num_steps),))
+        settings = (("num_steps", self.num_steps),)
+        return Recipe(mala, WithGradient.like, self.target_acceptance, self.metric, settings, gamma=STEADY)
 
     def fit(self, target, *, key, start: Any, options: Options) -> Posterior:
         return sample(self, self.recipe(target.dim), target, key=key, start=start, options=options)

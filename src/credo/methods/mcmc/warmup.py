@@ -4,11 +4,14 @@ Step size by dual averaging (Nesterov 2009; Hoffman & Gelman 2014, section 3.2),
     H̄_t = (1 − η_t) H̄_{t−1} + η_t (δ − α_t),  η_t = 1/(t + t_0)       error
     log ε_t = μ − √t/γ · H̄_t                                           log_step, of the next step
     log ε̄_t = t^−κ log ε_t + (1 − t^−κ) log ε̄_{t−1}                    log_average, of what follows the window
-with δ = target_acceptance, μ = centre. The metric of a window comes from draws and gradients of the one before it,
-and windows grow: early ones forget the way to the typical set quickly, late ones estimate well. A target that is the
-Gaussian of one window on the draws of the next needs no further one.
+with δ = target_acceptance, μ = centre. Steps move by 1/(γ√t) of an error: far enough to find the scale in a window, and
+so far that δ is met on the way and not by their average. Where acceptances are of single proposals, half of them all or
+nothing, γ is larger once the metric is known. The metric of a window comes from draws and gradients of the one before
+it, and windows grow: early ones forget the way to the typical set quickly, late ones estimate well. A target that is
+the Gaussian of one window on the draws of the next needs no further one.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +29,7 @@ from credo.methods.mcmc.stays import Stays
 from credo.tree import where
 
 GAMMA, T_0, KAPPA = 0.05, 10.0, 0.75  # as in Hoffman & Gelman
+STEADY = 0.3  # γ of single proposals: MALA asked for 0.3, 0.574 and 0.8 in 3 dimensions accepted 0.10, 0.72 and 0.85
 FIRST_WINDOW, GROWTH, STEP_SHARE = 12, 1.5, 0.15
 # At a barrier all chains wait for the slowest, and many chains have draws enough in a window, so that theirs are fewer:
 # with 32 in one loop 92 % of the gradients of eight schools are used in place of 88 %, and none more is needed.
@@ -56,6 +60,7 @@ class Tuning(NamedTuple):
     given: dict[str, Any] = {}  # further arguments of the kernel
     stays: Stays | None = None  # where chains were
     is_settled: Any = np.bool_(False)  # further windows would find the same metric
+    is_last: Any = np.bool_(False)  # the metric is
 
     @property
     def longest_step(self):
@@ -76,13 +81,15 @@ class Adaptive:
     """A kernel that adapts its step size, if it has one, for the one loop; warm-up and sampling share its program.
 
     ``kernel``: such as ``nuts``; ``settings``: its keyword arguments that are neither adapted nor arrays.
-    ``num_uniform``: numbers of a step beside a normal one a dimension, if it takes ``Noise``.
+    ``num_uniform``: numbers of a step beside a normal one a dimension, if it takes ``Noise``. ``gamma``: of the window
+    that follows the last metric.
     """
 
     kernel: Callable[..., Algorithm]
     settings: tuple[tuple[str, Any], ...]
     has_step_size: bool
     num_uniform: int | None = None
+    gamma: float = GAMMA
 
     def noise_sizes(self, state: State) -> tuple[int, int] | None:
         return None if self.num_uniform is None else (state.position.size, self.num_uniform)
@@ -105,7 +112,8 @@ class Adaptive:
         def adapt(before, new, info):
             if before is None:
                 return State(new, None), info
-            adapted = update(before, info.acceptance, tuning.target_acceptance, tuning.longest_step)
+            gamma = jnp.where(tuning.is_last, self.gamma, GAMMA)
+            adapted = update(before, info.acceptance, tuning.target_acceptance, tuning.longest_step, gamma)
             return State(new, where(tuning.is_adapting, adapted, before)), info
 
         def step(key, state: State):
@@ -139,12 +147,12 @@ def restart(step_size) -> DualAveraging:
     return DualAveraging(log_step, zero, zero, zero, log_step)
 
 
-def update(da: DualAveraging, acceptance, target_acceptance, longest_step=np.inf) -> DualAveraging:
+def update(da: DualAveraging, acceptance, target_acceptance, longest_step=np.inf, gamma=GAMMA) -> DualAveraging:
     """After a step of this ``acceptance``; no step is longer than ``longest_step``."""
     t = da.count + 1
     eta = 1 / (t + T_0)
     error = (1 - eta) * da.error + eta * (target_acceptance - acceptance)
-    log_step = jnp.minimum(da.centre - jnp.sqrt(t) / GAMMA * error, jnp.log(longest_step))
+    log_step = jnp.minimum(da.centre - jnp.sqrt(t) / gamma * error, jnp.log(longest_step))
     weight = jnp.exp(-KAPPA * jnp.log(t))
     return DualAveraging(log_step, weight * log_step + (1 - weight) * da.log_average, error, t, da.centre)
 
@@ -180,7 +188,7 @@ def warmup_phases(
         return []
     *growing, last = windows(num_warmup, first_window, num_chains) if metric else [num_warmup]
 
-    def end_window(records, tuning: Tuning, states: list[State]):
+    def end_window(records, tuning: Tuning, states: list[State], *, is_last: bool):
         assert metric is not None
         (kept, info), given = records, tuning.given
         dim, is_late = kept["position"].shape[-1], False
@@ -197,7 +205,7 @@ def warmup_phases(
                     tuning = tuning._replace(is_settled=is_settled)
                     found, seen = metric_and_reference(found, kept["position"], kept["gradient"])
                 given = given | {"reference": like_old(seen, given["reference"])}
-        tuning = tuning._replace(metric=like_old(found, tuning.metric), given=given)
+        tuning = tuning._replace(metric=like_old(found, tuning.metric), given=given, is_last=np.bool_(is_last))
         return tuning, _restart_all(states, tuning.longest_step)
 
     def is_due(tuning: Tuning) -> bool:
@@ -206,7 +214,10 @@ def warmup_phases(
     def end_warmup(records, tuning: Tuning, states: list[State]):
         return tuning._replace(is_adapting=np.bool_(False)), _restart_all(states, tuning.longest_step)
 
-    windows_of_metric = [Phase("warmup", n, tuple(record), end_window, is_due=is_due) for n in growing]
+    windows_of_metric = [
+        Phase("warmup", n, tuple(record), functools.partial(end_window, is_last=after == len(growing)), is_due=is_due)
+        for after, n in enumerate(growing, 1)
+    ]
     return [*windows_of_metric, Phase("warmup", last, (), end_warmup)]
 
 
