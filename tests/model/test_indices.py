@@ -1,5 +1,7 @@
 """An index past the rows of a parameter ends in a sentence: JAX would read the last row in its place."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,12 +34,32 @@ def of_rows(index):
     return lambda g: credo.Model(PRIOR, lambda p, x: dist.Normal(index(p, x), 0.1)).given({"g": g}, Y)
 
 
+def by_steps(p, x, *, reverse=False):
+    return jax.lax.scan(lambda last, i: (0.5 * last + p["a"][i], last + p["a"][i]), 0.0, x["g"], reverse=reverse)[1]
+
+
+def by_counting(p, x):
+    return jax.lax.fori_loop(0, 5, lambda i, found: found.at[i].set(p["a"][x["g"][i]]), jnp.zeros(5))
+
+
+def by_steps_of_steps(p, x):
+    """Three numbers of a row, one after the other; the last of them is not the row's own."""
+
+    def row(last, i):
+        return jax.lax.scan(lambda last, j: (last + p["a"][i - j], None), last, jnp.arange(3) // 2)[0], last
+
+    return jax.lax.scan(row, 0.0, x["g"])[1]
+
+
 WAYS = {
     "a parameter": (of_rows(lambda p, x: p["a"][x["g"]]), r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
     "a product": (of_rows(lambda p, x: (p["scale"] * p["a"])[x["g"]]), r"x\['g'\] indexes 'a' at 5"),
     "numbers cast": (of_rows(lambda p, x: p["a"][(x["g"] / 1.0).astype(int)]), r"x\['g'\] indexes 'a' at 5"),
     "a row at a time": (of_rows(lambda p, x: jax.vmap(lambda i: p["a"][i])(x["g"])), r"x\['g'\] indexes 'a' at 5"),
     "a jitted one": (of_rows(lambda p, x: jax.jit(lambda a, i: a[i])(p["a"], x["g"])), r"x\['g'\] indexes 'a' at 5"),
+    "a scan": (of_rows(by_steps), r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
+    "a scan backwards": (of_rows(functools.partial(by_steps, reverse=True)), r"indexes 'a' at 5 \(in row 1\)"),
+    "a loop that counts": (of_rows(by_counting), r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
     "a log density": (by_log_density, r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
     "a NumPyro program": (lambda g: from_numpyro(numpyro_program).given(g, Y), "The data index 'a' at 5"),
 }
@@ -110,6 +132,8 @@ def test_from_the_end_python_counts():
 NEGATIVE = {
     "a parameter": lambda p, x: p["a"][x["g"]],
     "a row at a time": lambda p, x: jax.vmap(lambda i: p["a"][i])(x["g"]),
+    "a scan": by_steps,
+    "a loop that counts": by_counting,
     "jnp.take": lambda p, x: jnp.take(p["a"], x["g"]),
     "a jitted one": lambda p, x: jax.jit(lambda a, i: a[i])(p["a"], x["g"]),
     "beside a constant": lambda p, x: (p["a"][:, None] * jnp.ones(3))[x["g"], -1],
@@ -124,6 +148,25 @@ def test_negative_numbers_in_the_data_are_told(name):
     with pytest.raises(credo.CredoError, match=r"x\['g'\] indexes 'a' at -2 \(in row 3\), which JAX would count from"):
         given(np.array([0, 1, 2, -2, -1]))
     given(np.array([0, 1, 2, 3, 4]))
+
+
+def test_a_scan_in_a_scan_is_looked_through():
+    of_rows(by_steps_of_steps)(np.array([1, 2, 3, 4, 4]))
+    with pytest.raises(credo.CredoError, match=r"x\['g'\] indexes 'a' at 5 \(in row 2\)"):
+        of_rows(by_steps_of_steps)(np.array([1, 2, 5, 3, 4]))
+    with pytest.raises(credo.CredoError, match=r"x\['g'\] indexes 'a' at -1 \(in row 2\), which JAX would count"):
+        of_rows(by_steps_of_steps)(np.array([1, 2, -1, 3, 4]))
+
+
+def test_what_is_masked_within_a_scan_is_let_pass():
+    def masked(p, x):
+        def step(last, i):
+            return last, jnp.where((i >= 0) & (i < 5), p["a"][i], 0.0)
+
+        return jax.lax.scan(step, 0.0, x["g"])[1]
+
+    of_rows(masked)(LEVELS)
+    of_rows(masked)(np.array([0, 1, 2, -2, -1]))
 
 
 def test_negative_numbers_that_are_masked_or_index_nothing_are_let_pass():

@@ -2,7 +2,8 @@
 
 Where one is negative JAX counts from the end, as Python does: right of a constant, and of data nobody's intention.
 
-A traced program is walked through. What no parameter reaches can be computed, so the indices that come of the data.
+A traced program is walked through. What no parameter reaches can be computed, so the indices that come of the data. In
+the body of a scan that is done for all its steps at once: values there have an axis more in front.
 Of ``a[i]`` JAX is promised that it lies within, or brings it there under vmap; ``jnp.take`` gives NaN, which is heard.
 """
 
@@ -18,7 +19,7 @@ from jax.lax import GatherScatterMode
 
 from credo.equations import bind, equations
 from credo.model.data import column_name
-from credo.model.program import Path, called, run
+from credo.model.program import Path, called, parts_of_scan, run
 from credo.model.structure import Structure, somewhere
 from credo.status import CredoError
 
@@ -29,7 +30,8 @@ class _Value(NamedTuple):
     """In a program: which parameters and leaves of the data reach it, and what gives it where no parameter does.
 
     ``written``: the same, but for the lines that JAX adds to an index, i if i ≥ 0 else i + n; None without such lines.
-    ``sign_of``, ``shifted``: the value of which this is "i < 0", or to which this adds a constant.
+    ``sign_of``, ``shifted``: the value of which this is "i < 0", or to which this adds a constant. ``depth``: of the
+    scans that hold it, the outermost first, how many it differs by step of.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -38,6 +40,7 @@ class _Value(NamedTuple):
     written: Callable[[], Any] | None = None
     sign_of: Any = None
     shifted: Any = None
+    depth: int = 0
 
 
 class _Read(NamedTuple):
@@ -130,11 +133,22 @@ def _joined(starts: list[_Value]) -> _Value:
         columns=columns,
         value=lambda: _numbers(makers),
         written=None if written == makers else lambda: _numbers(written),
+        depth=max((start.depth for start in starts), default=0),
     )
 
 
-def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, reads: list[_Read]) -> list[_Value]:
-    """The outputs; ``reads`` gets what is read at an index that is known, of an array that parameters reach."""
+def _walk(
+    jaxpr,
+    constants: list[_Value],
+    arguments: list[_Value],
+    path: Path,
+    reads: list[_Read],
+    lengths: tuple[int, ...] = (),
+) -> list[_Value]:
+    """The outputs; ``reads`` gets what is read at an index that is known, of an array that parameters reach.
+
+    ``lengths``: of the scans that hold ``jaxpr``.
+    """
     values: dict[Any, _Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
 
     def value_of(atom) -> _Value:
@@ -148,26 +162,78 @@ def _walk(jaxpr, constants: list[_Value], arguments: list[_Value], path: Path, r
             reads.append(read)
         if inner is not None:
             own, given = list(map(_constant, inner.consts)), given[-len(inner.jaxpr.invars) :]
-            outputs = _walk(inner.jaxpr, own, given, (*path, i), reads)
+            outputs = _walk(inner.jaxpr, own, given, (*path, i), reads, lengths)
         else:
             outputs = _outputs(equation, given)
+            if equation.primitive.name == "scan" and any(each.value is None for each in given):
+                _walk_steps(equation, given, (*path, i), reads, lengths)
         values.update(zip(equation.outvars, outputs, strict=True))
     return [value_of(atom) for atom in jaxpr.outvars]
 
 
+def _walk_steps(scan, given: list[_Value], path: Path, reads: list[_Read], lengths: tuple[int, ...]) -> None:
+    """Through the body of a scan, for all steps at once; of what is carried along only what counts them is known."""
+    body, length = scan.params["jaxpr"], scan.params["length"]
+    consts, carry, rows = parts_of_scan(scan, given)
+    unknown = _Value(*_behind(given))
+    arguments = list(consts)
+    for k, value in enumerate(carry):
+        by = _counts_by(body.jaxpr, len(consts) + k, k)
+        along = (by or 0) * np.arange(length)[:: -1 if scan.params["reverse"] else 1]
+        is_known = by is not None and value.value is not None
+        arguments.append(_by_step(value, lengths, functools.partial(_add_last, along)) if is_known else unknown)
+    arguments += [value if value.value is None else _by_step(value, lengths, np.asarray) for value in rows]
+    _walk(body.jaxpr, list(map(_constant, body.consts)), arguments, path, reads, (*lengths, length))
+
+
+def _counts_by(body, argument: int, output: int) -> int | None:
+    """By how much a number that is carried along grows in each step; None where that differs."""
+    before, after = body.invars[argument], body.outvars[output]
+    for equation in body.eqns:
+        is_sum = equation.primitive.name == "add" and _is_number(equation.invars[1])
+        if is_sum and equation.invars[0] is before and equation.outvars[0] is after and not before.aval.shape:
+            return equation.invars[1].val
+    return None
+
+
+def _add_last(along: np.ndarray, first: np.ndarray) -> np.ndarray:
+    return first[..., None] + along
+
+
+def _by_step(value: _Value, lengths: tuple[int, ...], steps: Callable) -> _Value:
+    """What differs by step of one scan more than ``lengths``: ``steps`` gives it from what differs by all of these."""
+
+    make = value.value
+    assert make is not None
+
+    def found():
+        made = np.asarray(make())
+        missing, own = lengths[value.depth :], made.shape[value.depth :]
+        whole = made.reshape((*made.shape[: value.depth], *(1 for _ in missing), *own))
+        return steps(np.broadcast_to(whole, (*lengths, *own)))
+
+    return value._replace(value=functools.cache(found), written=None, depth=len(lengths) + 1)
+
+
 def _numbers(makers) -> np.ndarray:
-    return np.array([int(make()) for make in makers], int)
+    """Scalars, that differ by step or do not, side by side."""
+    return np.stack(np.broadcast_arrays(*(np.asarray(make(), int) for make in makers)), axis=-1)
+
+
+def _behind(given: list[_Value]) -> tuple[frozenset[str], frozenset[int]]:
+    """The parameters and columns that reach any of ``given``."""
+    return frozenset().union(*(each.parameters for each in given)), frozenset().union(*(each.columns for each in given))
 
 
 def _outputs(equation, given: list[_Value]) -> list[_Value]:
     """What gives them is asked for an index alone, and computes once."""
-    parameters = frozenset().union(*(each.parameters for each in given))
-    columns = frozenset().union(*(each.columns for each in given))
-    makers = [each.value for each in given]
+    parameters, columns = _behind(given)
+    makers, depths = [each.value for each in given], [each.depth for each in given]
     if any(make is None for make in makers):
         return [_Value(parameters, columns)] * len(equation.outvars)
-    found = _computed(equation, makers)
-    values = [_Value(parameters, columns, lambda i=i: found()[i]) for i in range(len(equation.outvars))]
+    found = _computed(equation, makers, depths)
+    known = _Value(parameters, columns, depth=max(depths, default=0))
+    values = [known._replace(value=lambda i=i: found()[i]) for i in range(len(equation.outvars))]
     name = equation.primitive.name
     if name == "lt" and _is_number(equation.invars[1], 0):
         return [values[0]._replace(sign_of=given[0])]
@@ -176,7 +242,7 @@ def _outputs(equation, given: list[_Value]) -> list[_Value]:
     if name == "add" and _is_number(equation.invars[1]):
         return [values[0]._replace(shifted=given[0])]
     if any(each.written is not None for each in given):
-        as_written = _computed(equation, [each.written or each.value for each in given])
+        as_written = _computed(equation, [each.written or each.value for each in given], depths)
         return [value._replace(written=lambda i=i: as_written()[i]) for i, value in enumerate(values)]
     return values
 
@@ -185,16 +251,33 @@ def _is_number(atom, number: int | None = None) -> bool:
     return isinstance(atom, jex.Literal) and np.ndim(atom.val) == 0 and number in (None, atom.val)
 
 
-def _computed(equation, makers) -> Callable[[], list]:
-    """The outputs, once they are asked for."""
+def _computed(equation, makers, depths: list[int]) -> Callable[[], list]:
+    """The outputs, once they are asked for; at all steps of the scans by which an operand differs."""
 
     @functools.cache
     def found() -> list:
-        operands = [make() for make in makers]
-        on_host = ON_HOST.get(equation.primitive.name)
-        return bind(equation, operands) if on_host is None else [on_host(*map(np.asarray, operands), **equation.params)]
+        operands, name, depth = [make() for make in makers], equation.primitive.name, max(depths, default=0)
+        if name in ON_HOST and (depth == 0 or name in BY_ELEMENT):
+            arrays = list(map(np.asarray, operands))
+            if depth:
+                rank = depth + len(equation.outvars[0].aval.shape)
+                arrays = [_in_line(each, own, rank) for each, own in zip(arrays, depths, strict=True)]
+            return [ON_HOST[name](*arrays, **equation.params)]
+        compute = functools.partial(_bound, equation)
+        for level in range(depth, 0, -1):
+            compute = jax.vmap(compute, in_axes=tuple(0 if own >= level else None for own in depths))
+        return compute(*operands)
 
     return found
+
+
+def _bound(equation, *operands) -> list:
+    return bind(equation, list(operands))
+
+
+def _in_line(x: np.ndarray, own: int, rank: int) -> np.ndarray:
+    """With ``rank`` axes: of steps ``own`` in front, and the others last."""
+    return x.reshape((*x.shape[:own], *(1,) * (rank - x.ndim), *x.shape[own:]))
 
 
 def _spread(x: np.ndarray, *, shape, broadcast_dimensions, **_):
@@ -212,6 +295,7 @@ ON_HOST = {  # what an index mostly passes through: to compile each for JAX woul
     "broadcast_in_dim": _spread,
     "concatenate": lambda *x, dimension: np.concatenate(x, axis=dimension),
 }
+BY_ELEMENT = {"lt", "add", "sub", "select_n", "convert_element_type"}
 
 
 def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Callable | None = None) -> bool:
@@ -219,10 +303,11 @@ def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Call
 
     ``index``: gives another index than that of the program, by which it is not there.
     """
-    other = None if index is None else np.asarray(index())
+    others = None if index is None else jnp.asarray(index())
 
     def outputs(filling, *arguments):
-        def filled(equation, operands):
+        def filled(equation, operands, *steps):
+            other = None if others is None else others[steps[: read.index.depth]]
             if equation.primitive.name == "dynamic_slice":
                 return [_slice_or(filling, *operands, sizes=equation.params["slice_sizes"], read=read, index=other)]
             how = {name: equation.params[name] for name in ("dimension_numbers", "slice_sizes")}
@@ -238,10 +323,10 @@ def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Call
     return any(not np.array_equal(a, b, equal_nan=True) for each in rest for a, b in zip(one, each, strict=True))
 
 
-def _slice_or(filling, array, *starts, sizes: tuple[int, ...], read: _Read, index: np.ndarray | None):
+def _slice_or(filling, array, *starts, sizes: tuple[int, ...], read: _Read, index: jax.Array | None):
     """The slice, or ``filling`` where it does not begin within the array; ``index``: where else it begins."""
     if index is not None:
-        moved = dict(zip(read.axes, index.tolist(), strict=True))
+        moved = dict(zip(read.axes, index, strict=True))
         starts = tuple(moved.get(axis, start) for axis, start in enumerate(starts))
     pairs = zip(starts, sizes, array.shape, strict=True)
     is_there = jnp.all(jnp.array([(start >= 0) & (start <= length - size) for start, size, length in pairs]))

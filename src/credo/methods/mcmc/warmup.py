@@ -147,7 +147,7 @@ def restart(step_size) -> DualAveraging:
     return DualAveraging(log_step, zero, zero, zero, log_step)
 
 
-def update(da: DualAveraging, acceptance, target_acceptance, longest_step=np.inf, gamma=GAMMA) -> DualAveraging:
+def update(da: DualAveraging, acceptance, target_acceptance, longest_step=np.inf, gamma: Any = GAMMA) -> DualAveraging:
     """After a step of this ``acceptance``; no step is longer than ``longest_step``."""
     t = da.count + 1
     eta = 1 / (t + T_0)
