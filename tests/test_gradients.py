@@ -233,3 +233,22 @@ def test_rules_of_differentiation_that_are_the_user_s():
         batch = np.stack([VECTOR, OTHER])
         found = jax.vmap(value_and_gradient(log_density))(batch)
         jax.tree.map(np.testing.assert_allclose, found, jax.vmap(jax.value_and_grad(log_density))(batch))
+
+
+@jax.custom_vjp
+def along(x, weights):
+    return jnp.dot(weights, x)
+
+
+along.defvjp(
+    lambda x, weights: (along(x, weights), weights),
+    lambda weights, g: (lax.map(lambda i: g * weights[i], jnp.arange(len(weights))), jnp.zeros_like(weights)),
+)
+
+
+def test_a_rule_of_the_users_may_index_what_it_kept():
+    """As that of jax.experimental.ode does the times: NumPy's arrays, which constants are, take no traced index."""
+    with double():
+        value, gradient = value_and_gradient(lambda u: along(u, jnp.asarray(OTHER)))(VECTOR)
+        np.testing.assert_allclose(value, OTHER @ VECTOR)
+        np.testing.assert_allclose(gradient, OTHER)

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex
 
 DRAWS = "random_bits", "threefry2x32", "rng_bit_generator"
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
+CUSTOM = "custom_jvp_call", "custom_vjp_call"
 # where the programs of an equation are, of loops, branches and what is computed anew for a derivative
 HOLDERS = {
     "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",),
@@ -57,6 +59,8 @@ def evaluate(program: jex.ClosedJaxpr, arguments: list, outputs: Callable[[int, 
 def bind(equation, operands: list, **changed) -> list:
     """The outputs of one equation, with ``changed`` parameters."""
     params = equation.primitive.get_bind_params(equation.params) | changed
+    if equation.primitive.name in CUSTOM:  # their rules for derivatives may index what they are given
+        operands = list(map(jnp.asarray, operands))
     found = equation.primitive.bind(*operands, **params)
     return list(found) if equation.primitive.multiple_results else [found]
 

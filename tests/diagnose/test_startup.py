@@ -112,6 +112,12 @@ def test_a_bare_log_density():
     assert "The log density is nan at a = -1" in explain(target, np.array([-1.0]))
 
 
+def test_a_log_density_of_data_that_are_not_there():
+    model = Model.from_log_density(lambda p, x: -jnp.sum((x["y"] - p["a"]) ** 2), {"a": constraints.real})
+    target = model.given({"t": np.arange(4.0), "y": np.array([1.0, np.nan, 2.0, np.nan])})
+    assert "and x['y'] are NaN in 2 of 4 entries, the first in row 1: leave these out" in explain(target, np.zeros(1))
+
+
 def test_a_model_that_breaks():
     works = [True]
 

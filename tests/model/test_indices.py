@@ -85,6 +85,11 @@ def test_levels_that_count_from_one_are_told(name):
     build(LEVELS - 1)
 
 
+def test_floats_do_not_index():
+    with pytest.raises(credo.CredoError, match=r"indexes by floats, .* by x.astype\(int\)"):
+        of_rows(lambda p, x: p["a"][x["g"]])(LEVELS - 1.0)
+
+
 def test_a_discrete_parameter_is_indexed_within_its_rows_too():
     prior = {"z": dist.Bernoulli(0.3).expand([5]), "scale": dist.HalfNormal(1.0)}
     model = credo.Model(prior, lambda p, x: dist.Normal(p["z"][x], p["scale"]))

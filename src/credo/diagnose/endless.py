@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.compiling import brief
+from credo.equations import equations
 from credo.model.target import Target
 from credo.precision import in_double
 from credo.storage import gather
@@ -30,11 +31,16 @@ def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], di
     """Whether both tails of the log density along a line fall faster than an integral needs, as far as numbers reach.
 
     By powers of the ``distances`` from the middle, decades apart; what is no number tells nothing, as where a scale
-    overflows, and two decades are the least to go by.
+    overflows, and two decades are the least to go by. Nothing is looked at of a density that loops until something is
+    precise enough, as one of differential equations does: so far out it may loop for hours.
     """
+    target = target.flat()
+    program = jax.make_jaxpr(target.log_density)(center)
+    if any(equation.primitive.name == "while" for equation in equations(program.jaxpr)):
+        return True
     positions = center + np.concatenate([distances, -distances])[:, None] * direction
     padded = np.resize(positions, (2 * (NUM_DECADES + 1), len(direction)))  # one program for all
-    heights = np.asarray(_heights(target.flat(), padded), float)[: len(positions)].reshape(2, -1)
+    heights = np.asarray(_heights(target, padded), float)[: len(positions)].reshape(2, -1)
     with np.errstate(invalid="ignore"):
         powers = -np.diff(heights, axis=1) / np.log(10.0)
     powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpyro.distributions.constraints import is_dependent
 
+from credo.model.data import column_name
 from credo.model.distributions import contains, transform_to, unwrapped
 from credo.model.mended import log_prob
 from credo.model.structure import Structure, scalar_names
@@ -63,9 +64,15 @@ def _explain(target: Target, u: np.ndarray) -> str:
             return sentence
     if not np.isfinite(parts["log_factor"]):
         values = ", ".join(f"{n} = {_show(leaf['value'])}" for n, leaf in parts["parameters"].items())
+        said = f"The log density is {parts['log_factor']} at {values[:300]}"
+        if holes := _holes(target.x):
+            return (
+                f"{said}, and {holes}: leave these out, or put any number in their place and pass over their terms "
+                "by jnp.where."
+            )
         return (
-            f"The log density is {parts['log_factor']} at {values[:300]}: guard the term that overflows, divides by "
-            "zero or takes the log of a number that is not positive, or start elsewhere (start=)."
+            f"{said}: guard the term that overflows, divides by zero or takes the log of a number that is not "
+            "positive, or start elsewhere (start=)."
         )
     rounded = "".join(
         f" At this position {name} has rounded to {_show(leaf['value'])}, the boundary of its support."
@@ -87,6 +94,18 @@ def _explain(target: Target, u: np.ndarray) -> str:
         f"The log density ({value:.6g}) and its gradient are finite at this position, and what the method makes of "
         "them is not: look for a root, a power or an absolute value at 0 in the model, or start elsewhere (start=)."
     )
+
+
+def _holes(data) -> str | None:
+    """Where the data of a log density are NaN, which they may be; None where they are not."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        leaf = np.asarray(leaf)
+        holes = np.argwhere(np.isnan(leaf)) if leaf.dtype.kind == "f" else np.empty((0, leaf.ndim))
+        if len(holes):
+            first = f", the first in row {holes[0, 0]}" if leaf.ndim else ""
+            name = column_name(path) if path else "the data"
+            return f"{name} are NaN in {len(holes)} of {leaf.size} entries{first}"
+    return None
 
 
 # the parts, compiled once a model -----------------------------------------------------------------------------------

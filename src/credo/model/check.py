@@ -161,6 +161,8 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
     reason = str(error).strip().split("\n")[0].rstrip(".")
     if "take_along_axis indices must be of integer type" in reason:
         return f"{what} is of classes, which are whole numbers, and y holds floats: give y.astype(int)."
+    if "Indexer must have integer" in reason and "float" in reason:
+        return f"{what} indexes by floats, and indices are whole numbers: give them as such, by x.astype(int). {seen}"
     if "bool" in reason and any(np.asarray(leaf).dtype.kind == "b" for leaf in jax.tree.leaves(data)):
         return (
             f"{what} cannot be evaluated at these data: {reason}. Booleans reach it as they are, for jnp.where and ~x: "

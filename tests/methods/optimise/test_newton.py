@@ -30,6 +30,10 @@ def quartic(args, u):
     return -jnp.sum(u**4)
 
 
+def far(args, u):
+    return -0.5 * jnp.sum((u - args) ** 2)
+
+
 def double_well(args, u):
     return -0.5 * u[0] ** 2 + 0.5 * u[1] ** 2 - 0.25 * u[1] ** 4
 
@@ -84,6 +88,14 @@ def test_a_step_ends_at_its_deadline():
     assert cut.num_products == 1 < whole.num_products
     assert optimum.status is Status.TIME
     assert np.isfinite(optimum.value)
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_no_step_leads_farther_than_it_may(solver):
+    """Of −(u − 50)²/2 the first step would be the last."""
+    path = [maximise(far, 50.0, np.zeros(2), solver, max_steps=k, longest=20.0).position[0] for k in range(12)]
+    assert np.max(np.diff(path)) <= 20.0
+    assert path[-1] == pytest.approx(50.0)
 
 
 def test_units_do_not_matter():

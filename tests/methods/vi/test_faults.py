@@ -1,5 +1,6 @@
 """Densities that no member of a family follows: with an edge, without an end, with nothing finite at the start."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -8,6 +9,7 @@ from numpyro.distributions import constraints
 
 import credo
 from credo import vi
+from credo.diagnose import endless
 from credo.diagnose.endless import falls_along
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
@@ -70,6 +72,18 @@ def test_which_tails_fall(log_density, falls):
     distances = 30 * 10.0 ** np.arange(5)
     with double():
         assert falls_along(on_a_line(log_density), np.ones(1), np.zeros(1), distances) is falls
+
+
+def test_a_density_that_loops_until_it_is_precise_is_not_looked_at_far_out(monkeypatch):
+    """Steps of an equation that is solved numerically would be as many as the distance is long, or more."""
+
+    def decay(a):
+        steps = jax.lax.while_loop(lambda t: t < jnp.abs(a), lambda t: t + 1e-3, 0.0)
+        return -steps
+
+    monkeypatch.setattr(endless, "_heights", None)
+    with double():
+        assert falls_along(on_a_line(decay), np.ones(1), np.zeros(1), 30 * 10.0 ** np.arange(5))
 
 
 IMPROPER = {

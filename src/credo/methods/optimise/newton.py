@@ -127,22 +127,24 @@ def maximise(
     tolerance: float = TOLERANCE,
     max_steps: int = MAX_STEPS,
     deadline: float = np.inf,
+    longest: float = np.inf,
 ) -> Optimum | None:
     """The maximum of ``objective(args, u)`` over u in R^dim, from ``start`` (dim,); None if f or g is not finite there.
 
     ``objective``: a module-level function, which the compiled program is keyed on; ``args``: a pytree, which it is
     not. ``max_steps`` counts evaluations; 0 looks at the start alone. ``deadline``: by ``time.monotonic()``.
+    ``longest``: how far a step may lead along any coordinate.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is looked at as such
-        return _maximise(objective, args, start, solver, tolerance, max_steps, deadline)
+        return _maximise(objective, args, start, solver, tolerance, max_steps, deadline, longest)
 
 
-def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, deadline) -> Optimum | None:
+def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, deadline, longest) -> Optimum | None:
     u = np.asarray(start)
     now = solver.evaluate(objective, args, u, -np.inf, None)
     if not _is_finite(now):
         return None
-    step = solver.propose(now, np.inf, 0.0)
+    step = _within(longest, solver.propose(now, np.inf, 0.0))
     previous = np.zeros_like(u)
     num_gradients, num_hessians, num_products = 1, 1, now.num_products
     while (status := _status(step, tolerance, num_gradients > max_steps, deadline)) is None:
@@ -161,7 +163,7 @@ def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, dead
         if ratio > ACCEPT:
             num_hessians += 1
             u, now, previous = trial, there, step.newton
-            step = solver.propose(now, _new_radius(step, ratio), step.scale)
+            step = _within(longest, solver.propose(now, _new_radius(step, ratio), step.scale))
         elif step.gain <= 0.1 * slack or (is_blind and ratio > -np.inf):
             status = Status.STALLED
             break
@@ -188,6 +190,11 @@ def _status(step: Proposal, tolerance: float, is_last: bool, deadline: float) ->
     if is_last:
         return Status.MAX_STEPS
     return Status.TIME if time.monotonic() > deadline else None
+
+
+def _within(longest: float, step: Proposal) -> Proposal:
+    length = float(np.max(np.abs(step.step), initial=0.0))
+    return step.times(longest / length) if length > longest else step
 
 
 def _new_radius(step: Proposal, ratio: float) -> float:

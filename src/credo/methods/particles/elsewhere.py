@@ -38,6 +38,7 @@ ABSOLUTE = 4.0  # from the origin
 NUM_PRIOR = 6  # draws: a basin of half of it is missed by one set in sixty-four
 TOLERANCE = 0.3  # sds from the mode
 MAX_STEPS = 30
+BEYOND = 2.0  # times the way back to the draws is the longest step
 LARGEST = 200  # dimensions: beyond, directions at random lead nowhere in particular
 WORK, FEWEST = 3e7, 2  # (rows + 10 dim) dim² of each start: in all a tenth of a second; and how many starts at least
 NEAR = 4.0  # standard deviations of chi-square within which a draw is near a mode
@@ -87,8 +88,8 @@ class Climber(NamedTuple):
         function, args = (log_density, target) if objective is None else (objective.function, objective.args)
         return cls(function, args, Dense(chunk_size(target)))
 
-    def climb(self, u: Float[np.ndarray, " dim"], deadline: float) -> Mode | None:
-        options = {"tolerance": TOLERANCE, "max_steps": MAX_STEPS, "deadline": deadline}
+    def climb(self, u: Float[np.ndarray, " dim"], deadline: float, longest: float) -> Mode | None:
+        options = {"tolerance": TOLERANCE, "max_steps": MAX_STEPS, "deadline": deadline, "longest": longest}
         end = maximise(self.function, self.args, u, self.solver, **options)
         if end is None or not end.status.is_converged or end.curvature is None:
             return None
@@ -115,8 +116,10 @@ def shares_elsewhere(
     if num_starts < FEWEST or target.dim > LARGEST:
         return {}
     modes: list[Mode] = []
+    middle = np.median(u, axis=0)
     for _, start in zip(range(num_starts), _starts(u, target), strict=False):
-        mode = climber.climb(start.astype(u.dtype), deadline)
+        # a step far beyond the draws may lead to where an equation that is solved numerically takes minutes
+        mode = climber.climb(start.astype(u.dtype), deadline, BEYOND * float(np.max(np.abs(start - middle))))
         if mode is not None and not mode.is_near(u) and not any(mode.is_near(m.position[None]) for m in modes):
             modes.append(mode)
     return _shares(climber, kind, modes, u, log_z) if modes else {"mode_share": 0.0}
