@@ -12,14 +12,22 @@ from credo.storage import gather
 
 NUM_DECADES = 6  # of distance
 LEAST_POWER = 1.2  # of 1/|u|: a density along a line whose tails fall by a power of 1 or less has no integral
-SMALL_PART = 0.05  # of a direction
+SMALL_PART, HALF = 0.05, 0.5  # of a direction
+LARGEST = 200  # dimensions in which gradients are looked at, at about twice as many draws
+LEVEL, NEARLY = 1e-10, 0.9  # part of gradients that is none, and of a direction that is nearly all
+FARTHEST = 1e12  # that a direction which is known to rounding leads to
+TINY = np.finfo(float).tiny
 MOST_DRAWS = 1_000  # among which the farthest is looked for
 
 
 def improper_sentence(target: Target, direction: Float[np.ndarray, " dim"]) -> str:
     """What to say of a posterior that does not fall along ``direction``."""
-    name = leaf_along(target, direction)
-    return f"The density does not fall along {name!r}: the posterior is improper. Give it a proper prior."
+    sizes = [np.max(np.abs(part), initial=0.0) for part in target.structure.unravel(np.asarray(direction)).values()]
+    moving = [leaf.name for leaf, size in zip(target.structure.leaves, sizes, strict=True) if size > HALF * max(sizes)]
+    several = len(moving) > 1
+    where = f"{', '.join(map(repr, moving[:-1]))} and {moving[-1]!r} together" if several else repr(moving[0])
+    remedy = "one of them" if several else "it"
+    return f"The density does not fall along {where}: the posterior is improper. Give {remedy} a proper prior."
 
 
 def without_small_parts(direction: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
@@ -59,9 +67,41 @@ def endless_draws_sentence(target: Target, positions: Float[np.ndarray, "chain d
     length = float(np.linalg.norm(way))
     if not 0 < length < np.inf:
         return None
-    direction = way / length
     distances = length * 10.0 ** np.arange(NUM_DECADES + 1)
-    return None if falls_along(target, direction, center, distances) else improper_sentence(target, direction)
+    direction = way / length
+    if not falls_along(target, direction, center, distances):
+        return improper_sentence(target, direction)
+    level = _level(target, direction, few)
+    if level is None or falls_along(target, level, center, distances[distances <= FARTHEST]):
+        return None
+    return improper_sentence(target, level)
+
+
+def _level(target: Target, direction: Float[np.ndarray, " dim"], positions: Float[np.ndarray, "n dim"]):
+    """What of ``direction`` no gradient at the positions has a part in; None where nothing is left, or none is known.
+
+    Draws know the direction a − b, where the data know a + b alone, to so few digits that far out the rest of it leads
+    down; the gradients, all of them along a + b, know it to rounding.
+    """
+    if len(direction) > LARGEST:
+        return None
+    try:
+        evenly = positions[:: max(1, len(positions) // (2 * len(direction)))]
+        gradients = np.asarray(_gradients(target.flat(), evenly), float)
+    except (TypeError, ValueError, NotImplementedError):  # of a density without a derivative
+        return None
+    gradients = gradients[np.all(np.isfinite(gradients), axis=1)]
+    _, sizes, ways = np.linalg.svd(gradients / np.maximum(np.linalg.norm(gradients, axis=1, keepdims=True), TINY))
+    seen = ways[: np.sum(sizes > LEVEL * np.max(sizes, initial=0.0))]
+    left = direction - seen.T @ (seen @ direction)
+    left = left - seen.T @ (seen @ left)
+    length = np.linalg.norm(left)
+    return left / length if length > NEARLY else None
+
+
+@brief
+def _gradients(target: Target, positions):
+    return jax.lax.map(jax.grad(target.log_density), positions)
 
 
 @brief
