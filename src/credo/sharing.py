@@ -24,7 +24,7 @@ OPERATIONS = {"add", "add_any", "sub", "mul", "div", "neg", "abs", "sign", "max"
 OPERATIONS |= {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n", "clamp", "is_finite"}
 OPERATIONS |= {"floor", "ceil", "round"}
 MOVES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "slice", "dynamic_slice"}
-MOVES |= {"gather", "transpose", "rev", "concatenate", "split", "pad", "copy", "reduce_precision", "stop_gradient"}
+MOVES |= {"gather", "transpose", "rev", "concatenate", "pad", "copy", "reduce_precision", "stop_gradient"}
 # of what the compiler writes into the loops that read it
 COSTS = dict.fromkeys(FUNCTIONS, DEAR) | dict.fromkeys(OPERATIONS, 1) | dict.fromkeys(MOVES, 0)
 

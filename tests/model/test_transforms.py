@@ -13,7 +13,6 @@ import pytest
 from numpyro.distributions.transforms import OrderedTransform
 
 from credo.model.model import Model
-from credo.model.structure import FEW
 from credo.precision import double, to_numpy
 
 
@@ -144,24 +143,3 @@ def test_shapes_and_names():
     elementwise = {leaf.name for leaf in structure.leaves if leaf.is_elementwise}
     assert {"real", "positive", "interval"} <= elementwise
     assert not elementwise & {"simplex", "ordered", "corr_cholesky", "below_positive"}
-
-
-@pytest.mark.parametrize("num", [3, FEW + 1])
-def test_a_position_comes_apart_into_its_parameters(num):
-    structure = (
-        Model({f"w{i}": dist.Normal(0.0, 1.0).expand([i, 2]) for i in range(1, num + 1)}, None).given().structure
-    )
-    u = np.arange(structure.dim, dtype=float)
-
-    def squares(u):
-        return sum(jnp.sum(i * part**2) for i, part in enumerate(structure.unravel(u).values(), 1))
-
-    with double():
-        for vector in (u, jnp.asarray(u)):
-            parts = structure.unravel(vector)
-            assert [part.shape for part in parts.values()] == [(i, 2) for i in range(1, num + 1)]
-            np.testing.assert_array_equal(structure.ravel(parts), u)
-        weights = np.concatenate([np.full(2 * i, i) for i in range(1, num + 1)])
-        np.testing.assert_allclose(jax.grad(squares)(u), 2 * weights * u)
-        is_padded = "pad" in str(jax.make_jaxpr(jax.grad(squares))(u))
-        assert is_padded == (num <= FEW), "of many each would be as long as the whole"

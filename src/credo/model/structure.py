@@ -1,6 +1,5 @@
 """The shape of a position: names, shapes and supports of the parameters, and the way they lie in a flat vector."""
 
-import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from numpyro.distributions.transforms import IndependentTransform
 from credo.model.distributions import bounds_of, is_moved, transform_to, unwrapped
 from credo.model.visit import AbstractPrior, Position
 from credo.status import CredoError
-
-FEW = 8  # parameters: the gradient of a slice is as long as the whole position, that of a split is so once
 
 
 class Leaf(NamedTuple):
@@ -95,12 +92,11 @@ class Structure(NamedTuple):
         return jnp.concatenate([jnp.ravel(u[leaf.name]) for leaf in self.leaves])
 
     def unravel(self, vector: jax.Array | np.ndarray) -> Position:
-        sizes = [leaf.size for leaf in self.leaves]
-        if len(sizes) <= FEW or isinstance(vector, np.ndarray):
-            parts = [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
-        else:
-            parts = jax.lax.split(vector, sizes)
-        return {leaf.name: jnp.reshape(part, leaf.free_shape) for leaf, part in zip(self.leaves, parts, strict=True)}
+        pieces, start = {}, 0
+        for leaf in self.leaves:
+            pieces[leaf.name] = jnp.reshape(vector[start : start + leaf.size], leaf.free_shape)
+            start += leaf.size
+        return pieces
 
     def check_same(self, other: "Structure", role: str) -> None:
         """CredoError where ``other``, that of a posterior in the ``role`` named, is not this one, a target's."""
