@@ -2,7 +2,7 @@
 
 XLA's compiler for a CPU writes what a loop reads into the loop, and so anew for each loop that reads it. Of a sum of n
 named terms, b₁ x₁ + … + bₙ xₙ, the gradient has n loops, each with the whole sum in it: n² operations, and as many to
-compile: for 80 terms of 200 rows 15 and 6 times as long (benchmarks/terms.py). A barrier of JAX's is gone before loops
+compile: for 80 terms of 200 rows 5 and 4 times as long (benchmarks/terms.py). A barrier of JAX's is gone before loops
 are made; a call that may not be inlined stays, and what it returns lies in memory.
 """
 
