@@ -67,6 +67,13 @@ def require(wanted: Need, what: str, max_memory: int | None = None, others: Iter
     )
 
 
+def require_count(
+    need: Callable[[int], Need], number: int, what: str, max_memory: int | None = None, least: int = 1
+) -> None:
+    """TooLarge, with the count that ``fewer`` offers, where ``need(number)`` exceeds the budget."""
+    require(need(number), what, max_memory, [fewer(need, number, max_memory, least)])
+
+
 def fewer(need: Callable[[int], Need], number: int, max_memory: int | None = None, least: int = 1) -> Need:
     """The need of the largest count of one digit that fits, from ``least`` to below ``number``; else of the first."""
     digits = [digit * 10**power for power in range(len(str(number))) for digit in range(1, 10)]

@@ -179,7 +179,7 @@ def with_bound() -> Posterior:
         (lambda: model_probabilities({"a": without_evidence()}), "'a' has no log evidence"),
         (lambda: model_probabilities({"a": with_bound()}), "'a' is a lower bound"),
         (lambda: model_probabilities({**FITS, "b": fit(1.0, 1.0, 1 - TOSSES)}), "different y"),
-        (lambda: model_probabilities(FITS, prior=[0.5, 0.5]), "a weight for each model by its name"),  # type: ignore
+        (lambda: model_probabilities(FITS, prior=[0.5, 0.5]), "a weight for each model by its name"),
         (lambda: model_probabilities(FITS, prior={"fair": 1.0}), "one weight for each"),
         (lambda: model_probabilities(FITS, prior={"fair": -1.0, "any": 2.0}), "not negative"),
         (lambda: credo.decide(model_probabilities(FITS), Squared()), "is for numbers"),

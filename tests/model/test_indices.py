@@ -163,6 +163,15 @@ def test_a_scan_in_a_scan_is_looked_through():
         of_rows(by_steps_of_steps)(np.array([1, 2, -1, 3, 4]))
 
 
+def test_a_scan_backwards_counts_from_the_last_row():
+    def last(p, x):
+        return jax.lax.scan(lambda i, g: (i + 1, p["a"][g + i]), 0, x["g"], reverse=True)[1]
+
+    of_rows(last)(np.arange(5))  # 4 + 0, 3 + 1, …
+    with pytest.raises(credo.CredoError, match=r"x\['g'\] indexes 'a' at 8 \(in row 0\)"):
+        of_rows(last)(np.arange(5)[::-1])
+
+
 def test_what_is_masked_within_a_scan_is_let_pass():
     def masked(p, x):
         def step(last, i):

@@ -293,7 +293,9 @@ def _run(law) -> int | None:
     """Draws of the parameters that make one group; None where none are drawn."""
     if not isinstance(law, MixtureLaw):
         return None
-    return -(-law.width // NUM_GROUPS) if law.is_chained else 1 if law.width > 1 else None
+    if law.is_chained:
+        return -(-law.width // NUM_GROUPS)
+    return 1 if law.width > 1 else None
 
 
 @functools.partial(jax.jit, static_argnames=("repeats",))

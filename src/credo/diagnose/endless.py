@@ -78,7 +78,7 @@ def endless_draws_sentence(target: Target, positions: Float[np.ndarray, "chain d
 
 
 def _level(target: Target, direction: Float[np.ndarray, " dim"], positions: Float[np.ndarray, "n dim"]):
-    """What of ``direction`` no gradient at the positions has a part in; None where nothing is left, or none is known.
+    """What of ``direction`` no gradient at the positions has a part in; None where little is left, or none is known.
 
     Draws know the direction a − b, where the data know a + b alone, to so few digits that far out the rest of it leads
     down; the gradients, all of them along a + b, know it to rounding.
@@ -94,7 +94,6 @@ def _level(target: Target, direction: Float[np.ndarray, " dim"], positions: Floa
     _, sizes, ways = np.linalg.svd(gradients / np.maximum(np.linalg.norm(gradients, axis=1, keepdims=True), TINY))
     seen = ways[: np.sum(sizes > LEVEL * np.max(sizes, initial=0.0))]
     left = direction - seen.T @ (seen @ direction)
-    left = left - seen.T @ (seen @ left)
     length = np.linalg.norm(left)
     return left / length if length > NEARLY else None
 

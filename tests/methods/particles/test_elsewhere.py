@@ -11,6 +11,7 @@ from scipy import integrate
 import credo
 import targets
 from credo.linalg.diagonal import Diagonal
+from credo.methods.optimise.subproblem import Dense
 from credo.methods.particles import elsewhere
 from credo.methods.particles.elsewhere import Climber, shares_elsewhere
 from credo.methods.particles.left_out import left_out
@@ -65,6 +66,26 @@ def test_a_fit_of_one_of_two_modes_does_not_pass(method, dim):
     posterior = credo.fit(target, method, key=1, progress=False)
     assert posterior.verdict.status != "pass"
     assert posterior.info.get("evidence_upper") is None
+
+
+def test_no_step_leads_far_beyond_the_draws():
+    """30 sds below them, where a rate is nearly zero, Newton's first step is of thousands; of such a rate an equation
+    that is solved numerically takes hours."""
+    seen = []
+
+    class Watched(Dense):
+        def evaluate(self, objective, args, u, minimum, last):
+            seen.append(u)
+            return super().evaluate(objective, args, u, minimum, last)
+
+    model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
+    target = model.given(y=np.arange(4)).flat()
+    kind, u = near(0.5, 0.3, 1)
+    with double():
+        climber = Climber.of(target)
+        shares_elsewhere(climber._replace(solver=Watched(climber.solver.chunk)), kind, target, u, np.inf)
+    assert -9.0 < np.min(seen) < -8.0
+    assert np.max(seen) < 2.1 * 9.0
 
 
 def test_a_mode_that_only_the_prior_leads_to_is_seen():

@@ -15,7 +15,7 @@ from credo.cores import num_cores
 from credo.course import Course
 from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
-from credo.memory import Need, budget, fewer, footprint, require
+from credo.memory import Need, budget, footprint, require_count
 from credo.methods.particles.bridge import bridge
 from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Moves, Particles, begin, mutate
@@ -246,7 +246,7 @@ def _check_memory(num_particles: int, dim: int, max_memory: int | None) -> None:
     def need(num_particles: int) -> Need:
         return Need(f"SMC(num_particles={num_particles})", COPIES * np.dtype(float).itemsize * num_particles * dim)
 
-    require(need(num_particles), f"{dim:,} parameters", max_memory, [fewer(need, num_particles, max_memory, least=64)])
+    require_count(need, num_particles, f"{dim:,} parameters", max_memory, least=64)
 
 
 def particles_at_once(path: Path, size: int, memory: int) -> int:

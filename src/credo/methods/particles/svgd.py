@@ -26,7 +26,7 @@ from credo.batches import in_batches
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.memory import Need, at_once, fewer, footprint, require
+from credo.memory import Need, at_once, footprint, require_count
 from credo.methods.optimise.objective import generator, positions_given
 from credo.methods.optimise.training import batch_asked
 from credo.model.target import Target
@@ -84,8 +84,7 @@ class SVGD:
             numbers = num_particles * (COPIES * target.dim + KERNELS * num_particles)
             return Need(f"SVGD(num_particles={num_particles})", itemsize * numbers)
 
-        less = fewer(need, self.num_particles, options.max_memory)
-        require(need(self.num_particles), f"{target.dim:,} parameters", options.max_memory, [less])
+        require_count(need, self.num_particles, f"{target.dim:,} parameters", options.max_memory)
         u = first_particles(target, self.num_particles, key, start)
         data = jax.device_put(shuffled(target, batch_size, np.random.default_rng(stream(key, STREAM))))
         optimiser = adam(self.step_size, self.num_steps)

@@ -16,7 +16,7 @@ import numpy as np
 from credo.algorithm import Options, stream
 from credo.diagnose.endless import improper_sentence
 from credo.diagnose.verdict import judge
-from credo.memory import Need, fewer, require
+from credo.memory import Need, require, require_count
 from credo.methods.optimise.newton import Status
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence
@@ -98,8 +98,7 @@ class DADVI:
         def need(num_draws: int) -> Need:
             return Need(f"DADVI(num_final_draws={num_draws})", of_draws(num_draws, target.dim))
 
-        less = fewer(need, self.num_final_draws, options.max_memory)
-        require(need(self.num_final_draws), f"{target.dim:,} parameters", options.max_memory, [less])
+        require_count(need, self.num_final_draws, f"{target.dim:,} parameters", options.max_memory)
         fitted = self._fitted(target, family, key, start, options, deadline)
         q, reported = (fitted.q, family) if fitted.responding is None else (fitted.responding, FullRank())
         measured = self._measured(q, reported, target, fitted.program, stream(key, 1), options, deadline)

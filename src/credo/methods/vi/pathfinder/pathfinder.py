@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 from credo.algorithm import Options, stream
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.memory import Need, fewer, require
+from credo.memory import Need, require_count
 from credo.methods.optimise.objective import (
     NUM_STARTS,
     WIDE_SPREAD,
@@ -109,8 +109,7 @@ class Pathfinder:
         def need(num_draws: int) -> Need:
             return self._need(f"Pathfinder(num_draws={num_draws})", target.dim, num_draws)
 
-        less = fewer(need, self.num_draws, options.max_memory)
-        require(need(self.num_draws), f"{target.dim:,} parameters", options.max_memory, [less])
+        require_count(need, self.num_draws, f"{target.dim:,} parameters", options.max_memory)
         at_once = evaluations_at_once(target, options.max_memory)
         paths, num_gradients, is_complete = self._climb(target, key, start, deadline)
         noise = np.random.default_rng(stream(key, 1).tolist()).normal(size=(self.num_samples, target.dim))
