@@ -49,10 +49,19 @@ def _scanned(eqn, given: list, body: Callable) -> list:
 
 
 def parts_of_scan(eqn, given: list) -> tuple[list, list, list]:
-    """Of the operands of a scan: what stays, what is carried along, and what has a row for each step."""
-    first = eqn.params["num_consts"]
-    last = first + eqn.params["num_carry"]
+    """Of the operands of a scan: what stays, what is carried along, and what has a row for each step.
+
+    Told by shapes, since versions of JAX keep the numbers in parameters of other names: its body is given and gives
+    rows without their first axis, all else as it is.
+    """
+    body = eqn.params["jaxpr"].jaxpr
+    last = len(given) - _num_rows(eqn.invars, body.invars)
+    first = last - (len(body.outvars) - _num_rows(eqn.outvars, body.outvars))
     return given[:first], given[first:last], given[last:]
+
+
+def _num_rows(outside, inside) -> int:
+    return sum(atom.aval.ndim > each.aval.ndim for atom, each in zip(outside, inside, strict=True))
 
 
 def called(eqn):
