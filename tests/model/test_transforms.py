@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from numpyro.distributions.transforms import OrderedTransform
+from numpyro.distributions.transforms import AffineTransform, OrderedTransform, SigmoidTransform
 
 from credo.model.model import Model
 from credo.precision import double, to_numpy
@@ -34,6 +34,10 @@ def lower_triangle(matrix):
     return matrix[np.tril_indices(matrix.shape[-1])]
 
 
+def transformed(shape, *transforms):
+    return dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand(shape), list(transforms))
+
+
 # name: prior, and the entries of the parameter that are free; made in double precision, since numpyro keeps arrays
 with double():
     SUPPORTS = {
@@ -47,6 +51,9 @@ with double():
         "simplex": (dist.Dirichlet(np.array([2.0, 3.0, 4.0])), all_but_last),
         "simplices": (dist.Dirichlet(np.ones(3)).expand([2]), all_but_last),
         "ordered": (dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([3]), OrderedTransform()), everything),
+        "ordered_apart": (transformed([3], AffineTransform(1.0, 2.0), OrderedTransform()), everything),
+        "logit_normal": (transformed([2, 3], SigmoidTransform()).to_event(1), everything),
+        "log_normal": (dist.LogNormal(0.5, 2.0).expand([2]), everything),
         "corr_cholesky": (dist.LKJCholesky(3, 2.0), below_diagonal),
         "corr_matrix": (dist.LKJ(3, 2.0), below_diagonal),
         "positive_definite": (dist.Wishart(4.0, np.eye(2)), lower_triangle),
@@ -121,6 +128,17 @@ def test_log_prior_is_density_plus_log_jacobian():
     np.testing.assert_allclose(answer["log_jacobian"], expected, rtol=1e-10)
     density = sum(log_prob for log_prob, _, _ in answer["parts"].values())
     np.testing.assert_allclose(answer["log_prior"], density + expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ordered", "ordered_apart", "logit_normal", "log_normal"])
+def test_density_keeps_the_digits_that_the_value_loses(name):
+    """In single precision exp(−20) beside 4 is nothing, and a sigmoid of 20 is one: that was NaN, or off by units."""
+    u = np.array([4.0, -20.0, 20.0, 30.0, -30.0, 17.0])
+    target = Model({"v": SUPPORTS[name][0]}, None).given().flat()
+    u = u[: target.dim]
+    with double():
+        expected = jax.jit(target.log_density)(u)
+    np.testing.assert_allclose(jax.jit(target.log_density)(u.astype(np.float32)), expected, rtol=1e-5)
 
 
 def test_positions_round_trip():

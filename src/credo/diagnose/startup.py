@@ -18,7 +18,7 @@ from credo.model.distributions import contains, transform_to, unwrapped
 from credo.model.mended import log_prob
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
-from credo.model.visit import at_index, log_prob_within
+from credo.model.visit import at_index, terms_at
 from credo.precision import double, to_numpy
 from credo.status import CredoError
 
@@ -125,11 +125,12 @@ def _parts(target: Target, u):
         return transform_to(distribution)(at_index(position[name], index))
 
     def see(name, distribution, value):
+        log_prob, log_jacobian = terms_at(position[name], distribution, value)
         parameters[name] = {
             "value": value,
             "inside": contains(distribution, value),
-            "log_prob": log_prob_within(distribution, value),
-            "log_jacobian": transform_to(distribution).log_abs_det_jacobian(position[name], value),
+            "log_prob": log_prob,
+            "log_jacobian": log_jacobian,
             "arguments": _arguments(distribution),
         }
 

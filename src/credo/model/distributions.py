@@ -122,6 +122,42 @@ def is_moved(distribution: Distribution) -> bool:
     return is_moved(inner.base_dist)
 
 
+def on_the_way(distribution: Distribution, u) -> list | None:
+    """What each transform of a transformed distribution is given at the coordinates ``u``, as numpyro takes them.
+
+    Found forwards, where its last transforms are those of the coordinates: back from the value digits are lost, those
+    of the gaps of an ordered vector or of what is near one. None where that tells nothing.
+    """
+    inner: Any = distribution
+    while isinstance(inner, Independent | ExpandedDistribution):
+        inner = inner.base_dist
+    if getattr(type(inner), "log_prob", None) is not TransformedDistribution.log_prob:
+        return None
+    way: Any = transform_to(distribution)
+    while isinstance(way, IndependentTransform):
+        way = way.base_transform
+    parts = way.parts if isinstance(way, ComposeTransform) else [way]
+    num = 0
+    for part, own in zip(reversed(parts), reversed(inner.transforms), strict=False):
+        if not _is_same(part, own):
+            break
+        num += 1
+    if num == 0:
+        return None
+    given = [u]
+    for part in parts[:-1]:
+        given.append(part(given[-1]))
+    given = given[len(parts) - num :]
+    for own in reversed(inner.transforms[:-num]):
+        given.insert(0, own.inv(given[0]))
+    return [[x, None] for x in given]
+
+
+def _is_same(one: Transform, other: Transform) -> bool:
+    structure = jax.tree.structure(one)
+    return one is other or (structure.num_leaves == 0 and structure == jax.tree.structure(other))
+
+
 KEPT = type(constraints.real), type(constraints.unit_interval)
 
 

@@ -30,8 +30,10 @@ from numpyro.distributions import (
 from credo.model.distributions import CENSORED
 
 
-def log_prob(distribution: Distribution, value):
-    return mended(distribution).log_prob(value)
+def log_prob(distribution: Distribution, value, on_the_way: list | None = None):
+    """``on_the_way``: what its transforms are given, where that is known."""
+    found = mended(distribution)
+    return found.log_prob(value) if on_the_way is None else found.log_prob(value, on_the_way)
 
 
 def mended(distribution: Distribution) -> Any:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from numpyro.distributions import Distribution
 
-from credo.model.distributions import is_improper, transform_to
+from credo.model.distributions import is_improper, on_the_way, transform_to
 from credo.model.mended import log_prob
 from credo.status import CredoError
 
@@ -75,9 +75,8 @@ class AbstractPrior(eqx.Module):
 
         def see(name, distribution, value):
             nonlocal log_prob, log_jacobian
-            transform = transform_to(distribution)
-            log_prob = log_prob + jnp.sum(log_prob_within(distribution, value))
-            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(u[name], value))
+            terms = terms_at(u[name], distribution, value)
+            log_prob, log_jacobian = log_prob + jnp.sum(terms[0]), log_jacobian + jnp.sum(terms[1])
 
         params, log_factor, outcome = self.visit(functools.partial(_value_at, u), see)
         return params, log_prob + log_factor(), log_jacobian, outcome
@@ -183,14 +182,15 @@ def origin(name: str, distribution: Distribution):
     return transform(jnp.zeros(transform.inverse_shape(distribution.shape())))
 
 
-def log_prob_within(distribution: Distribution, value):
-    """log p(value), −inf where a discrete value lies outside the support.
+def terms_at(u, distribution: Distribution, value) -> tuple[Any, Any]:
+    """log p(value) and the log-Jacobian of its coordinates ``u``, unsummed; −inf of a discrete one out of its support.
 
-    Continuous ones cannot, by their transforms; numpyro's own answer there is that of some other value.
+    Continuous ones cannot lie there, by their transforms; numpyro's own answer there is that of some other value.
     """
-    terms, support = log_prob(distribution, value), distribution.support
+    terms, support = log_prob(distribution, value, on_the_way(distribution, u)), distribution.support
     assert support is not None
-    return jnp.where(support(value), terms, -jnp.inf) if support.is_discrete else terms
+    log_jacobian = transform_to(distribution).log_abs_det_jacobian(u, value)
+    return jnp.where(support(value), terms, -jnp.inf) if support.is_discrete else terms, log_jacobian
 
 
 def at_index(array, index):

@@ -26,7 +26,7 @@ from credo.methods.mcmc.elsewhere import elsewhere
 from credo.methods.mcmc.gibbs import Moved, Update
 from credo.model.distributions import transform_to
 from credo.model.target import Target
-from credo.model.visit import at_index, log_prob_within
+from credo.model.visit import at_index, terms_at
 from credo.precision import double, to_numpy
 from credo.status import CredoError
 
@@ -170,8 +170,8 @@ def _terms(target: Target, position, size: int):
             rest = rest + jnp.sum(terms)
 
     def see(name, distribution, value):
-        add(log_prob_within(distribution, value))
-        add(transform_to(distribution).log_abs_det_jacobian(u[name], value))
+        for terms in terms_at(u[name], distribution, value):
+            add(terms)
 
     def value(name, distribution, index):
         return transform_to(distribution)(at_index(u[name], index))

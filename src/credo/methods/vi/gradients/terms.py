@@ -23,7 +23,7 @@ from credo.model.dependence import dependencies
 from credo.model.distributions import transform_to
 from credo.model.prior import Prior
 from credo.model.target import Target
-from credo.model.visit import at_index, log_prob_within
+from credo.model.visit import at_index, terms_at
 from credo.precision import double
 
 NUM_TRIALS = 3  # pairs of positions between which elements of a parameter change
@@ -115,8 +115,7 @@ def _pieces(target: Target, position, batch) -> tuple[list[Array], Array, list[A
         return transform_to(distribution)(at_index(position[name], index))
 
     def see(name, distribution, value):
-        log_prob = log_prob_within(distribution, value)
-        log_jacobian = transform_to(distribution).log_abs_det_jacobian(position[name], value)
+        log_prob, log_jacobian = terms_at(position[name], distribution, value)
         is_apart.append(jnp.shape(log_prob) == shapes[name] == jnp.shape(log_jacobian))
         own[name] = log_prob + log_jacobian if is_apart[-1] else jnp.zeros(shapes[name], dtype)
         shared.append(jnp.sum(log_prob) + jnp.sum(log_jacobian))
