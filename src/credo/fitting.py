@@ -38,7 +38,7 @@ from credo.model.target import Target
 from credo.notes import notes
 from credo.posterior.files import load
 from credo.posterior.posterior import Posterior
-from credo.precision import double, to_numpy
+from credo.precision import abstract, double, to_numpy
 from credo.starting import start_position
 from credo.status import CredoError, Verdict
 from credo.timing import stopwatch
@@ -266,7 +266,7 @@ def _needs_all_rows(target: Target) -> bool:
     """Whether the likelihood can be had at all inputs and not at the first alone."""
     if target.model.likelihood is None or target.size < 2 or not jax.tree.leaves(target.x):
         return False
-    flat, u = target.flat(), jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
+    flat, u = target.flat(), abstract((target.dim,))
 
     def can(x) -> bool:
         try:

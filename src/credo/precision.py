@@ -7,7 +7,7 @@ JAX's switches are a context of the current thread. Everything public that compu
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -70,6 +70,11 @@ def in_double(function: Callable[P, R]) -> Callable[P, R]:
             return to_numpy(function(*args, **kwargs))
 
     return wrapped
+
+
+def abstract(shape, dtype: Any = float) -> jax.ShapeDtypeStruct:
+    """An array of which nothing but shape and type is known, in the present precision: JAX warns where it narrows."""
+    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))
 
 
 def to_numpy(tree):

@@ -91,6 +91,30 @@ def test_sums_are_exact(fn, by_hand):
     np.testing.assert_allclose(ours, by_hand(params) + log_jacobian, rtol=1e-10)
 
 
+def occupancy(y):
+    """Sites without an animal give no counts: second derivatives at a probability of 0."""
+    share, seen = (numpyro.sample(name, dist.Beta(1.0, 1.0)) for name in ("share", "seen"))
+    with numpyro.plate("N", len(y)):
+        z = numpyro.sample("z", dist.Bernoulli(share))
+        numpyro.sample("y", dist.Binomial(4, z * seen), obs=y)
+
+
+@needs_funsor
+def test_sites_where_nothing_lives_have_second_derivatives():
+    counts = np.array([0, 0, 2, 1, 0, 3, 0, 2, 0, 1])
+    target = from_numpyro(occupancy, counts).given().flat()
+
+    def by_hand(u):
+        share, seen = jax.nn.sigmoid(u)
+        there = jnp.log(share) + dist.Binomial(4, seen).log_prob(counts)
+        rows = jnp.where(counts == 0, jnp.logaddexp(there, jnp.log(1 - share)), there)
+        return jnp.sum(rows) + jnp.log(share * (1 - share) * seen * (1 - seen))
+
+    with double():
+        u = np.array([0.3, -0.4])
+        np.testing.assert_allclose(jax.hessian(target.log_density)(u), jax.hessian(by_hand)(u), rtol=1e-9)
+
+
 @needs_funsor
 def test_parts():
     target = from_numpyro(mixture, Y).given()

@@ -90,6 +90,24 @@ def test_prior_checks():
         check_prior(flat.given(X, Y), np.mean)
 
 
+def test_rows_count_as_often_as_their_weights():
+    """Rows of weight 0, as of a fold left out, and rows that stand for several."""
+    y, weights = Y.copy(), np.ones(N)
+    y[:6], weights[:6] = 50.0, 0.0
+    weights[6:9] = [2.0, 3.0, 2.0]
+    often = np.repeat(np.arange(N), weights.astype(int))
+    target, same = MODEL.given(X, y, weights=weights), MODEL.given(X[often], y[often])
+    for statistic in (np.mean, np.size, lambda y, x: float(np.dot(y, x))):
+        checks = [credo.fit(each, credo.Exact()).check(statistic, num_draws=500, key=1) for each in (target, same)]
+        checks += [check_prior(each, statistic, num_draws=500, key=1) for each in (target, same)]
+        for one, other in (checks[:2], checks[2:]):
+            np.testing.assert_allclose(one.observed, other.observed)
+            np.testing.assert_allclose(one.replicated, other.replicated, rtol=1e-6)
+    for unusable, sentence in ((0.5 * weights, "parts of rows .1.5 of one"), (0.0 * weights, "All weights are 0")):
+        with pytest.raises(CredoError, match=sentence):
+            check_prior(MODEL.given(X, y, weights=unusable), np.mean)
+
+
 def test_refused():
     target = MODEL.given(X, Y)
     replicated = np.zeros((3, N))

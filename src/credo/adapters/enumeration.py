@@ -5,9 +5,11 @@ import importlib.util
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
+from numpyro.primitives import Messenger
 
 from credo.adapters.program import LOCK, Program, Sites
 from credo.model.distributions import unwrapped
+from credo.model.mended import mended
 from credo.status import CredoError
 
 
@@ -59,6 +61,18 @@ def log_density(program: Program, params: dict, depth: int):
     from numpyro.contrib.funsor import config_enumerate, enum
     from numpyro.contrib.funsor import log_density as summed
 
-    model = enum(config_enumerate(lambda: program.call()), first_available_dim=-depth - 1)
+    def mended_program():
+        with Mended():
+            return program.call()
+
+    model = enum(config_enumerate(mended_program), first_available_dim=-depth - 1)
     with LOCK:
         return summed(model, (), {}, params)[0]
+
+
+class Mended(Messenger):
+    """Sites have the log densities of model/mended.py: those at a probability of 0 are met where nothing lives."""
+
+    def process_message(self, msg):
+        if msg["type"] == "sample":
+            msg["fn"] = mended(msg["fn"])

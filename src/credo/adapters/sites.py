@@ -17,8 +17,10 @@ from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
 from credo.model.dependence import dependencies
 from credo.model.distributions import Scaled, flat_like, is_improper, transform_to, unwrapped
+from credo.model.mended import log_prob
 from credo.model.structure import Structure, somewhere
 from credo.model.visit import AbstractPrior, Params, See, Value, Visited, at_index, origin
+from credo.precision import abstract
 from credo.status import CredoError
 
 
@@ -61,7 +63,7 @@ class NumPyroPrior(AbstractPrior):
         def log_factor() -> Any:
             if self.discrete:
                 return enumeration.log_density(self.program, params, self.plate_depth)
-            terms = (distribution_of(sites[name]).log_prob(sites[name]["value"]) for name in self.terms)
+            terms = (log_prob(distribution_of(sites[name]), sites[name]["value"]) for name in self.terms)
             return sum((jnp.sum(term) for term in terms), start=jnp.zeros(()))
 
         return Visited(params, log_factor, None if self.discrete else self.outcome(sites))
@@ -196,8 +198,8 @@ def bind(fn: Callable, arguments: dict[str, Any]) -> NumPyroPrior:
                 "learn it.",
                 stacklevel=4,
             )
-    u = [jax.ShapeDtypeStruct(asked[name], jnp.float64) for name in latent]
-    drawn = [jax.ShapeDtypeStruct(asked[name], sites[name]["value"].dtype) for name in discrete]
+    u = [abstract(asked[name]) for name in latent]
+    drawn = [abstract(asked[name], sites[name]["value"].dtype) for name in discrete]
     names = [*observed, *derived, *latent]
     sources = dict(zip(names, dependencies(_flow(latent, discrete, names), u, drawn, program), strict=True))
     num_drawn = len(latent) + len(discrete)

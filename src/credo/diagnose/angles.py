@@ -32,8 +32,8 @@ def angle_sentence(kind: Kind, structure: Structure) -> str | None:
         return None
     return (
         f"{names[worst]!r} is an angle, and {shares[worst]:.0%} of its mass lies next to ±π, where the circle is cut: "
-        "its mean, sd and quantiles are those of numbers on a line. Measure it from another direction, or write it as "
-        "arctan2(b, a) of two parameters a, b ~ Normal(0, 1)."
+        "its mean, sd and quantiles are those of numbers on a line. Measure it from another direction, or report its "
+        "cosine and sine (derived=)."
     )
 
 

@@ -6,6 +6,7 @@ posterior one the data are used twice, and p lies nearer ½ than a uniform varia
 says all the more, and a middling one less.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -174,9 +175,9 @@ def check_draws(num_draws) -> None:
 def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, key: Any = 0) -> Check:
     """A prior predictive check: ``statistic`` of the data of ``target`` beside data drawn from prior and likelihood.
 
-    ``statistic(y)`` or ``statistic(y, x)`` returns a number; of rows that the likelihood masks it sees nothing, as in
-    ``Posterior.check``. Raises CredoError for a model that cannot be sampled (a bare log density, an improper prior)
-    and a target without y.
+    ``statistic(y)`` or ``statistic(y, x)`` returns a number; of rows that the likelihood masks it sees nothing, and of
+    others as many as their weights count, as in ``Posterior.check``. Raises CredoError for a model that cannot be
+    sampled (a bare log density, an improper prior), weights that are no whole numbers, and a target without y.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]).expand([4]))
@@ -186,6 +187,7 @@ def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, 
     """
     require_checkable(target, statistic)
     check_draws(num_draws)
+    target = counted(target)
     with double():
         keys = jax.random.split(as_key(key), num_draws)
         replicated = to_numpy(_from_prior(target, keys))
@@ -209,6 +211,27 @@ def require_checkable(target: Target, statistic) -> None:
         lacking = target.model.without_likelihood if target.model.likelihood is None else "there is no y"
         raise CredoError(f"A predictive check needs the model's likelihood and observed y: {lacking}.")
     check_replicable(target.model, target.x)
+
+
+def counted(target: Target) -> Target:
+    """The same rows, each as often as its weight counts it.
+
+    CredoError for weights that are no whole numbers: of a part of a row there is nothing to replicate.
+    """
+    weights = target.row_weights
+    if weights is None:
+        return target
+    counts = np.asarray(weights, float)
+    if np.any(counts != np.round(counts)):
+        odd = float(counts[counts != np.round(counts)][0])
+        raise CredoError(
+            f"A predictive check compares the data with rows drawn anew, and the weights count parts of rows ({odd:g} "
+            "of one): check a fit whose weights are whole numbers, 0 for rows to leave out."
+        )
+    if not counts.any():
+        raise CredoError("All weights are 0, so that there is nothing to check: give some rows that count.")
+    rows = target.read(np.repeat(np.arange(len(counts)), counts.astype(int)))
+    return dataclasses.replace(target, x=rows.x, y=rows.y, weights=None)
 
 
 def _with_inputs(statistic: Callable, x) -> Callable:

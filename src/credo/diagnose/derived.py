@@ -4,7 +4,6 @@ A derived quantity is judged as a parameter is (sd_error.py), by the same bounds
 draws, or those by which its mean and sd are found.
 """
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -15,7 +14,7 @@ from credo.model.structure import scalar_names
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.marginals import AT_ONCE, NUM_DRAWS, report_positions
 from credo.posterior.posterior import Posterior
-from credo.precision import in_double
+from credo.precision import abstract, in_double
 from credo.storage import is_stored
 
 FEW = 400  # draws: by fewer no tail is judged
@@ -90,7 +89,7 @@ def _values(posterior: Posterior) -> dict[str, np.ndarray]:
     if not names or isinstance(kind, Point):
         return {}
     number = kind.positions[..., 0].size if isinstance(kind, Draws) else NUM_DRAWS
-    one = jax.ShapeDtypeStruct((1, target.dim), float)
+    one = abstract((1, target.dim))
     width = sum(leaf.size for leaf in report_positions.eval_shape(target, one).values())
     few = min(number, AT_ONCE // width)
     if few < FEW:

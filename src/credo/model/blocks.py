@@ -3,12 +3,12 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from credo.memory import budget, bytes_of, chunk_bytes, footprint
 from credo.model.data import Rows
 from credo.model.target import Target
+from credo.precision import abstract
 from credo.traced import by_shapes
 
 SMALL_DIM, SMALL_DATA = 1_000, 2**26  # fewer parameters and bytes of data: rows have few intermediates, none is counted
@@ -40,11 +40,11 @@ def in_blocks(target: Target, max_memory: int | None = None) -> Target:
 @by_shapes
 def row_bytes(target: Target) -> float:
     """Intermediates of the log likelihood of one row; 0 where rows cannot be evaluated apart."""
-    u = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
+    u = abstract((target.dim,))
 
     def of(number: int) -> int:
         rows = Rows(target.x, target.y, target.weights)
-        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *np.shape(leaf)[1:]), leaf.dtype), rows)
+        batch = jax.tree.map(lambda leaf: abstract((number, *np.shape(leaf)[1:]), leaf.dtype), rows)
         flat = target.flat()
         return footprint(lambda u, batch: flat.log_likelihood(u, batch), u, batch)
 

@@ -5,6 +5,9 @@
 of which the side in the lower tail has digits. numpyro's two-sided one takes the first throughout: its log density is
 0.07 off where the location lies 8 sds below both bounds, and +inf from 9 sds on; in its one-sided ones from 38 sds on.
 
+*Probabilities of 0 and 1*, as of an animal at a site where there is none: numpyro takes the logarithm of the least
+number there, whose square is 0, and second derivatives are NaN. They are those of a constant here, of the same value.
+
 *Logits that are NaN*: numpyro's log probability of 0 is 0 there, as if that were certain.
 
 *Censored outcomes* ask for the distribution function of the law within, which numpyro's expanded laws lack. Those that
@@ -16,9 +19,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import log_ndtr
+import numpy as np
+from jax.scipy.special import gammaln, log_ndtr
 from numpyro.distributions import (
     BernoulliLogits,
+    BernoulliProbs,
+    BinomialProbs,
     Distribution,
     ExpandedDistribution,
     LeftTruncatedDistribution,
@@ -44,14 +50,14 @@ def mended(distribution: Distribution) -> Any:
 
 
 def _is_wrong(node) -> bool:
-    if type(node) is BernoulliLogits:
+    if type(node) in OF_EVENTS:
         return True
     return isinstance(node, CENSORED) or (type(node) in TRUNCATED and isinstance(node.base_dist, Normal))
 
 
 def _mend(node):
-    if type(node) is BernoulliLogits:
-        return Logits(node)
+    if type(node) in OF_EVENTS:
+        return OF_EVENTS[type(node)](node)
     if type(node) in TRUNCATED:
         return TRUNCATED[type(node)](node)
     inner: Any = node.base_dist
@@ -68,6 +74,40 @@ class Logits(BernoulliLogits):
 
     def log_prob(self, value):
         return jnp.where(jnp.isnan(self.logits), jnp.nan, super().log_prob(value))
+
+
+class Bernoulli(BernoulliProbs):
+    def __init__(self, of: Any):
+        super().__init__(of.probs, validate_args=False)
+
+    def log_prob(self, value):
+        log_p, log_q = _logs(self.probs)
+        value = jnp.asarray(value, log_p.dtype)
+        return value * log_p + (1 - value) * log_q
+
+
+class Binomial(BinomialProbs):
+    def __init__(self, of: Any):
+        super().__init__(of.probs, of.total_count, validate_args=False)
+
+    def log_prob(self, value):
+        log_p, log_q = _logs(self.probs)
+        n, value = jnp.asarray(self.total_count), jnp.asarray(value, log_p.dtype)
+        ways = gammaln(n + 1) - gammaln(value + 1) - gammaln(n - value + 1)
+        return ways + value * log_p + (n - value) * log_q
+
+
+def _logs(probs):
+    """log p and log(1 − p), with p within the numbers that numpyro keeps it to."""
+    least = jnp.finfo(jnp.result_type(probs, float)).tiny
+    most = 1 - jnp.finfo(jnp.result_type(probs, float)).eps
+    is_low, is_high = probs < least, probs > most
+    p = jnp.where(is_low | is_high, 0.5, probs)
+
+    def within(log, low, high):
+        return jnp.where(is_low, low, jnp.where(is_high, high, log))
+
+    return within(jnp.log(p), np.log(least), np.log(most)), within(jnp.log1p(-p), -least, np.log1p(-most))
 
 
 class LeftTruncatedNormal(LeftTruncatedDistribution):
@@ -97,6 +137,7 @@ class TwoSidedTruncatedNormal(TwoSidedTruncatedDistribution):
         return self.base_dist.log_prob(value) - (log_ndtr(b) + jnp.log(-jnp.expm1(-delta)))
 
 
+OF_EVENTS: dict[type, Any] = {BernoulliLogits: Logits, BernoulliProbs: Bernoulli, BinomialProbs: Binomial}
 TRUNCATED: dict[type, Any] = {
     LeftTruncatedDistribution: LeftTruncatedNormal,
     RightTruncatedDistribution: RightTruncatedNormal,

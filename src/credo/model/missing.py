@@ -19,7 +19,7 @@ from credo.model.check import explained
 from credo.model.data import MASKED, NO_ROWS, Inputs, are_missing, as_array, column, column_name, is_leaf
 from credo.model.structure import somewhere
 from credo.model.target import log_prob_rows
-from credo.precision import double
+from credo.precision import abstract, double
 from credo.status import CredoError
 
 if TYPE_CHECKING:
@@ -152,5 +152,5 @@ def impute(target: "Target", u, key):
     assert target.missing is not None
     shape = (len(target.missing.rows), *jnp.shape(target.y)[1:])
     params = target.model.prior.constrain(target.structure.unravel(u))
-    like = jax.ShapeDtypeStruct(shape, target.y.dtype)
+    like = abstract(shape, target.y.dtype)
     return target.model.draw_outcome(key, params, target.missing.x, like)

@@ -18,6 +18,7 @@ from credo.model.layers import Layer, Layers, find_layers
 from credo.model.program import Hook, Path, equation_at, run
 from credo.model.target import Target
 from credo.model.uses import Use
+from credo.precision import abstract
 
 
 class Site(NamedTuple):
@@ -35,10 +36,8 @@ def likelihood_layers(target: Target, rows: Rows | None = None) -> Layers:
     def outputs(u, row):
         return target.log_likelihood(u, jax.tree.map(lambda leaf: leaf[None], row))
 
-    row = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype)), rows
-    )
-    position = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
+    row = jax.tree.map(lambda leaf: abstract(leaf.shape[1:], leaf.dtype), rows)
+    position = abstract((target.dim,))
     return find_layers(outputs, position, row)
 
 

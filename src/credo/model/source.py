@@ -17,6 +17,7 @@ from jaxtyping import Array, Int
 from credo.arguments import leaves_of, unmasked
 from credo.memory import budget, bytes_of, in_words
 from credo.model.data import Rows, column_name, is_leaf, num_rows
+from credo.precision import abstract
 from credo.status import CredoError
 from credo.storage import temporary_folder
 
@@ -109,7 +110,7 @@ class Files:
         """Shapes and types of ``number`` rows."""
 
         def shape(leaf, dtype):
-            return jax.ShapeDtypeStruct((number, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(dtype))
+            return abstract((number, *leaf.shape[1:]), dtype)
 
         return jax.tree.map(shape, self.rows, self.dtypes)
 

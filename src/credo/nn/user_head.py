@@ -13,6 +13,7 @@ from credo.model.distributions import rowwise, transform_to
 from credo.model.user_head import UserHead
 from credo.nn.heads import Head
 from credo.nn.priors import WEIGHTS
+from credo.precision import abstract
 from credo.predict.outcome import over
 
 
@@ -66,7 +67,7 @@ def head_or_none(apply: Callable, head: Head, weights, x) -> NetworkHead | None:
     """None where outcomes cannot be drawn, have no derivative, or lean on more than the outputs of their row."""
     try:
         found = NetworkHead.of(apply, head, weights, x)
-        z = jax.ShapeDtypeStruct((1, sum(int(np.prod(s)) for s in (*found.shapes, *(s for _, s in found.own)))), float)
+        z = abstract((1, sum(int(np.prod(s)) for s in (*found.shapes, *(s for _, s in found.own)))))
         jax.eval_shape(lambda z: found.scores(z, jnp.zeros(1, jnp.uint32), 1), z)
     except Exception:  # of the user's function, or of numpyro's distributions that cannot be drawn
         return None

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from credo.diagnose.checks import Check, check_draws, make_check, require_checkable
+from credo.diagnose.checks import Check, check_draws, counted, make_check, require_checkable
 from credo.posterior.marginals import sample_positions
 from credo.precision import in_double
 
 if TYPE_CHECKING:
+    from credo.model.target import Target
     from credo.posterior.posterior import Posterior
 
 
@@ -17,15 +18,16 @@ def check(posterior: "Posterior", statistic: Callable, num_draws: int, key) -> C
     """See ``Posterior.check``."""
     require_checkable(posterior.target, statistic)
     check_draws(num_draws)
-    return make_check(statistic, posterior.target, replicate(posterior, num_draws, key))
+    target = counted(posterior.target)
+    return make_check(statistic, target, replicate(posterior, target, num_draws, key))
 
 
 @in_double
-def replicate(posterior: "Posterior", num_draws: int, key):
-    """Data sets drawn from the posterior predictive at the observed inputs: (num_draws, N, …)."""
+def replicate(posterior: "Posterior", target: "Target", num_draws: int, key):
+    """Data sets drawn from the posterior predictive at the inputs of ``target``: (num_draws, N, …)."""
     k_positions, k_data = jax.random.split(key)
     positions = sample_positions(posterior.kind, k_positions, num_draws)
-    return _replicate(posterior.target, positions, jax.random.split(k_data, num_draws))
+    return _replicate(target, positions, jax.random.split(k_data, num_draws))
 
 
 @jax.jit

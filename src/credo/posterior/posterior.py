@@ -209,8 +209,9 @@ class Posterior:
 
         ``statistic(y)``, or ``statistic(y, x)``, returns one number; it takes NumPy arrays in the form of the fit. The
         answer, a ``Check``, has ``observed``, ``replicated`` (num_draws,), ``p_value``, ``sentence`` and ``plot()``.
-        Rows that the likelihood masks are left out of y and x; where it masks a part of a row, that is NaN in y.
-        Raises CredoError without observed data, or where the statistic is no number.
+        Rows that the likelihood masks are left out of y and x; where it masks a part of a row, that is NaN in y. Rows
+        stand there as often as their weights count them. Raises CredoError without observed data, for weights that
+        are no whole numbers, or where the statistic is no number.
         """
         from credo.posterior.check import check
 

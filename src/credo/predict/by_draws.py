@@ -20,6 +20,7 @@ from credo.memory import footprint
 from credo.model.target import Target
 from credo.model.user_head import AnyHead
 from credo.posterior.kinds import Gaussian
+from credo.precision import abstract
 from credo.predict.monte_carlo import outputs_at
 from credo.predict.stream import MEMORY
 
@@ -71,8 +72,8 @@ def rows_at_once(target: Target, head: AnyHead, x) -> int:
     """By what one more row computes."""
 
     def takes(number: int) -> int:
-        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), x)
-        u = jax.ShapeDtypeStruct((target.dim,), np.dtype(np.float64))
+        rows = jax.tree.map(lambda leaf: abstract((number, *leaf.shape[1:]), leaf.dtype), x)
+        u = abstract((target.dim,))
         return footprint(lambda u, x: outputs_at(target, head, u, x), u, rows)
 
     return max(1, MEMORY // (3 * max(takes(2) - takes(1), 1)))

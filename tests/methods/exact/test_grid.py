@@ -265,9 +265,13 @@ def test_a_spike_between_the_nodes_is_no_answer(num_points):
     """One observation of a normal: the scale may go to zero round it. The truth has sds of 1.6 and 1.1."""
     prior = {"mean": dist.Normal(0.0, 5.0), "scale": dist.HalfNormal(2.0)}
     target = Model(prior, lambda params, x: dist.Normal(params["mean"], params["scale"])).given(y=np.array([1.0]))
-    found = fit(target, Grid(num_points))
-    assert found.verdict.status == "failed"
-    assert any("has a spike" in sentence for sentence in found.verdict.sentences)
+    try:
+        found = fit(target, Grid(num_points))
+        assert found.verdict.status == "failed"
+        said = found.verdict.sentences
+    except CredoError as error:  # whether a node meets it hangs on the last digits, which versions of JAX have apart
+        said = [str(error)]
+    assert any("a spike (a scale that the data let go to zero)" in sentence for sentence in said)
 
 
 def test_a_grid_that_does_not_fit_into_memory_is_refused():

@@ -334,6 +334,12 @@ def test_no_evidence_under_an_improper_prior():
     assert np.isfinite(posterior.verdict.figures["evidence_error"])
 
 
+def test_a_bare_log_density_has_no_prior_to_draw_from():
+    model = Model.from_log_density(lambda params: -(params["w"] ** 2), {"w": dist.constraints.real})
+    with pytest.raises(CredoError, match=r"bare log density has none apart from it.*reference="):
+        fit(model.given(), SMALL, progress=False)
+
+
 # one answer a key -----------------------------------------------------------------------------------------------------
 
 
@@ -467,7 +473,7 @@ def test_a_factor_beside_the_prior_is_no_prior_to_draw_from():
         numpyro.factor("quartic", -(a**4))
         numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
 
-    with pytest.raises(CredoError, match=r"bare log density.*reference="):
+    with pytest.raises(CredoError, match=r"the factor 'quartic' cannot be drawn from.*reference="):
         fit(from_numpyro(model, np.array([0.5])).given(), SMC(), progress=False)
 
 

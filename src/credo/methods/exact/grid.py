@@ -86,7 +86,8 @@ class Grid:
         now, before, change, is_complete = add_up(density, box, side), None, np.nan, True
         if not np.isfinite(now.log_evidence):
             raise CredoError(
-                f"The density is zero at all {len(now.nodes):,} nodes of the grid: raise num_points, or leave it out."
+                f"The density is zero at all {len(now.nodes):,} nodes of the grid, as round a spike (a scale that the "
+                "data let go to zero): raise num_points, or leave it out."
             )
         try:
             change = _change(density, box, side, now)

@@ -27,6 +27,7 @@ from credo.model import curvature as products
 from credo.model.data import Rows
 from credo.model.fisher import Expected, Fisher, Sampled, Seen
 from credo.model.target import Target
+from credo.precision import abstract
 from credo.status import CredoError
 
 EXPENSIVE, COLUMNS = 1e10, 32  # multiplications: a second; above it so many columns a row stand for its outputs
@@ -194,7 +195,7 @@ def affordable(target: Target) -> OuterProducts:
     """Gauss-Newton, or where a backward pass for each output of each row is dear, by a few random columns a row."""
     outputs = target.outputs
     assert outputs is not None  # checked
-    u = jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float))
+    u = abstract((target.dim,))
     # of all rows: a graph's network knows no other number of them
     num_outputs = jax.eval_shape(lambda u: outputs(target.constrain(u), target.x), u).shape[-1]
     if num_outputs <= 2 * COLUMNS or target.size * num_outputs * (target.dim + num_outputs**2) <= EXPENSIVE:

@@ -34,7 +34,7 @@ from credo.methods.optimise.subproblem import Dense as DenseSolver
 from credo.model.fisher import fisher_product
 from credo.model.target import Target
 from credo.model.user_head import UserHead
-from credo.precision import double
+from credo.precision import abstract, double
 from credo.status import CredoError
 
 PROBES = 2**20  # outputs that the effect of θ on the likelihood's curvature is read from
@@ -130,7 +130,7 @@ def linearise(
 def num_outputs(target: Target, u: np.ndarray) -> int:
     """Of a row."""
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], target.x)
-    return jax.eval_shape(lambda u: _outputs(target, u, row)[0], jax.ShapeDtypeStruct(u.shape, u.dtype)).shape[1]
+    return jax.eval_shape(lambda u: _outputs(target, u, row)[0], abstract(u.shape, u.dtype)).shape[1]
 
 
 def num_moved(target: Target, u: np.ndarray, num_fixed: int) -> int:

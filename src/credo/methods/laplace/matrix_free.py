@@ -33,6 +33,7 @@ from credo.methods.optimise.objective import Objective, log_density, log_density
 from credo.model.curvature import Curvature
 from credo.model.data import Rows
 from credo.model.target import Target
+from credo.precision import abstract
 from credo.status import CredoError
 
 MOST_COLUMNS = 2_000  # coordinates whose diagonal is taken by a product each, where no layers give it
@@ -264,7 +265,7 @@ def _rows_at_once(target: Target, u: np.ndarray, at_once: int) -> int:
 
     def takes(number: int) -> int:
         x, y = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((number, *np.shape(leaf)[1:]), np.asarray(leaf).dtype),
+            lambda leaf: abstract((number, *np.shape(leaf)[1:]), np.asarray(leaf).dtype),
             (target.x, target.y),
         )
         return footprint(lambda u, x, y: target.log_likelihood(u, Rows(x, y)), u, x, y)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import jax
-
 from credo.memory import Need, budget, require
 from credo.methods.laplace.kronecker import Kronecker, sides
 from credo.methods.laplace.layered import layers_or_none
@@ -14,6 +12,7 @@ from credo.methods.laplace.structure import Dense, Diagonal
 from credo.methods.laplace.subset import All
 from credo.model.layers import Layers
 from credo.model.target import Target
+from credo.precision import abstract
 
 NUMBER = 8  # bytes: structures are worked out in float64
 MATRICES = 5  # of a matrix: itself, its eigenvectors and their workspace, its inverse and the factor of that
@@ -59,6 +58,6 @@ def num_bytes(structure: Any, target: Target) -> float | None:
     if isinstance(structure, MatrixFree):
         return of_positions + NUMBER * OF_A_SOLVE * dim
     if isinstance(structure, Kronecker):
-        layers = layers_or_none(target, jax.ShapeDtypeStruct((dim,), jax.numpy.result_type(float)), None)
+        layers = layers_or_none(target, abstract((dim,)), None)
         return of_positions + (0.0 if layers is None else size_of_factors(layers)[1])
     return None

@@ -7,7 +7,9 @@ all of them:
     z = (u − mean) / sd,  t = arsinh z         of the draws; t(stay) beyond (1 + GAP) max t, or below (1 + GAP) min t
 which is 7 sds for draws of a Gaussian (max z = 3.6), and more than most draws of a Cauchy leave unseen. A chain on its
 way from its start, which the first window of all may be, has a higher energy, by 7 at least where tails fall as an
-exponential's. Where energies vary by that much it may seem to be there, but not for two windows on end.
+exponential's. Where energies vary by that much it may seem to be there, but not for two windows on end; and in many
+dimensions it comes with an energy far below that of the draws, before it has filled their volume. Where that is the
+energy of a mode it is narrower by a factor of e^30 at least.
 """
 
 from typing import NamedTuple
@@ -21,6 +23,7 @@ NUM_WINDOWS = 8  # a number of its own, so that the length of warm-up changes no
 MOST = 2_000_000  # numbers that are kept; of larger posteriors none are
 GAP = 0.3
 HIGHER = 2.0  # sds of the energy, above its median: in one dimension a mode of an eighth of the mass
+LOWER = 30.0  # below the median, and by HIGHER sds
 ON_ITS_WAY = 4.0  # of the energy: with less to spare, which four dimensions have, one window is enough
 
 
@@ -49,7 +52,8 @@ def lost(stays: Stays, positions: Float[np.ndarray, "chain draw dim"], energy) -
     with np.errstate(invalid="ignore"):
         low, middle, high = np.quantile(np.asarray(energy, float), [0.16, 0.5, 0.84])
         spare = HIGHER * (high - low) / 2
-        is_likely = (stays.energy[1:] <= middle + spare) & ~np.isnan(stays.energy[:-1])
+        is_likely = (stays.energy[1:] <= middle + spare) & (stays.energy[1:] >= middle - max(spare, LOWER))
+        is_likely &= ~np.isnan(stays.energy[:-1])
     is_lost = np.zeros(stays.energy.shape[1], bool)
     if not is_likely.any():
         return is_lost

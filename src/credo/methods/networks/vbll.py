@@ -40,7 +40,7 @@ from credo.model.layers import Layers, find_layers
 from credo.model.target import Target, weighed
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
-from credo.precision import double, to_numpy
+from credo.precision import abstract, double, to_numpy
 from credo.status import CredoError, Verdict
 
 INITIAL_SD = 0.03
@@ -198,8 +198,8 @@ def find_last_layer(target: Target, rows: Rows) -> LastLayer:
     def of_row(u, row):
         return outputs(target.constrain(u), jax.tree.map(lambda leaf: leaf[None], row))[0]
 
-    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jnp.asarray(leaf[:0]).dtype), rows.x)
-    layers = find_layers(of_row, jax.ShapeDtypeStruct((target.dim,), jnp.result_type(float)), row)
+    row = jax.tree.map(lambda leaf: abstract(leaf.shape[1:], jnp.asarray(leaf[:0]).dtype), rows.x)
+    layers = find_layers(of_row, abstract((target.dim,)), row)
     found = last_layers(layers)
     products, biases = [layer for layer in found if not layer.is_bias], [layer for layer in found if layer.is_bias]
     is_one = len(products) == 1 and len(products[0].uses) == 1 and len(biases) <= 1

@@ -20,6 +20,7 @@ from credo.methods.optimise.subproblem import ConjugateGradients, Dense
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.posterior import Posterior
+from credo.precision import abstract
 from credo.status import CredoError
 from credo.traced import by_shapes
 
@@ -139,7 +140,7 @@ def chunk_size(target: Target, max_memory: int | None = None, *, most: int = MAX
 
 @by_shapes
 def _density_bytes(target: Target) -> int:
-    return footprint(log_density, target, jax.ShapeDtypeStruct((target.dim,), jax.numpy.result_type(float)))
+    return footprint(log_density, target, abstract((target.dim,)))
 
 
 def starting_position(target: Target, key, start) -> np.ndarray:

@@ -40,12 +40,9 @@ def path_to(target: Target, reference: Posterior | None) -> Path:
     if reference is not None:
         return Path(target, kind_with_density(reference, target, "reference"))
     remedy = "or give a distribution to begin at, SMC(reference=credo.fit(target, credo.Laplace()))"
-    if target.model.log_factor is not None or not has_evidence(target) or target.prior.factors:
-        names = ", ".join(map(repr, target.prior.improper_names())) or "its log factor"
-        raise CredoError(
-            f"SMC begins with draws from the prior, which is improper or a bare log density ({names}): give each "
-            f"parameter a proper prior, {remedy}."
-        )
+    lacking = _lacks_prior(target)
+    if lacking is not None:
+        raise CredoError(f"SMC begins with draws from the prior, {lacking}, {remedy}.")
     if target.model.likelihood is None or target.y is None:
         lacking = target.model.without_likelihood if target.model.likelihood is None else "no data were given"
         raise CredoError(
@@ -53,3 +50,16 @@ def path_to(target: Target, reference: Posterior | None) -> Path:
             f"({lacking}): write the model as prior and likelihood, {remedy}."
         )
     return Path(target, None)
+
+
+def _lacks_prior(target: Target) -> str | None:
+    """Why there are no draws of the prior, and what to do about it."""
+    if target.model.log_factor is not None:
+        return "and a bare log density has none apart from it: write the model as prior and likelihood"
+    if target.prior.factors:
+        factor = target.prior.factors[0]
+        return f"and the factor {factor!r} cannot be drawn from: write it as a distribution, of a parameter or of data"
+    if not has_evidence(target):
+        names = ", ".join(map(repr, target.prior.improper_names()))
+        return f"which is improper ({names}): give each parameter a proper prior"
+    return None

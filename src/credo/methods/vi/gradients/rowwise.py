@@ -35,6 +35,7 @@ from credo.model.layers import Layer, Layers, find_layers
 from credo.model.target import Target
 from credo.normals import normal
 from credo.posterior.kinds import Gaussian
+from credo.precision import abstract
 from credo.status import CredoError
 
 
@@ -49,14 +50,13 @@ class OnRows(NamedTuple):
         return self.target.log_likelihood(u, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row))
 
     def layers(self, u) -> Layers:
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.rows)
-        return find_layers(self.row, jax.ShapeDtypeStruct(u.shape, u.dtype), one).without_lookups()
+        one = jax.tree.map(lambda leaf: abstract(leaf.shape[1:], leaf.dtype), self.rows)
+        return find_layers(self.row, abstract(u.shape, u.dtype), one).without_lookups()
 
     def num_places(self, layers: Layers, u) -> list[int]:
         """Inputs that a row gives to each layer."""
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.rows)
-        abstract = jax.ShapeDtypeStruct(u.shape, u.dtype)
-        inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[1], abstract, one)
+        one = jax.tree.map(lambda leaf: abstract(leaf.shape[1:], leaf.dtype), self.rows)
+        inputs = jax.eval_shape(lambda u, row: layers.linearised(u, row)[1], abstract(u.shape, u.dtype), one)
         return [sum(a.shape[0] for a in uses) for uses in inputs]
 
 
