@@ -116,3 +116,27 @@ def test_what_numpyro_cannot_draw_has_its_sentence():
     except ImportError:
         with pytest.raises(credo.CredoError, match="cannot draw from LeftTruncatedDistribution"):
             draw(truncated, jax.random.key(0))
+
+
+class Inner(dist.Distribution):
+    """A user's own, which does not say (``pytree_data_fields``) what it holds."""
+
+    support = dist.constraints.real
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.batch_shape)
+
+    def log_prob(self, value):
+        return self.inner.log_prob(value)
+
+    def sample(self, key, sample_shape=()):
+        return self.inner.sample(key, sample_shape)
+
+
+def test_a_users_distribution_need_not_be_a_pytree():
+    """Its copy by JAX has no ``inner``: the fit passed, and draws ended in an AttributeError."""
+    model = credo.Model({"a": dist.Normal(0.0, 2.0)}, lambda params, x: Inner(dist.Normal(params["a"] + 0 * x, 1.0)))
+    posterior = credo.fit(model.given(np.zeros(20), np.linspace(0.0, 1.0, 20)), credo.Laplace(), progress=False)
+    assert posterior.predict(np.zeros(3)).sample(0, 5).shape == (5, 3)
+    assert 0.05 < posterior.check(np.mean).p_value < 0.95

@@ -60,11 +60,12 @@ MULTINOMIAL = MultinomialProbs, MultinomialLogits, DirichletMultinomial
 
 def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
     """``shape`` draws of it, (*shape, *batch, *event)."""
-    drawable = jax.tree.map(
-        lambda node: Counts(node) if isinstance(node, MULTINOMIAL) else node,
-        distribution,
-        is_leaf=lambda node: isinstance(node, MULTINOMIAL),
-    )
+    drawable: Any = distribution
+    if any(map(_is_multinomial, jax.tree.leaves(distribution, is_leaf=_is_multinomial))):
+        # only then: a user's own distribution may have attributes that its pytree lacks
+        drawable = jax.tree.map(
+            lambda node: Counts(node) if _is_multinomial(node) else node, distribution, is_leaf=_is_multinomial
+        )
     try:
         return drawable.sample(key, shape)
     except ImportError as error:  # truncated t: its quantile function is that of another package
@@ -72,6 +73,10 @@ def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
             f"numpyro cannot draw from {type(distribution).__name__} as it stands ({str(error).rstrip('.')}): install "
             "that, or ask for quantiles and log probabilities, which need no draws."
         ) from error
+
+
+def _is_multinomial(node) -> bool:
+    return isinstance(node, MULTINOMIAL)
 
 
 def check_drawable(model: Any) -> None:
