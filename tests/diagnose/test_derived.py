@@ -7,6 +7,7 @@ import pytest
 
 import credo
 from credo.diagnose import derived
+from credo.diagnose.angles import cut
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=10)
@@ -84,3 +85,27 @@ def test_units_of_a_derived_quantity_hide_no_tail(unit):
     posterior = credo.fit(model.given(y=np.array([0.3, -0.2, 0.1])), credo.NUTS(), key=0, progress=False)
     assert posterior.verdict.status == "doubtful"
     assert all(len(sentence) < 400 for sentence in posterior.verdict.sentences)
+
+
+def direction(a, b):
+    return jnp.arctan2(b, a)
+
+
+@pytest.mark.parametrize("method", [credo.Grid(), credo.NUTS()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(("a", "is_cut"), [(-1.0, True), (1.0, False)])
+def test_an_angle_about_the_cut_does_not_pass(method, a, is_cut):
+    """Two coordinates about (±1, 0): a mean of the direction near 0 and an sd above 2 had passed."""
+    model = credo.Model(PRIOR, lambda p, x: dist.Normal(jnp.stack([p["a"], p["b"]]), 0.2), derived={"at": direction})
+    posterior = credo.fit(model.given(y=np.array([a, 0.02])), method, key=2, progress=False)
+    assert (posterior.verdict.status == "pass") == (not is_cut)
+    assert ("'at' goes from −π to π as an angle does" in said(posterior)) == is_cut
+    assert ("Derive its cosine and sine" in said(posterior)) == is_cut
+
+
+@pytest.mark.parametrize("beyond", [0.0, 0.1])
+def test_what_goes_beyond_is_no_angle(beyond):
+    ends = np.pi + beyond
+    values = np.random.default_rng(1).uniform(-ends, ends, size=(2_000, 1))
+    share = float(np.mean(np.abs(values) > np.pi - 0.3))
+    assert cut(values) == (0.0 if beyond else share)
+    assert cut(np.abs(values)) == 0.0

@@ -1,6 +1,7 @@
 """Angles whose mass lies where the circle is cut: neighbours on it are the two ends of the line of their values."""
 
 import numpy as np
+from jaxtyping import Float
 from scipy.special import expit
 
 from credo.arguments import as_key
@@ -12,6 +13,8 @@ from credo.storage import column_blocks, release
 
 NEAR = 0.3  # radians from ±π
 MOST = 0.05  # of the mass; of a uniform angle 10 % lies there
+SOME = 0.005  # at the end that has less
+EPS = 1e-6  # π in single precision is larger
 NUM_DRAWS = 1_000  # of a kind that stores none
 
 
@@ -35,6 +38,17 @@ def angle_sentence(kind: Kind, structure: Structure) -> str | None:
         "its mean, sd and quantiles are those of numbers on a line. Measure it from another direction, or report its "
         "cosine and sine (derived=)."
     )
+
+
+def cut(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:
+    """Of draws of quantities that may be angles, arctan2 of two parameters say: the share next to ±π.
+
+    0 where values lie beyond, or next to one end alone.
+    """
+    is_high, is_low = values > np.pi - NEAR, values < NEAR - np.pi
+    rarer = np.minimum(is_high.mean(axis=0), is_low.mean(axis=0))
+    is_angle = (np.abs(values).max(axis=0) <= np.pi * (1 + EPS)) & (rarer > SOME)
+    return np.where(is_angle, (is_high | is_low).mean(axis=0), 0.0)
 
 
 def _shares(kind: Kind, places: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.arguments import as_key
+from credo.diagnose.angles import MOST, cut
 from credo.diagnose.rules import RULES
 from credo.diagnose.sd_error import HEAVY, kurtoses_of, tail_shape
 from credo.model.structure import scalar_names
@@ -41,7 +42,7 @@ def derived_sentence(posterior: Posterior) -> str | None:
 
 
 def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int, str]]:
-    """(times its bound, which column, what to say) of the largest error of a log sd, and of the heaviest tail."""
+    """(times its bound, which column, what to say) of the largest error of a log sd, the heaviest tail, a cut angle."""
     kurtoses = kurtoses_of(flat[None])
     for j in np.flatnonzero(kurtoses > HEAVY):
         if len(np.unique(flat[:, j])) < DISTINCT:
@@ -56,6 +57,17 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
             "sd, or even its mean, may not exist. Report its median and quantiles, or draw longer.",
         )
     ]
+    shares = cut(flat)
+    i = int(np.argmax(shares))
+    if shares[i] > MOST and len(np.unique(flat[:, i])) >= DISTINCT:
+        found.append(
+            (
+                shares[i] / MOST,
+                i,
+                f"goes from −π to π as an angle does, and {shares[i]:.0%} of its mass lies next to ±π, where the "
+                "circle is cut: its mean, sd and quantiles are those of numbers on a line. Derive its cosine and sine.",
+            )
+        )
     heavy = np.flatnonzero(kurtoses > HEAVY)
     if heavy.size:
         shapes = [tail_shape(flat[None, :, j], ess) for j in heavy]  # NaN: of a value that is repeated
