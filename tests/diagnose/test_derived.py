@@ -109,3 +109,9 @@ def test_what_goes_beyond_is_no_angle(beyond):
     share = float(np.mean(np.abs(values) > np.pi - 0.3))
     assert cut(values) == (0.0 if beyond else share)
     assert cut(np.abs(values)) == 0.0
+
+
+def test_a_quantity_of_two_values_is_no_angle():
+    posterior = credo.fit(line(side=lambda b: 3.0 * jnp.sign(b)), credo.NUTS(), key=2, progress=False)
+    assert 0.005 < np.mean(posterior._drawn["side"] < 0) < 0.995
+    assert "angle" not in said(posterior)

@@ -52,7 +52,7 @@ with double():
         "simplices": (dist.Dirichlet(np.ones(3)).expand([2]), all_but_last),
         "ordered": (dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([3]), OrderedTransform()), everything),
         "ordered_apart": (transformed([3], AffineTransform(1.0, 2.0), OrderedTransform()), everything),
-        "logit_normal": (transformed([2, 3], SigmoidTransform()).to_event(1), everything),
+        "logit_normal": (transformed([3], SigmoidTransform()).expand([2, 3]).to_event(1), everything),
         "log_normal": (dist.LogNormal(0.5, 2.0).expand([2]), everything),
         "corr_cholesky": (dist.LKJCholesky(3, 2.0), below_diagonal),
         "corr_matrix": (dist.LKJ(3, 2.0), below_diagonal),

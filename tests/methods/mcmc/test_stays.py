@@ -53,7 +53,9 @@ def test_a_place_is_as_likely_up_to_two_sds_of_the_energy(above, is_lost):
     assert lost(stays, RANDOM.normal(size=(4, 500, 1)), energy) == [is_lost]
 
 
-@pytest.mark.parametrize(("dim", "below", "is_lost"), [(1, 25.0, True), (1, 35.0, False), (4_000, 180.0, False)])
+@pytest.mark.parametrize(
+    ("dim", "below", "is_lost"), [(1, 25.0, True), (1, 35.0, False), (4_000, 60.0, True), (4_000, 180.0, False)]
+)
 def test_a_place_of_far_less_energy_is_on_the_way(dim, below, is_lost):
     """Of 5,003 parameters of a volatility, half the fits were doubtful for chains that had not filled their volume."""
     x = RANDOM.normal(size=(4, 100, dim))
