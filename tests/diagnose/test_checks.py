@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo import CredoError, Model
+from credo import CredoError, Model, memory
 from credo.diagnose.checks import Check, check_prior, make_check
 
 N, NUM_DRAWS = 30, 1_000
@@ -106,6 +106,15 @@ def test_rows_count_as_often_as_their_weights():
     for unusable, sentence in ((0.5 * weights, "parts of rows .1.5 of one"), (0.0 * weights, "All weights are 0")):
         with pytest.raises(CredoError, match=sentence):
             check_prior(MODEL.given(X, y, weights=unusable), np.mean)
+
+
+def test_replicates_that_memory_does_not_hold_are_refused(monkeypatch):
+    """Weights may count rows that the data do not hold."""
+    monkeypatch.setattr(memory, "available_memory", lambda: 2_000_000)  # of which a task takes half
+    sentence = r"num_draws=1000 needs 4.8 MB for 300 rows.*num_draws=200 needs"
+    with pytest.raises(CredoError, match=sentence):
+        check_prior(MODEL.given(X, Y, weights=np.full(N, 10.0)), np.mean)
+    assert len(check_prior(MODEL.given(X, Y), np.mean).replicated) == NUM_DRAWS
 
 
 def test_refused():

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from credo.arguments import as_key
+from credo.memory import Need, require_count
 from credo.model.draws import check_replicable
 from credo.model.observed import observed, rows_of
 from credo.model.target import Target
@@ -23,6 +24,7 @@ from credo.precision import double, to_numpy
 from credo.status import CredoError
 
 ROUNDING = 1e-12  # of a statistic: ties of sums taken in another order
+COPIES = 2  # of all replicates: drawn, and without what is masked
 DISTINCT = 10  # values of an outcome: of fewer a column may be like it by chance
 MOST_LAG, MOST_COLUMNS = 5, 200
 SAME, LOOSE = 1e-9, 1e-6  # of a squared correlation; of a statistic that sums in another order
@@ -187,7 +189,7 @@ def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, 
     """
     require_checkable(target, statistic)
     check_draws(num_draws)
-    target = counted(target)
+    target = counted(target, num_draws)
     with double():
         keys = jax.random.split(as_key(key), num_draws)
         replicated = to_numpy(_from_prior(target, keys))
@@ -213,15 +215,15 @@ def require_checkable(target: Target, statistic) -> None:
     check_replicable(target.model, target.x)
 
 
-def counted(target: Target) -> Target:
+def counted(target: Target, num_draws: int) -> Target:
     """The same rows, each as often as its weight counts it.
 
-    CredoError for weights that are no whole numbers: of a part of a row there is nothing to replicate.
+    CredoError for weights that are no whole numbers, since of a part of a row there is nothing to replicate, and where
+    memory does not hold ``num_draws`` replicates of all.
     """
+    held = len(jax.tree.leaves(target.y)[0])
     weights = target.row_weights
-    if weights is None:
-        return target
-    counts = np.asarray(weights, float)
+    counts = np.ones(held) if weights is None else np.asarray(weights, float)
     if np.any(counts != np.round(counts)):
         odd = float(counts[counts != np.round(counts)][0])
         raise CredoError(
@@ -230,6 +232,14 @@ def counted(target: Target) -> Target:
         )
     if not counts.any():
         raise CredoError("All weights are 0, so that there is nothing to check: give some rows that count.")
+    num_rows, of_row = int(counts.sum()), sum(map(np.size, jax.tree.leaves(target.y))) / held
+    require_count(
+        lambda number: Need(f"a check with num_draws={number}", COPIES * 8 * number * num_rows * of_row),
+        num_draws,
+        f"{num_rows:,} rows",
+    )
+    if weights is None:
+        return target
     rows = target.read(np.repeat(np.arange(len(counts)), counts.astype(int)))
     return dataclasses.replace(target, x=rows.x, y=rows.y, weights=None)
 

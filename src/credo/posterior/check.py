@@ -18,7 +18,7 @@ def check(posterior: "Posterior", statistic: Callable, num_draws: int, key) -> C
     """See ``Posterior.check``."""
     require_checkable(posterior.target, statistic)
     check_draws(num_draws)
-    target = counted(posterior.target)
+    target = counted(posterior.target, num_draws)
     return make_check(statistic, target, replicate(posterior, target, num_draws, key))
 
 
