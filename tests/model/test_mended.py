@@ -91,17 +91,19 @@ def test_censored_outcomes_of_an_expanded_law(kind, law):
     np.testing.assert_allclose(expanded.predict(c).log_prob(y), plain.predict(c).log_prob(y), rtol=1e-7)
 
 
-@pytest.mark.parametrize("y", [0, 1, 3])
+@pytest.mark.parametrize(("number", "y"), [(1, 0), (1, 1), (3, 0), (3, 2), (3, 3)])
 @pytest.mark.parametrize("p", [0.0, 1e-100, 0.3, 1.0])
-def test_probabilities_of_zero_and_one_have_derivatives(p, y):
+def test_probabilities_of_zero_and_one_have_derivatives(p, number, y):
     """numpyro's second ones are NaN, which a model of animals at sites without any could not be fitted for."""
-    of = (lambda p: dist.Bernoulli(probs=p)) if y == 1 else (lambda p: dist.Binomial(3, probs=p).mask(True))
+
+    def of(p):
+        return dist.Bernoulli(probs=p) if number == 1 else dist.Binomial(number, probs=p).mask(True)
+
     with double():
         value = log_prob(of(p), y)
         derivatives = [derivative(lambda p: log_prob(of(p), y))(p) for derivative in (jax.grad, jax.hessian)]
         np.testing.assert_allclose(value, of(p).log_prob(y), rtol=1e-12, atol=1e-12)
         if 0.0 < p < 1.0:
-            number = 1 if y == 1 else 3
             np.testing.assert_allclose(derivatives[0], y / p - (number - y) / (1 - p), rtol=1e-9)
         assert np.isfinite(derivatives[0])
         assert not np.isnan(derivatives[1])
