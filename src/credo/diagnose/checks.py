@@ -83,7 +83,7 @@ class Check:
 
 def make_check(statistic: Callable, target: Target, replicated_y) -> Check:
     """``statistic(y)``, or ``statistic(y, x)``, of the data of ``target`` beside replicated ones, (num_draws, N, …)."""
-    y, replicated_y, x = _unmasked(target, replicated_y)
+    y, replicated_y, x = without_masked(target, replicated_y)
     of = _with_inputs(statistic, x)
     seen = _number(of, y)
     number = len(jax.tree.leaves(replicated_y)[0])
@@ -128,7 +128,7 @@ def _lag(x, y) -> int:
     return 0
 
 
-def _unmasked(target: Target, replicated_y) -> tuple[Any, Any, Any]:
+def without_masked(target: Target, replicated_y) -> tuple[Any, Any, Any]:
     """(y, replicated y, x) without what the likelihood masks: such rows are left out, and parts of a row are NaN."""
     counts = observed(target, target.y)
     every = jax.tree.leaves(counts)
@@ -209,9 +209,14 @@ def require_checkable(target: Target, statistic) -> None:
     """CredoError where no check can be made."""
     if not callable(statistic):
         raise CredoError(f"statistic is a function of y that returns a number, such as numpy.max; got {statistic!r}.")
+    require_replicable(target, "A predictive check")
+
+
+def require_replicable(target: Target, what: str) -> None:
+    """CredoError where there is no likelihood to draw ``y`` anew from."""
     if target.y is None or target.model.likelihood is None:
         lacking = target.model.without_likelihood if target.model.likelihood is None else "there is no y"
-        raise CredoError(f"A predictive check needs the model's likelihood and observed y: {lacking}.")
+        raise CredoError(f"{what} needs the model's likelihood and observed y: {lacking}.")
     check_replicable(target.model, target.x)
 
 

@@ -81,6 +81,16 @@ class AbstractPrior(eqx.Module):
         params, log_factor, outcome = self.visit(functools.partial(_value_at, u), see)
         return params, log_prob + log_factor(), log_jacobian, outcome
 
+    def densities(self, u: Position) -> dict[str, jax.Array]:
+        """log p of each parameter given those it hangs on, by leaf name, without Jacobian."""
+        found: dict[str, jax.Array] = {}
+
+        def see(name, distribution, value):
+            found[name] = jnp.sum(terms_at(u[name], distribution, value)[0])
+
+        self.visit(functools.partial(_value_at, u), see)
+        return found
+
     def constrain(self, u: Position) -> Params:
         """The parameters at ``u``, of which no density is traced: of many of them that takes a tenth of a second."""
         return self.visit(functools.partial(_value_at, u), lambda *_: None).params

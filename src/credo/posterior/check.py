@@ -27,11 +27,13 @@ def replicate(posterior: "Posterior", target: "Target", num_draws: int, key):
     """Data sets drawn from the posterior predictive at the inputs of ``target``: (num_draws, N, …)."""
     k_positions, k_data = jax.random.split(key)
     positions = sample_positions(posterior.kind, k_positions, num_draws)
-    return _replicate(target, positions, jax.random.split(k_data, num_draws))
+    return replicate_at(target, positions, jax.random.split(k_data, num_draws))
 
 
 @jax.jit
-def _replicate(target, positions, keys):
+def replicate_at(target, positions, keys):
+    """One data set at each of positions (n, dim), by keys (n,)."""
+
     def one(pair):
         u, key = pair
         return target.model.draw_outcome(key, target.constrain(u), target.x, target.y)

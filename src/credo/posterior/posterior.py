@@ -217,17 +217,26 @@ class Posterior:
 
         return check(self, statistic, num_draws, as_key(key))
 
-    def to_arviz(self, *, log_likelihood: bool = False):
+    def to_arviz(self, *, log_likelihood: bool = False, log_prior: bool = False, posterior_predictive: bool = False):
         """An ArviZ ``DataTree`` with the posterior group, sample statistics (by ArviZ's names) and observed data.
 
-        ``log_likelihood``: also log p(y_i | x_i, θ) of every row at every draw, times the row's weight, as
-        ``arviz_stats.loo`` and ``compare`` take it: (chain, draw, N) for each outcome, rows of weight 0 left out, and
-        (chain, draw, 1) where the likelihood is joint. CredoError where that does not fit into memory.
-        Without stored draws there are 4,000.
+        Without stored draws there are 4,000. On request, at every draw:
+
+        ``log_likelihood``: log p(y_i | x_i, θ) of every row, times the row's weight, as ``arviz_stats.loo`` and
+        ``compare`` take it: (chain, draw, N) for each outcome, rows of weight 0 left out, and (chain, draw, 1) where
+        the likelihood is joint.
+        ``log_prior``: log p of each parameter given those it hangs on, (chain, draw), as ``arviz_stats.psense`` takes
+        it to ask what the prior decides.
+        ``posterior_predictive``: data drawn anew at the inputs of the fit, (chain, draw, N, …), as ``plot_ppc_dist``
+        and ``loo_pit`` take them.
+
+        CredoError for a group that this model does not have, or that does not fit into memory.
         """
         from credo.posterior.export import to_arviz
 
-        return to_arviz(self, log_likelihood)
+        return to_arviz(
+            self, log_likelihood=log_likelihood, log_prior=log_prior, posterior_predictive=posterior_predictive
+        )
 
     def save(self, path: str | Path) -> None:
         """Write this posterior to a file that holds arrays and text, and no code; ``credo.load`` reads it."""
