@@ -19,7 +19,7 @@ from credo.methods.exact.grid import Grid
 from credo.methods.particles import smc
 from credo.methods.particles.path import path_to
 from credo.methods.particles.smc import SMC
-from credo.methods.particles.tails import tail_memory
+from credo.methods.particles.tails import Tails, tails
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian
 from credo.posterior.posterior import Posterior
@@ -218,6 +218,22 @@ def test_a_neck_that_particles_hardly_enter_does_not_pass():
     assert any("remember their places" in sentence for sentence in posterior.verdict.sentences)
 
 
+def test_the_neck_of_a_prior_whose_posterior_has_none_is_no_matter():
+    """Eight rows of each of six groups know their spread; at hot temperatures its prior is a funnel."""
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(6), 8)
+    y = rng.normal(1.0, 1.5, size=6)[groups] + rng.normal(size=48)
+    prior = {"mean": dist.Normal(0.0, 5.0), "spread": dist.HalfNormal(3.0)}
+    model = Model(
+        {**prior, "of_group": lambda mean, spread: dist.Normal(mean, spread).expand([6])},
+        lambda params, x: dist.Normal(params["of_group"][x], 1.0),
+    )
+    posterior = fit(model.given(groups, y), SMC(num_particles=2_048, max_moves=32), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["tail_memory"] < 2.0
+    assert posterior.sd()["spread"] == pytest.approx(0.747, rel=0.04)  # by long NUTS
+
+
 def test_what_tails_remember():
     generator = np.random.default_rng(0)
     x = generator.normal(size=(4_096, 2))
@@ -226,7 +242,7 @@ def test_what_tails_remember():
     apart = np.where(x > 1.0, 1.0 + np.abs(fresh), np.where(x > 0, np.abs(fresh) % 1.0, -np.abs(fresh)))  # three modes
 
     def worst(before, after):
-        return max(map(tail_memory, before.T, after.T))
+        return tails(before.T, after.T).memory.max()
 
     assert worst(x, fresh) < 2.0
     assert worst(x, slow) > 5.0
@@ -235,7 +251,26 @@ def test_what_tails_remember():
     assert worst(x, x) > 10.0
     many = generator.normal(size=65_536)
     little = 0.2 * many + np.sqrt(0.96) * generator.normal(size=many.shape)  # what moves may leave, of any number
-    assert tail_memory(many, little) < 2.0
+    assert worst(many[:, None], little[:, None]) < 2.0
+
+
+def test_tails_count_where_the_posterior_lies_too():
+    x = np.random.default_rng(0).normal(size=(4_096, 2))
+    slow = np.column_stack([np.where(x[:, 0] < 0, x[:, 0], 1.0), np.ones(len(x))])  # one lower end alone
+    hot = tails(x.T, slow.T)
+    assert hot.bound[0, 0] == pytest.approx(stats.norm.ppf(0.05), abs=0.1)
+    assert hot.bound[1, 1] == pytest.approx(stats.norm.ppf(0.95), abs=0.1)
+    left = Tails.forgotten(2).innermost(hot, 2.0)
+    assert left.reached(x.T) == hot.memory[0, 0] > 10
+    assert left.reached(x.T + 5.0) == 0.0
+    assert left.reached(-x.T - 5.0) == hot.memory[0, 0]
+    assert Tails.forgotten(2).innermost(tails(x.T, 0 * x.T), 2.0).reached(x.T) == 0.0
+
+    cooler = tails((x + 1.0).T, slow.T + 1.0)  # its end begins further in
+    for both in (left.innermost(cooler, 2.0), Tails.forgotten(2).innermost(cooler, 2.0).innermost(hot, 2.0)):
+        np.testing.assert_array_equal(both.bound[0, 0], cooler.bound[0, 0])
+        assert both.reached(x.T + 2.0) > 10
+    assert left.reached(x.T + 2.0) == 0.0
 
 
 # hard edges -----------------------------------------------------------------------------------------------------------

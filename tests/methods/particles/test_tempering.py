@@ -6,7 +6,7 @@ import pytest
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.mutation import Moves, Particles
-from credo.methods.particles.tails import tail_memory
+from credo.methods.particles.tails import tails
 from credo.methods.particles.tempering import (
     MAX_STEPS,
     Tempered,
@@ -126,7 +126,7 @@ def test_particles_move_until_they_have_forgotten(rho, least, most, modes):
     move, _ = autoregression(rho, modes)
     start = population_at(modes, 5_000)  # d known to 2 %
     scale = Diagonal(np.ones(1))
-    _, told = forget(start, move, 1.0, scale, 1.0, 0, 128)
+    _, told, _ = forget(start, move, 1.0, scale, 1.0, 0, 128)
     assert max(least, 2 if modes else 1) <= told.num_moves <= max(most, 4 if modes else 1)
     assert told.correlation <= 0.1
 
@@ -145,14 +145,15 @@ def test_particles_move_until_their_tails_have_forgotten():
 
     start = population_at(size=1_000)
     start = start._replace(position=np.where(start.position < -1.28, start.position, np.abs(start.position) - 1.28))
-    moved, told = forget(start, move, 1.0, Diagonal(np.ones(1)), 1.0, 0, 128)
+    moved, told, left = forget(start, move, 1.0, Diagonal(np.ones(1)), 1.0, 0, 128)
     assert told.num_moves == 8  # 0.7⁴ of the lowest stay where they were, and 0.7⁸
-    assert told.tail_memory == max(map(tail_memory, columns_of(start), columns_of(moved))) < 2.0
+    np.testing.assert_array_equal(left, tails(columns_of(start), columns_of(moved)))
+    assert left.memory.max() < 2.0
 
 
 def test_the_limit_of_moves_is_kept_and_told():
     move, seen = autoregression(0.999)
-    _, told = forget(population_at(), move, 1.0, Diagonal(np.ones(1)), 1.0, 0, 10)
+    _, told, _ = forget(population_at(), move, 1.0, Diagonal(np.ones(1)), 1.0, 0, 10)
     assert told.num_moves == 8, "they double, so that what is left can be told"
     assert told.correlation > 0.9
     assert told.num_gradients == sum(2_000 * (1 + steps * moves) for steps, _, moves in seen)
@@ -160,7 +161,7 @@ def test_the_limit_of_moves_is_kept_and_told():
 
 def test_undefined_densities_are_told_by_the_move():
     move, _ = autoregression(0.999)
-    _, told = forget(
+    _, told, _ = forget(
         population_at(), lambda *args: move(*args)._replace(undefined=0.5), 1.0, Diagonal(np.ones(1)), 1.0, 0, 16
     )
     assert told.num_moves == 16

@@ -192,7 +192,7 @@ WEIGHTS: dict[str, Rule] = {
     # Well-behaved posteriors reach 1.6, funnels 1.6 to 9, one that ends at a hard edge 2.5 for one key in three.
     "tail_memory": Rule(
         "correlation of particles' ranks before and after their moves at one temperature, within either tail of a "
-        "parameter, in standard errors (of 4,096 particles, if there are more)",
+        "parameter, if the posterior lies there too, in standard errors (of 4,096 particles, if there are more)",
         "at most",
         2.0,
         ANY,

@@ -20,7 +20,15 @@ from credo.methods.particles.bridge import bridge
 from credo.methods.particles.importance import MEMORY, has_evidence
 from credo.methods.particles.mutation import Kernel, Moves, Particles, begin, mutate
 from credo.methods.particles.path import Path, path_to
-from credo.methods.particles.tempering import MAX_TEMPERATURES, Moved, Population, Tempered, scale_of, temper
+from credo.methods.particles.tempering import (
+    MAX_TEMPERATURES,
+    Moved,
+    Population,
+    Tempered,
+    columns_of,
+    scale_of,
+    temper,
+)
 from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
@@ -229,15 +237,15 @@ def _on_file(done: Tempered) -> tuple:
     """Arrays of the same shapes at every temperature."""
     table = np.full((MAX_TEMPERATURES, len(Moved._fields)), np.nan)
     table[: len(done.moved)] = np.reshape(done.moved, (-1, table.shape[1]))
-    return done.population, done.log_z, done.ancestors, table
+    return done.population, done.log_z, done.ancestors, done.tails, table
 
 
 def _from_file(state: tuple, number: int) -> Tempered:
-    population, log_z, ancestors, table = state
+    population, log_z, ancestors, tails, table = state
     rows = [dict(zip(Moved._fields, row, strict=True)) for row in table[:number].tolist()]
     counts = ("num_moves", "num_gradients")
     moved = (Moved(**row | {name: int(row[name]) for name in counts}) for row in rows)
-    return Tempered(population, log_z, ancestors, tuple(moved))
+    return Tempered(population, log_z, ancestors, tails, tuple(moved))
 
 
 def _check_memory(num_particles: int, dim: int, max_memory: int | None) -> None:
@@ -293,7 +301,7 @@ def _verdict(
         "island_ess": float(np.min(num_effective)),
         "evidence_error": along.error if bridged is None else min(along.error, bridged.error),
         "mutation_correlation": float(np.max(done.each("correlation"))),
-        "tail_memory": float(np.max(done.each("tail_memory"))),
+        "tail_memory": done.tails.reached(columns_of(done.population)),
         "mutation_acceptance": float(np.min(done.each("acceptance"))),
         "num_ancestors": int(done.is_ancestor.sum()),
         "undefined_share": undefined_share,

@@ -31,7 +31,7 @@ from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.methods.particles.mutation import Kernel, Moves, Particles
-from credo.methods.particles.tails import tail_memory
+from credo.methods.particles.tails import Tails, tails
 from credo.status import CredoError
 
 Population = Particles  # NumPy arrays with axes (island, particle) in front
@@ -45,10 +45,11 @@ PER_COORDINATE = 10  # effective particles a coordinate for which a whole covari
 MAX_DENSE = 500  # coordinates: beyond, its factor costs more than the moves
 MAX_TEMPERATURES = 2_000
 ALMOST_ONE = 1 - 2.0**-53
+MEMORY = RULES["tail_memory"].passes
 
 
 class Moved(NamedTuple):
-    """What the moves at ``beta`` came to. ``correlation``: left with where they were; ``tail_memory``: in the tails.
+    """What the moves at ``beta`` came to. ``correlation``: left with where they were.
 
     ``undefined``: the share of moves that met a density of NaN or +inf. ``step_size``: for the next.
     """
@@ -56,7 +57,6 @@ class Moved(NamedTuple):
     beta: float
     acceptance: float
     correlation: float
-    tail_memory: float
     num_moves: int
     num_gradients: int
     undefined: float
@@ -64,18 +64,23 @@ class Moved(NamedTuple):
 
 
 class Tempered(NamedTuple):
-    """``log_z``: log Ẑ_k. ``ancestors``: the draw of π_0 that each descends from. ``moved``: at each temperature."""
+    """``log_z``: log Ẑ_k. ``ancestors``: the draw of π_0 that each descends from. ``moved``: at each temperature.
+
+    ``tails``: what the moves left, of each coordinate and of ℓ, at the temperatures where that is too much.
+    """
 
     population: Population
     log_z: Float[np.ndarray, " K"]
     ancestors: Int[np.ndarray, "K n"]
+    tails: Tails
     moved: tuple[Moved, ...] = ()
 
     @classmethod
     def begin(cls, population: Population) -> "Tempered":
         """At draws of π_0, whose gains are −inf where γ_β is 0."""
         num_islands, size = population.gain.shape
-        return cls(population, np.zeros(num_islands), np.tile(np.arange(size), (num_islands, 1)))
+        tails = Tails.forgotten(population.position.shape[-1] + 1)
+        return cls(population, np.zeros(num_islands), np.tile(np.arange(size), (num_islands, 1)), tails)
 
     @property
     def beta(self) -> float:
@@ -117,7 +122,7 @@ def temper(
 
 def _next(done: Tempered, move: Move, generator: np.random.Generator, ess_share: float, max_moves: int) -> Tempered:
     """One temperature further."""
-    population, log_z, ancestors, moved = done
+    population, log_z, ancestors, before, moved = done
     num_islands, size = population.gain.shape
     step_size = moved[-1].step_size if moved else population.position.shape[-1] ** -0.25
     gain = np.asarray(population.gain, np.float64)
@@ -130,9 +135,10 @@ def _next(done: Tempered, move: Move, generator: np.random.Generator, ess_share:
     weights = np.exp(log_w - total)
     scale = scale_of(population.position, weights / num_islands)
     index = systematic(weights, generator.uniform(size=num_islands))
-    population, told = forget(take(population, index), move, beta, scale, step_size, len(moved), max_moves)
+    population, told, left = forget(take(population, index), move, beta, scale, step_size, len(moved), max_moves)
     log_z = log_z + total[:, 0] - np.log(size)
-    return Tempered(population, log_z, np.take_along_axis(ancestors, index, axis=1), (*moved, told))
+    left = before.innermost(left, MEMORY)
+    return Tempered(population, log_z, np.take_along_axis(ancestors, index, axis=1), left, (*moved, told))
 
 
 def next_beta(gain: Float[np.ndarray, " N"], beta: float, ess_share: float) -> float:
@@ -191,12 +197,12 @@ def scale_of(position: Float[Stored, "K n dim"], weights: Float[np.ndarray, "K n
 
 def forget(
     population: Population, move: Move, beta: float, scale: ScaleOperator, step_size: float, index: int, max_moves: int
-) -> tuple[Population, Moved]:
+) -> tuple[Population, Moved, Tails]:
     """Moves at one temperature, which is number ``index``, until they have forgotten where they were."""
     dtype = population.position.dtype
     first, jump = population, None
-    num_moves, num_gradients, call, correlation, memory, acceptance, num_undefined = 0, 0, 0, np.inf, np.inf, 0.0, 0.0
-    is_forgotten = False
+    num_moves, num_gradients, call, correlation, acceptance, num_undefined = 0, 0, 0, np.inf, 0.0, 0.0
+    left, is_forgotten = Tails.forgotten(first.position.shape[-1] + 1), False
     while not is_forgotten and num_moves + (more := max(num_moves, 1)) <= max_moves:
         num_steps = int(np.clip(np.ceil(QUARTER / step_size), 1, MAX_STEPS))
         step_size = min(step_size, QUARTER / num_steps)
@@ -214,10 +220,10 @@ def forget(
         num_moves, call, before = num_moves + more, call + 1, jump
         jump, apart = _jumps(first, population)
         correlation = _correlation(jump, apart, before)
-        memory = max(map(tail_memory, columns_of(first), columns_of(population)))
-        is_forgotten = correlation <= CORRELATION and memory <= RULES["tail_memory"].passes
+        left = tails(columns_of(first), columns_of(population))
+        is_forgotten = correlation <= CORRELATION and np.max(left.memory) <= MEMORY
     share = num_undefined / max(num_moves, 1)
-    return population, Moved(beta, acceptance, correlation, memory, num_moves, num_gradients, share, step_size)
+    return population, Moved(beta, acceptance, correlation, num_moves, num_gradients, share, step_size), left
 
 
 def columns_of(p: Population) -> Iterator[Float[np.ndarray, " N"]]:
