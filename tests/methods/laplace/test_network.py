@@ -238,6 +238,15 @@ def test_outcomes_without_noise_leave_no_noise_to_tune(head, y):
         credo.fit(network.given(X, y), credo.Laplace(), key=0, progress=False)
 
 
+@pytest.mark.parametrize("seed", [1, 4])
+def test_the_noise_goes_on_to_zero_where_the_evidence_is_straight_in_its_logarithm(seed):
+    """Training had left a noise of 4e-10, and Newton's step from there had no length."""
+    x = np.random.default_rng(seed).normal(size=(40, 4))
+    network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=StudentT())
+    with pytest.raises(CredoError, match="the noise rises without end"):
+        credo.fit(network.given(x, x @ [0.5, -0.3, 0.2, 0.0]), credo.Laplace(), key=0, progress=False)
+
+
 def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():
     """Steps by Kronecker factors had gained more than there was to gain, and noise had gone to zero for it."""
     random = np.random.default_rng(0)

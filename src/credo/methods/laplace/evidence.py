@@ -43,6 +43,7 @@ EVEN = 1e-6  # relative: two directions in which that effect is the same
 WIDE = 1.0  # sd of a log where the evidence has no curvature
 NEAR = 1e-6  # the maximum of the evidence, in posterior sds of θ
 SMALL = 1e6  # rows times weights below which a program takes milliseconds
+LONGEST = 50.0  # a step of θ, logarithms: where the evidence is straight in them Newton's has no end
 LEAST = 1e-6  # curvature of the prior of a parameter of a user's head
 STEP = 1e-5  # of θ, at least: see _step
 ROUNDING = 30.0  # times that of the outcomes: a noise below it is none
@@ -151,7 +152,9 @@ def maximum(args: Linearised, theta: np.ndarray, deadline: float = np.inf) -> Fo
     """Of the evidence, from ``theta``; the best place so far at ``deadline``."""
     with double():
         theta = theta.astype(np.float64)
-        found = maximise(log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30, deadline=deadline)
+        found = maximise(
+            log_evidence, args, theta, Differences(), tolerance=NEAR, max_steps=30, deadline=deadline, longest=LONGEST
+        )
         if found is None or found.curvature is None:
             raise CredoError(_why_not_finite(np.asarray(_read(args, theta)[1])))
         _check_noise(args, found.position)
