@@ -107,6 +107,27 @@ def test_explains(name):
             check_finite_start(target, u)
 
 
+@pytest.mark.parametrize(("concentration", "said"), [(2.0, "-inf"), (0.5, "inf")])
+def test_an_outcome_at_an_end_of_the_support(concentration, said):
+    """No start and no tail helps where a share has been rounded to 0."""
+    model = Model(A, lambda p, x: dist.Beta(concentration + 0 * p["a"], 2.0).expand([3]))
+    text = explain(model.given(None, np.array([0.5, 0.0, 0.7])), np.zeros(1))
+    assert f"of y is {said} in 1 of 3 rows (row 1)" in text
+    assert "stands at an end of the likelihood's support" in text
+    assert "inflated there" in text
+    assert "impossible" not in text
+
+
+def test_a_density_without_bound_within_the_support():
+    class Pole(Own):
+        def log_prob(self, value):
+            return -jnp.log(jnp.abs(value - self.a))
+
+    text = explain(Model(A, lambda p, x: Pole(p["a"])).given(X, Y), np.array([2.0]))
+    assert "is inf in 1 of 4 rows (row 1)" in text
+    assert "no bound there" in text
+
+
 def test_a_bare_log_density():
     target = Model.from_log_density(lambda p: jnp.log(p["a"]), {"a": constraints.real}).given()
     assert "The log density is nan at a = -1" in explain(target, np.array([-1.0]))

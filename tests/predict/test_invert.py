@@ -68,6 +68,22 @@ def test_quantiles_of_counts_are_exact(name):
         np.testing.assert_array_equal(q, reference.ppf(p))
 
 
+@pytest.mark.parametrize("mean", [0.0, 0.3, 20.0, 240.0, 900.0])
+def test_few_counts_and_many_have_their_probabilities(mean):
+    """Sums of few terms and special functions meet at 256."""
+    y = np.array([0.0, 1.0, 2.5, 9.0, 254.0, 256.0, 257.0, 300.0, 1_000.0])
+    with double():
+        np.testing.assert_allclose(cdf(dist.Poisson(mean), jnp.asarray(y)), stats.poisson(mean).cdf(y), atol=1e-12)
+        for concentration in (0.05, 2.0, 1e4):
+            expected = stats.nbinom(concentration, concentration / (concentration + mean)).cdf(y)
+            for law in (
+                dist.NegativeBinomial2(mean, concentration),
+                dist.ZeroInflatedNegativeBinomial2(mean, concentration, gate=0.0),
+                dist.NegativeBinomialProbs(concentration, mean / (concentration + mean)),
+            ):
+                np.testing.assert_allclose(cdf(law, jnp.asarray(y)), expected, atol=1e-9)
+
+
 @pytest.mark.parametrize("rate", [1.5e6, 1e8])
 def test_millions_of_counts_have_their_probabilities(rate):
     y = np.floor(rate + np.sqrt(rate) * np.linspace(-4, 4, 9))

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions.transforms import SigmoidTransform
@@ -229,6 +230,64 @@ def test_a_model_without_inputs_predicts_any_number_of_rows():
     np.testing.assert_allclose(predictive.log_prob(y), stats.norm.logpdf(y, 0.3), rtol=1e-12)
     with pytest.raises(CredoError, match="without inputs"):
         p.predict(np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("num_rows", [3, 1_500])
+def test_outcomes_of_unlike_lengths_are_asked_of_a_law_without_inputs_together(num_rows, monkeypatch):
+    """Of the longer ones no rows are left out, where they are many too; they are one datum."""
+    monkeypatch.setattr(stream, "MEMORY", 2**20)
+    model = Model(
+        {"a": dist.Normal(0.0, 1.0)},
+        lambda params, x: {"z": dist.Normal(params["a"], 2.0), "y": dist.Normal(params["a"], 1.0)},
+    )
+    data = {"z": np.array([0.5]), "y": np.linspace(-1.0, 1.0, num_rows)}
+    positions = np.linspace(-0.1, 0.1, 200).reshape(1, 200, 1)
+    target = model.given(y={"z": np.array([0.5]), "y": np.zeros(1)})
+    predictive = Posterior(Draws(positions), target, verdict=Verdict("pass")).predict()
+    of_y = stats.norm.logpdf(data["y"], positions.reshape(-1, 1)).sum(axis=1)
+    joint = of_y + stats.norm.logpdf(0.5, positions.ravel(), 2.0)
+    np.testing.assert_allclose(predictive.log_prob(data), [special.logsumexp(joint) - np.log(200)], rtol=1e-10)
+
+
+def test_quantiles_of_outcomes_of_unlike_lengths_without_inputs(monkeypatch):
+    monkeypatch.setattr(stream, "MEMORY", 2**20)
+
+    def program():
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        numpyro.sample("any", dist.Normal(a, 1.0), obs=np.zeros(1))
+        numpyro.sample("y", dist.Normal(a + np.arange(400.0), 1.0), obs=np.zeros(400))
+
+    target = credo.adapters.from_numpyro(program).given()
+    posterior = Posterior(Draws(np.zeros((1, 200, 1))), target, verdict=Verdict("pass"))
+    found = posterior.predict().quantile(0.9)
+    np.testing.assert_allclose(found["any"], [stats.norm.ppf(0.9)], rtol=1e-8)
+    np.testing.assert_allclose(found["y"], np.arange(400) + stats.norm.ppf(0.9), rtol=1e-8)
+
+
+def test_a_law_without_draws_is_said():
+    class Own(dist.Distribution):
+        arg_constraints, support = {}, dist.constraints.real
+
+        def __init__(self, mean):
+            self.mean_of = mean
+            super().__init__(jnp.shape(mean))
+
+        def log_prob(self, value):
+            return -0.5 * (value - self.mean_of) ** 2
+
+    model = Model({"w": W}, lambda q, x: Own(x @ q["w"]))
+    posterior = Posterior(Point(np.zeros(2)), model.given(X, np.zeros(20)), verdict=Verdict("pass"))
+    predictive = posterior.predict(X)
+    asked = {
+        "sample": lambda: predictive.sample(0, 3),
+        "quantile": lambda: predictive.quantile(0.5),
+        "check": lambda: posterior.check(np.mean),
+        "prior": lambda: model.sample_prior_predictive(0, X, 2),
+    }
+    for ask in asked.values():
+        with pytest.raises(CredoError, match="Own has no draws: give it sample"):
+            ask()
+    np.testing.assert_allclose(predictive.log_prob(np.ones(20)), -0.5)
 
 
 def test_no_moments_is_said_and_quantiles_remain():

@@ -149,10 +149,21 @@ def _parts(target: Target, u):
         for name, (distribution, y) in pairs.items():
             inside = distribution.support(y)
             outcomes[name] = {
-                "y": y, "log_prob": log_prob(distribution, y), "inside": inside, "arguments": _arguments(distribution),
+                "y": y, "log_prob": log_prob(distribution, y), "inside": inside, "at_end": _at_end(distribution, y),
+                "arguments": _arguments(distribution),
             }  # fmt: skip
         terms = target.log_likelihood(u)
     return {"parameters": parameters, "log_factor": log_factor, "outcomes": outcomes, "terms": terms}
+
+
+def _at_end(distribution, y):
+    """Which outcomes of a continuous law stand at an end of its support."""
+    support = distribution.support
+    support = getattr(support, "base_constraint", support)
+    ends = [getattr(support, end) for end in ("lower_bound", "upper_bound") if hasattr(support, end)]
+    if distribution.is_discrete or not ends:
+        return jnp.zeros(jnp.shape(y), bool)
+    return jnp.any(jnp.stack([jnp.broadcast_to(jnp.asarray(y) == end, jnp.shape(y)) for end in ends]), axis=0)
 
 
 def _arguments(distribution) -> dict[str, tuple]:
@@ -239,6 +250,16 @@ def _rows(name: str, outcome: dict) -> str | None:
     text = f"{text}, and the likelihood has {shown}." if shown else f"{text}."
     if np.isnan(seen):
         return f"{text} Look for 0/0, inf − inf, or the log or root of a negative number in its log_prob."
+    if np.any(at_row(outcome["at_end"])):
+        return (
+            f"{text} That outcome stands at an end of the likelihood's support, where its density is 0 or without "
+            "bound: move what was rounded to there inside, as by (y (N − 1) + ½) / N for shares, or give such rows a "
+            "probability of their own by a likelihood that is inflated there."
+        )
+    if seen > 0:
+        return (
+            f"{text} The density has no bound there: keep the parameters that sharpen it away from it by their priors."
+        )
     return (
         f"{text} The datum is impossible at machine precision there: start nearer the data (start=), standardise x and "
         "y, or use a likelihood with heavier tails."

@@ -59,7 +59,7 @@ MULTINOMIAL = MultinomialProbs, MultinomialLogits, DirichletMultinomial
 
 
 def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
-    """``shape`` draws of it, (*shape, *batch, *event)."""
+    """``shape`` draws of it, (*shape, *batch, *event). CredoError where it has none."""
     drawable: Any = distribution
     if any(map(_is_multinomial, jax.tree.leaves(distribution, is_leaf=_is_multinomial))):
         # only then: a user's own distribution may have attributes that its pytree lacks
@@ -72,6 +72,11 @@ def draw(distribution: Distribution, key, shape: tuple[int, ...] = ()):
         raise CredoError(
             f"numpyro cannot draw from {type(distribution).__name__} as it stands ({str(error).rstrip('.')}): install "
             "that, or ask for quantiles and log probabilities, which need no draws."
+        ) from error
+    except NotImplementedError as error:
+        raise CredoError(
+            f"{type(unwrapped(distribution)).__name__} has no draws: give it sample(self, key, sample_shape=()), or "
+            "ask for log probabilities, which need none."
         ) from error
 
 

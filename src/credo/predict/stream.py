@@ -89,9 +89,11 @@ class Stream(NamedTuple):
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)
 
     def _of_one_row(self, function: Callable, more: tuple, key, axis: int, chunk: int):
-        """All of ``more`` is asked of the same row."""
-        size = min((len(leaf) for leaf in jax.tree.leaves(more) if np.ndim(leaf)), default=1)
-        pieces = []
+        """All of ``more`` is asked of the same row; outcomes of unlike lengths are one question, which is not cut."""
+        sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(more)}
+        if len(sizes) != 1 or sizes == {()}:
+            return _to_numpy(function(self.law, self.rows, *more, **_keyed(key, 0)))
+        (size,), pieces = sizes.pop(), []
         for start in range(0, size, chunk):
             own = jax.tree.map(lambda leaf, start=start: leaf[start : start + chunk], more)
             pieces.append(_to_numpy(function(self.law, self.rows, *own, **_keyed(key, start))))
@@ -106,7 +108,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     """(what is known of the outcomes, the stream). CredoError where the likelihood cannot take these rows."""
     outcomes, cost = _outline(law, rows, size=size)
     named = list(outcomes.values()) if isinstance(outcomes, dict) else [outcomes]
-    num_rows = size or named[0].shape[0]
+    num_rows = size or max(outcome.shape[0] for outcome in named)
     row_cost, own_cost = _costs(law, rows, size, num_rows, cost)
     element = 8 * sum(math.prod(o.shape[1:]) * (o.num_classes or 1) for o in named)
     chunk, light, alone, is_streamed = None, None, None, False
