@@ -280,12 +280,16 @@ class Target(eqx.Module):
         return dataclasses.replace(self, is_flat=True)
 
     def _tree(self, u: Position):
-        if not self.is_flat and self.model.prior.names is not None and hasattr(u, "shape"):
+        if self.is_flat:
+            return self.structure.unravel(u)
+        names = [leaf.name for leaf in self.structure.leaves]
+        if not (isinstance(u, dict) and set(names) <= set(u)):
+            got = f"the names {', '.join(map(str, list(u)[:5]))}" if isinstance(u, dict) else type(u).__name__
             raise CredoError(
-                f"A position of this target is a dict by parameter ({', '.join(self.model.prior.names[:5])}), and got "
-                f"{type(u).__name__}: give that, or a vector to target.flat()."
+                f"A position of this target is a dict of unconstrained arrays by parameter ({', '.join(names[:5])}), "
+                f"and got {got}: give that, or a vector to target.flat()."
             )
-        return self.structure.unravel(u) if self.is_flat else u
+        return u
 
     # what some methods need -------------------------------------------------------------------------------------
 

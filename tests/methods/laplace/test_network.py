@@ -1,5 +1,7 @@
 """Laplace of networks as it comes: trained, tuned by the evidence, linearised in prediction, and judged."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,9 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import credo
+from credo.diagnose.rules import RULES
 from credo.laplace import Dense, Evidence, Kronecker
-from credo.nn import BayesianNetwork, Gaussian, HorseshoeLike, Isotropic, LaplacePrior, PerLayer, StudentT
+from credo.nn import BayesianNetwork, Categorical, Gaussian, HorseshoeLike, Isotropic, LaplacePrior, PerLayer, StudentT
 from credo.precision import double
 from credo.status import CredoError
 
@@ -245,6 +248,20 @@ def test_the_noise_goes_on_to_zero_where_the_evidence_is_straight_in_its_logarit
     network = BayesianNetwork(linear, {"w": np.zeros(4)}, head=StudentT())
     with pytest.raises(CredoError, match="the noise rises without end"):
         credo.fit(network.given(x, x @ [0.5, -0.3, 0.2, 0.0]), credo.Laplace(), key=0, progress=False)
+
+
+@pytest.mark.parametrize(("function", "is_linear"), [(linear, True), (lambda p, x: jnp.tanh(x @ p["w"]), False)])
+def test_draws_of_weights_are_warned_of_where_outputs_bend(function, is_linear):
+    """Few labels: the posterior is no Gaussian; in a linear network draws predict as its linearised self does."""
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    network = BayesianNetwork(function, {"w": np.zeros((3, 3))}, head=Categorical())
+    posterior = credo.fit(network.given(x, np.arange(12) % 3), credo.Laplace(num_steps=50), key=0, progress=False)
+    assert posterior.verdict.status == "doubtful"
+    assert any("Draws of the weights" in said for said in posterior.verdict.sentences) != is_linear
+    (doubt,) = (said for said in posterior.verdict.sentences if "may not be this Gaussian" in said)
+    for name, value, bound in re.findall(r"(\w+) = (\S+) \((\S+) passes\)", doubt):
+        assert float(value) > float(bound) == RULES[name].passes
+    assert "passes)" in doubt
 
 
 def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():

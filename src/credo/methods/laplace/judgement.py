@@ -7,20 +7,28 @@ the distance to the mode, the curvature's sign, and whether data are as likely a
 pass without weights.
 """
 
+import functools
 from dataclasses import replace
 
+import jax
 import numpy as np
 
-from credo.algorithm import stream
+from credo.algorithm import as_key, stream
+from credo.compiling import TINY, brief
+from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import ORDER, all_pass, judge
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.surprise import surprise
+from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior
+from credo.precision import double
 from credo.status import Verdict
 from credo.timing import counted
 
+FEW = 8  # rows whose outputs are looked at
+STRAIGHT = 1e-3  # of the change of the outputs along a draw: a bend below it is rounding
 WEIGHED = 100  # coordinates up to which draws are weighed
 
 LINEARISED = (
@@ -47,17 +55,38 @@ def verdict_of(
             f"The posterior of {target.dim:,} coordinates was not compared with this Gaussian: in so many, weights of "
             "draws say nothing, and there are other modes. Judge it by held-out scores (credo.compare)."
         )
-        return judge(figures, [*sentences, unweighed, LINEARISED], at_best="doubtful"), 0
+        return judge(figures, [*sentences, unweighed, *of_draws(posterior, key)], at_best="doubtful"), 0
     assert isinstance(posterior.kind, Gaussian)
     weighed, num_draws = proposal_figures(objective, posterior.kind, target, key, chunk, deadline)
     if all_pass(weighed):
         return judge(figures | weighed, sentences), num_draws
-    worst = weighed.get("pareto_k", np.nan)
+    beyond = [name for name, value in weighed.items() if RULES[name].status(value) != "pass"]
+    shown = ", ".join(f"{name} = {weighed[name]:.3g} ({RULES[name].passes:g} passes)" for name in beyond)
     doubt = (
-        f"The posterior of the weights is not this Gaussian (weights of draws have a k-hat of {worst:.2g}, or move "
-        "means or sds). Judge its predictions by held-out scores (credo.compare)."
+        f"By weights of draws the posterior of the weights may not be this Gaussian: {shown}. Judge its predictions by "
+        "held-out scores (credo.compare)."
     )
-    return judge(figures, [*sentences, doubt, LINEARISED], at_best="doubtful"), num_draws
+    return judge(figures, [*sentences, doubt, *of_draws(posterior, key)], at_best="doubtful"), num_draws
+
+
+def of_draws(posterior: Posterior, key) -> tuple[str, ...]:
+    """What is said of draws of the weights: nothing where the outputs are linear in them."""
+    target, kind = posterior.target.flat(), posterior.kind
+    if target.outputs is None or not isinstance(kind, Gaussian):
+        return (LINEARISED,)
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:FEW], target.x)
+    with double(kind.mean.dtype == np.float64):
+        moved = kind.sample_u(as_key(stream(key, 7))) - kind.mean
+        before, here, after = map(np.asarray, _outputs_along(target, kind.mean, moved, rows))
+    bend, change = np.abs(after + before - 2 * here), np.abs(after - before)
+    return () if np.max(bend) <= STRAIGHT * np.max(change) else (LINEARISED,)
+
+
+@functools.partial(brief, options=TINY)
+def _outputs_along(target: Target, u, moved, rows):
+    outputs = target.outputs
+    assert outputs is not None
+    return [outputs(target.constrain(u + side * moved), rows) for side in (-1.0, 0.0, 1.0)]
 
 
 def after_earlier(verdict: Verdict, earlier: Posterior | None) -> Verdict:
