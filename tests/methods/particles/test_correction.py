@@ -14,6 +14,7 @@ from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import correction
 from credo.methods.particles.correction import correct
+from credo.methods.particles.reach import Reached
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -121,6 +122,27 @@ def test_a_tail_of_weights_worth_99_percent_is_no_fault_where_nothing_can_reach_
     weighing.draw = heavy
     assert smooth(heavy(0)[1]).k_hat > RULES["pareto_k"].passes
     assert weighing.correct().figures["pareto_k"] == 0.0
+
+
+@pytest.mark.parametrize(("slab", "status"), [(0.0, "pass"), (0.05, "failed")])
+def test_what_only_draws_that_reach_far_meet_is_no_pass(slab, status):
+    """Of N(0, 1) beside 5 % of N(0, 4²) rounds of q may show nothing; draws of r show weights without a variance."""
+
+    def draw(i: int):
+        u = np.clip(np.random.default_rng((2, i)).normal(size=(ROUND, 2)), -2.5, 2.5)  # those that met nothing there
+        return u, np.zeros(ROUND)
+
+    def reach(i: int):
+        rng = np.random.default_rng((3, i))
+        z = rng.normal(size=(ROUND, 2)) * np.where(rng.random(ROUND) < 0.02, 8.0, 1.0)[:, None]
+        log_wide = -0.5 * (z**2).sum(axis=1) / 64 - 2 * np.log(8.0) + 0.5 * (z**2).sum(axis=1)
+        log_r = np.log(0.98 + 0.02 * np.exp(log_wide))  # over q
+        far = (z**2).sum(axis=1)
+        return Reached(z, np.log1p(slab * np.expm1(np.minimum(0.5 * far, 600.0))) - log_r, -log_r)
+
+    weighing = Weighing(np.zeros(2), np.eye(2))
+    weighing.draw = draw
+    assert judge(weighing.correct(reach=reach).figures).status == status
 
 
 def test_what_is_compared_is_what_the_user_sees():

@@ -205,6 +205,7 @@ def _also_by_reach(
     names = LEAST if most_rounds == 1 else LEAST + MOST
     figures = found.figures | {n: float(np.fmax(found.figures[n], seen.figures.get(n, np.nan))) for n in names}
     figures |= {most: max(figures[most], figures[least]) for least, most in zip(LEAST, MOST, strict=True)}
+    figures["pareto_k"] = float(np.fmax(figures["pareto_k"], seen.figures["pareto_k"]))
     is_outgrown = any(figures[name] > RULES[name].passes for name in LEAST)
     return Corrected(figures, seen.num_draws, found.num_gradients, is_outgrown)
 
