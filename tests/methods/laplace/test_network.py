@@ -13,6 +13,7 @@ from scipy import stats
 import credo
 from credo.diagnose.rules import RULES
 from credo.laplace import Dense, Evidence, Kronecker
+from credo.methods.laplace.judgement import of_draws
 from credo.nn import BayesianNetwork, Categorical, Gaussian, HorseshoeLike, Isotropic, LaplacePrior, PerLayer, StudentT
 from credo.precision import double
 from credo.status import CredoError
@@ -250,18 +251,34 @@ def test_the_noise_goes_on_to_zero_where_the_evidence_is_straight_in_its_logarit
         credo.fit(network.given(x, x @ [0.5, -0.3, 0.2, 0.0]), credo.Laplace(), key=0, progress=False)
 
 
-@pytest.mark.parametrize(("function", "is_linear"), [(linear, True), (lambda p, x: jnp.tanh(x @ p["w"]), False)])
-def test_draws_of_weights_are_warned_of_where_outputs_bend(function, is_linear):
+def bent(p, x):
+    return jnp.tanh(x @ p["in"]) @ p["out"]
+
+
+@pytest.mark.parametrize(
+    ("function", "weights", "subset", "is_linear"),
+    [
+        (linear, {"w": np.zeros((3, 3))}, None, True),
+        (bent, {"in": np.eye(3), "out": np.eye(3)}, None, False),
+        (bent, {"in": np.eye(3), "out": np.eye(3)}, credo.laplace.LastLayer(), True),
+    ],
+    ids=["linear", "bent", "last layer"],
+)
+def test_draws_of_weights_are_warned_of_where_outputs_bend(function, weights, subset, is_linear):
     """Few labels: the posterior is no Gaussian; in a linear network draws predict as its linearised self does."""
     x = np.random.default_rng(0).normal(size=(12, 3))
-    network = BayesianNetwork(function, {"w": np.zeros((3, 3))}, head=Categorical())
-    posterior = credo.fit(network.given(x, np.arange(12) % 3), credo.Laplace(num_steps=50), key=0, progress=False)
+    network = BayesianNetwork(function, weights, head=Categorical())
+    method = credo.Laplace(num_steps=50, **({} if subset is None else {"subset": subset}))
+    posterior = credo.fit(network.given(x, np.arange(12) % 3), method, key=0, progress=False)
     assert posterior.verdict.status == "doubtful"
-    assert any("Draws of the weights" in said for said in posterior.verdict.sentences) != is_linear
-    (doubt,) = (said for said in posterior.verdict.sentences if "may not be this Gaussian" in said)
-    for name, value, bound in re.findall(r"(\w+) = (\S+) \((\S+) passes\)", doubt):
-        assert float(value) > float(bound) == RULES[name].passes
-    assert "passes)" in doubt
+    assert bool(of_draws(posterior, np.zeros(2, np.uint32))) != is_linear
+    doubts = [said for said in posterior.verdict.sentences if "may not be this Gaussian" in said]
+    assert len(doubts) == (subset is None)
+    assert any("Draws of the weights" in said for said in posterior.verdict.sentences) == (not is_linear)
+    for doubt in doubts:
+        assert "passes)" in doubt
+        for name, value, bound in re.findall(r"(\w+) = (\S+) \((\S+) passes\)", doubt):
+            assert float(value) > float(bound) == RULES[name].passes
 
 
 def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():

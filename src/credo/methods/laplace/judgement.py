@@ -13,7 +13,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from credo.algorithm import as_key, stream
+from credo.algorithm import stream
 from credo.compiling import TINY, brief
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import ORDER, all_pass, judge
@@ -28,7 +28,7 @@ from credo.status import Verdict
 from credo.timing import counted
 
 FEW = 8  # rows whose outputs are looked at
-STRAIGHT = 1e-3  # of the change of the outputs along a draw: a bend below it is rounding
+STRAIGHT = 1e-3  # of the change of the outputs along a line: a bend below it is rounding
 WEIGHED = 100  # coordinates up to which draws are weighed
 
 LINEARISED = (
@@ -75,18 +75,20 @@ def of_draws(posterior: Posterior, key) -> tuple[str, ...]:
     if target.outputs is None or not isinstance(kind, Gaussian):
         return (LINEARISED,)
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:FEW], target.x)
-    with double(kind.mean.dtype == np.float64):
-        moved = kind.sample_u(as_key(stream(key, 7))) - kind.mean
-        before, here, after = map(np.asarray, _outputs_along(target, kind.mean, moved, rows))
+    mean = np.asarray(kind.mean)
+    along = np.random.default_rng(stream(key, 7)).normal(size=mean.size) * (1 + np.abs(mean))
+    with double(mean.dtype == np.float64):
+        along = np.where(np.asarray(kind.scale.diagonal()) > 0, along, 0.0).astype(mean.dtype)  # not those left out
+        before, here, after = map(np.asarray, _outputs_along(target, mean, along, rows))
     bend, change = np.abs(after + before - 2 * here), np.abs(after - before)
     return () if np.max(bend) <= STRAIGHT * np.max(change) else (LINEARISED,)
 
 
 @functools.partial(brief, options=TINY)
-def _outputs_along(target: Target, u, moved, rows):
+def _outputs_along(target: Target, u, along, rows):
     outputs = target.outputs
     assert outputs is not None
-    return [outputs(target.constrain(u + side * moved), rows) for side in (-1.0, 0.0, 1.0)]
+    return [outputs(target.constrain(u + side * along), rows) for side in (-1.0, 0.0, 1.0)]
 
 
 def after_earlier(verdict: Verdict, earlier: Posterior | None) -> Verdict:
