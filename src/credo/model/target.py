@@ -286,7 +286,7 @@ class Target(eqx.Module):
         if not (isinstance(u, dict) and set(names) <= set(u)):
             got = f"the names {', '.join(map(str, list(u)[:5]))}" if isinstance(u, dict) else type(u).__name__
             raise CredoError(
-                f"A position of this target is a dict of unconstrained arrays by parameter ({', '.join(names[:5])}), "
+                f"A position of this target is a dict by parameter ({', '.join(names[:5])}) of unconstrained arrays, "
                 f"and got {got}: give that, or a vector to target.flat()."
             )
         return u

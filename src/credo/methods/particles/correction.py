@@ -31,6 +31,7 @@ from credo.diagnose.moments import (
 )
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth
 from credo.diagnose.rules import RULES
+from credo.diagnose.verdict import all_pass
 from credo.methods.optimise.diagnosis import transformed
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
@@ -91,14 +92,17 @@ def correct(
         first.extend([round_of[0]] if i == 0 else [])
         return round_of
 
+    far_k = np.nan
     found = _by_weights(remembered, gradient, kind, target, deadline, most_rounds, least_rounds, reach is not None)
     if reach is not None and time.monotonic() <= deadline:
         if found.has_far_tail:
             found = _by_reach(reach, target, deadline, most_rounds, found.num_draws)
         elif all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST):
             is_few = not isinstance(kind, Gaussian) and target.dim <= FEW
-            found = _also_by_reach(reach, target, deadline, most_rounds if is_few else 1, found)
+            found, far_k = _also_by_reach(reach, target, deadline, most_rounds if is_few else 1, found)
     unseen = left_out(kind, target, first[0], found.figures, deadline, climber=climber)
+    if all_pass(unseen):  # else it is another mode that draws that reach far have met, and that is said
+        unseen["pareto_k"] = float(np.fmax(found.figures["pareto_k"], far_k))
     return found._replace(figures=found.figures | unseen)
 
 
@@ -196,8 +200,9 @@ def _by_reach(
 
 def _also_by_reach(
     reach: Callable[[int], Reached], target: Target, deadline: float, most_rounds: int, found: Corrected
-) -> Corrected:
+) -> tuple[Corrected, float]:
     """``found``, which passes, with what draws that reach far are sure of; of several rounds, what they leave open too.
+    And the k̂ of their own weights.
 
     Of one round the limits are wider than those of ``found``, which are to be held to.
     """
@@ -205,9 +210,8 @@ def _also_by_reach(
     names = LEAST if most_rounds == 1 else LEAST + MOST
     figures = found.figures | {n: float(np.fmax(found.figures[n], seen.figures.get(n, np.nan))) for n in names}
     figures |= {most: max(figures[most], figures[least]) for least, most in zip(LEAST, MOST, strict=True)}
-    figures["pareto_k"] = float(np.fmax(figures["pareto_k"], seen.figures["pareto_k"]))
     is_outgrown = any(figures[name] > RULES[name].passes for name in LEAST)
-    return Corrected(figures, seen.num_draws, found.num_gradients, is_outgrown)
+    return Corrected(figures, seen.num_draws, found.num_gradients, is_outgrown), seen.figures["pareto_k"]
 
 
 def gradients(function: Callable, args, u: Float[np.ndarray, "S dim"], chunk: int) -> Float[np.ndarray, "S dim"]:
