@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import jax
+import numpyro.distributions  # noqa: F401  before arviz_stats, after which it lacks a module of its own (Python 3.13)
 import pytest
 
 SHARE = 6  # of the machine's memory that one of the processes may fill with programs
