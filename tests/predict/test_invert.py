@@ -84,6 +84,18 @@ def test_few_counts_and_many_have_their_probabilities(mean):
                 np.testing.assert_allclose(cdf(law, jnp.asarray(y)), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "law", [dist.Poisson(np.float32(3.0)), dist.NegativeBinomial2(np.float32(3.0), np.float32(2.0))]
+)
+def test_a_count_that_is_no_number_hides_no_other(law):
+    """Nor does one beyond the sum, nor single precision; of no rows there is nothing."""
+    reference = stats.poisson(3.0) if isinstance(law, dist.Poisson) else stats.nbinom(2.0, 0.4)
+    y = np.array([2.0, np.nan, 5.0, 1e4, np.inf])
+    with double():
+        np.testing.assert_allclose(cdf(law, jnp.asarray(y)), np.where(np.isnan(y), np.nan, reference.cdf(y)), atol=1e-7)
+        assert cdf(law, jnp.zeros(0)).shape == (0,)
+
+
 @pytest.mark.parametrize("rate", [1.5e6, 1e8])
 def test_millions_of_counts_have_their_probabilities(rate):
     y = np.floor(rate + np.sqrt(rate) * np.linspace(-4, 4, 9))

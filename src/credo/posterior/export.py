@@ -61,9 +61,7 @@ def to_arviz(
             same = stored.positions if stored is not None else np.asarray(sample_positions(kind, key, NUM_DRAWS))[None]
             positions = np.asarray(same)
             if log_prior:
-                if posterior._recorded is not None:
-                    raise CredoError(f"log_prior=True needs the model's prior: {target.model.without_likelihood}.")
-                groups["log_prior"] = _by_parameters(target, positions)
+                groups["log_prior"] = _by_parameters(posterior, positions)
             if log_likelihood:
                 groups["log_likelihood"] = _by_rows(target.flat(), positions)
             if posterior_predictive:
@@ -84,9 +82,11 @@ def _without_slashes(values: dict[str, Any]) -> dict[str, Any]:
     return named if len(named) == len(values) else values
 
 
-def _by_parameters(target: Target, positions: np.ndarray) -> dict[str, np.ndarray]:
+def _by_parameters(posterior: "Posterior", positions: np.ndarray) -> dict[str, np.ndarray]:
     """log p of each parameter given those it hangs on, (chain, draw), at positions (chain, draw, dim)."""
-    model = target.model
+    target, model = posterior.target, posterior.target.model
+    if posterior._recorded is not None:
+        raise CredoError(f"log_prior=True needs the model's prior: {model.without_likelihood}.")
     if model.log_factor is not None or model.prior.factors:
         raise CredoError(
             "log_prior=True needs a prior of distributions, and this model has a bare log density or a log factor, "

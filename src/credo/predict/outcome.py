@@ -104,7 +104,7 @@ def _binomial(d, y):
 def _poisson(d, y):
     # Pr(Y ≤ k) = Q(k + 1, λ), whose series takes √λ terms; of a million counts and more by the cube root of a gamma
     # variable (Wilson & Hilferty 1931), within 1e-8
-    k, rate = jnp.broadcast_arrays(jnp.floor(y), jnp.asarray(d.rate, jnp.result_type(float)))
+    k, rate = jnp.broadcast_arrays(*(jnp.asarray(v, jnp.result_type(float)) for v in (jnp.floor(y), d.rate)))
     n, is_few, is_large = k + 1.0, k <= FEW_COUNTS, jnp.maximum(k + 1.0, rate) > MANY_COUNTS
     summed = _sum_of_few(k, jnp.exp(-rate), lambda i: rate / (i + 1.0))
     series = gammaincc(jnp.where(is_few | is_large, 1.0, n), jnp.where(is_few | is_large, 1.0, rate))
@@ -115,7 +115,8 @@ def _poisson(d, y):
 
 def _gamma_poisson(d, y):
     # Pr(Y ≤ k) = I_q(α, k + 1), q = β / (1 + β)
-    k, alpha, beta = jnp.broadcast_arrays(jnp.floor(y), *map(jnp.asarray, (d.concentration, d.rate)))
+    given = (jnp.asarray(v, jnp.result_type(float)) for v in (jnp.floor(y), d.concentration, d.rate))
+    k, alpha, beta = jnp.broadcast_arrays(*given)
     q, is_few = jnp.where(jnp.isinf(beta), 1.0, beta / (1.0 + beta)), k <= FEW_COUNTS
     at_zero = jnp.exp(-alpha * jnp.log1p(1.0 / beta))
     summed = _sum_of_few(k, at_zero, lambda i: (i + alpha) / ((i + 1.0) * (1.0 + beta)))
@@ -125,7 +126,7 @@ def _gamma_poisson(d, y):
 
 def _sum_of_few(k, at_zero, ratio: Callable):
     """Σ_{i ≤ k} p_i of counts up to ``FEW_COUNTS``, p_{i+1} = ratio(i) p_i: a special function takes 3 µs a number."""
-    most = jnp.minimum(jnp.max(k), FEW_COUNTS)
+    most = jnp.max(jnp.where(k <= FEW_COUNTS, k, 0.0), initial=0.0)  # of those that are few: not of NaN
 
     def add(carry):
         i, term, total = carry

@@ -126,7 +126,8 @@ def test_a_tail_of_weights_worth_99_percent_is_no_fault_where_nothing_can_reach_
 
 @pytest.mark.parametrize(("slab", "status"), [(0.0, "pass"), (0.05, "failed")])
 def test_what_only_draws_that_reach_far_meet_is_no_pass(slab, status):
-    """Of N(0, 1) beside 5 % of N(0, 4²) rounds of q may show nothing; draws of r show weights without a variance."""
+    """p is N(0, 1) beside a plane of 5 % of its height: rounds of q show nothing where they do not come that far, and
+    draws of r have weights without a variance."""
 
     def draw(i: int):
         u = np.clip(np.random.default_rng((2, i)).normal(size=(ROUND, 2)), -2.5, 2.5)  # those that met nothing there

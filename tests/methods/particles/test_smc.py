@@ -266,6 +266,11 @@ def test_tails_count_where_the_posterior_lies_too():
     assert left.reached(-x.T - 5.0) == hot.memory[0, 0]
     assert Tails.forgotten(2).innermost(tails(x.T, 0 * x.T), 2.0).reached(x.T) == 0.0
 
+    little = Tails(np.full((2, 2), 1.6), hot.bound)  # which passes: told as it is, and gives way to what does not
+    assert Tails.forgotten(2).innermost(little, 2.0).reached(x.T) == 1.6
+    for both in (little.innermost(hot, 2.0), hot.innermost(little, 2.0)):
+        np.testing.assert_array_equal(both.memory, [[hot.memory[0, 0], 1.6], [1.6, 1.6]])
+
     cooler = tails((x + 1.0).T, slow.T + 1.0)  # its end begins further in
     for both in (left.innermost(cooler, 2.0), Tails.forgotten(2).innermost(cooler, 2.0).innermost(hot, 2.0)):
         np.testing.assert_array_equal(both.bound[0, 0], cooler.bound[0, 0])

@@ -101,9 +101,10 @@ def correct(
             is_few = not isinstance(kind, Gaussian) and target.dim <= FEW
             found, far_k = _also_by_reach(reach, target, deadline, most_rounds if is_few else 1, found)
     unseen = left_out(kind, target, first[0], found.figures, deadline, climber=climber)
+    figures = found.figures | unseen
     if all_pass(unseen):  # else it is another mode that draws that reach far have met, and that is said
-        unseen["pareto_k"] = float(np.fmax(found.figures["pareto_k"], far_k))
-    return found._replace(figures=found.figures | unseen)
+        figures["pareto_k"] = float(np.fmax(figures["pareto_k"], far_k))
+    return found._replace(figures=figures)
 
 
 def _by_weights(

@@ -18,6 +18,7 @@ from jaxtyping import Float
 SHARES = 0.05, 0.1, 0.2
 NUM = 4_096  # particles in whose standard errors the correlation is told: what more of them remember is no more
 REACHED = 0.002  # of the posterior: less of it, in an end of another temperature, moves no mean and no sd
+INWARDS = np.array([[1.0], [-1.0]])  # from the lower and from the upper end
 PER_OFFSPRING = 2  # particles: resampling makes copies. In a neck there are more, which counts against it all the more
 
 
@@ -35,18 +36,15 @@ class Tails(NamedTuple):
         return cls(np.zeros((2, num)), np.array([-np.inf, np.inf])[:, None] * np.ones(num))
 
     def innermost(self, other: "Tails", most: float) -> "Tails":
-        """Of both, end by end: what is remembered by more than ``most``, of the end that holds more."""
-        holds_more = (other.bound - self.bound) * _INWARDS > 0
-        is_other = (other.memory > most) & ((self.memory <= most) | holds_more)
+        """Of both, end by end: of two that remember more than ``most`` the end that holds more, else the larger."""
+        is_inside = (other.bound - self.bound) * INWARDS > 0
+        is_other = np.where(self.memory > most, (other.memory > most) & is_inside, other.memory > self.memory)
         return Tails(*(np.where(is_other, new, old) for new, old in zip(other, self, strict=True)))
 
     def reached(self, columns: Iterable[Float[np.ndarray, " N"]]) -> float:
         """The most that is remembered in an end in which ``columns`` lie too."""
         shares = [[np.mean(c <= low), np.mean(c >= high)] for c, (low, high) in zip(columns, self.bound.T, strict=True)]
         return float(np.max(np.where(np.transpose(shares) > REACHED, self.memory, 0.0)))
-
-
-_INWARDS = np.array([[1.0], [-1.0]])
 
 
 def tails(before: Iterable[Float[np.ndarray, " N"]], after: Iterable[Float[np.ndarray, " N"]]) -> Tails:
