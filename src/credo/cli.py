@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -75,12 +76,16 @@ def predict(
 
 
 def _use_compilation_cache() -> None:
-    """Programs compiled by an earlier run of the command are reused."""
+    """Programs compiled by an earlier run of the command are reused.
+
+    JAX writes them in place: one that another command is writing at this moment is compiled anew, without a word.
+    """
     import jax
 
     folder = Path(typer.get_app_dir("credo")) / "compiled"
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
 @contextlib.contextmanager
