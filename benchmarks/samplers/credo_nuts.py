@@ -8,10 +8,12 @@ class Credo:
 
     def __init__(self, problem, num_draws: int, num_warmup: int | None = None, num_chains: int = 4):
         import credo
+        from credo import fitting
         from credo.methods.mcmc import chains
 
-        self.judge, chains.as_posterior = chains.as_posterior, self.judged
         self.verdict_cpu = 0.0  # of the last fit: what no peer gives
+        chains.as_posterior = self.judged(chains.as_posterior)
+        fitting._with_remarks = self.judged(fitting._with_remarks)
         warmup = {} if num_warmup is None else {"num_warmup": num_warmup}
         self.method = credo.NUTS(chains=num_chains, num_draws=num_draws, **warmup)
         self.num_warmup = self.method.num_warmup
@@ -19,17 +21,23 @@ class Credo:
         self.problem, self.data, self.target = problem, problem.data(), None
         self.parts: dict[str, float] = {}
 
-    def judged(self, *args):
-        begun = process_time()
-        posterior = self.judge(*args)
-        self.verdict_cpu = process_time() - begun
-        return posterior
+    def judged(self, function):
+        """``function``, whose processor time is the verdict's."""
+
+        def timed(*args):
+            begun = process_time()
+            found = function(*args)
+            self.verdict_cpu += process_time() - begun
+            return found
+
+        return timed
 
     def fit(self, key: int):
         if self.target is None:
             start = perf_counter()
             self.target = self.problem.credo_target(self.data)
             self.parts["model"] = perf_counter() - start
+        self.verdict_cpu = 0.0
         posterior = self.fit_target(self.target, self.method, key=key, layout=self.layout, progress=False)
         info = posterior.info
         for name in ("compile", "warmup", "sampling"):

@@ -23,7 +23,6 @@ from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.switched import Switched
-from credo.status import CredoError
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
@@ -58,17 +57,7 @@ class DiagonalMetric:
 
     def estimate(self, positions, gradients, previous) -> Diagonal:
         """Where draws or gradients do not vary or are not finite, the previous scale stays."""
-        num_draws = max(positions.shape[0] * (positions.shape[1] - 1), 1)  # single draws do not vary
-        before = np.log(_diagonal(previous))
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found = log_variance = np.log(_sum_of_squares(positions) / num_draws)
-            if gradients is not None:
-                share = num_draws / (num_draws + self.enough)
-                fisher = 0.5 * np.log(_sum_of_squares(positions) / _sum_of_squares(gradients))
-                found = share * log_variance + (1 - share) * fisher
-        is_known = np.isfinite(found) & (found > np.log(SMALLEST)) & (found < np.log(LARGEST))
-        share = np.where(is_known, num_draws / (num_draws + self.prior_draws), 0)
-        return Diagonal(np.exp(0.5 * (share * np.where(is_known, found, 0) + (1 - share) * before)))
+        return Diagonal(_scales(positions, gradients, previous, self.prior_draws, self.enough))
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,7 @@ class DenseMetric:
     def estimate(self, positions, gradients, previous) -> ScaleOperator:
         """The covariances are shrunk to the diagonal estimate while draws are few."""
         # a scale that balances draws and gradients, so that shrinking either to it means the same
-        scale = np.asarray(DiagonalMetric(self.prior_draws, np.inf).estimate(positions, gradients, previous).scale)
+        scale = _scales(positions, gradients, previous, self.prior_draws)
         sides = [positions / scale] if gradients is None else [positions / scale, gradients * scale]
         sides = [(x - x.mean(axis=1, keepdims=True)).reshape(-1, scale.size) for x in sides]
         if not all(np.all(np.isfinite(x)) for x in sides):
@@ -92,13 +81,15 @@ class DenseMetric:
         weight = _weight(num_draws, self.prior_draws + scale.size)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                white = _whitening(weight, num_draws, *sides)
+                covariances = [_gram(x) / max(num_draws, 1) for x in sides]
+                white = _whitening(weight, *covariances)
                 if len(sides) == 2 and num_draws > scale.size:
-                    exact = _whitening(1 - (1 - weight) ** 2, num_draws, *sides)
+                    exact = _whitening(1 - (1 - weight) ** 2, *covariances)
                     white = exact if _is_gaussian(exact, *sides) else white
-                return Dense(scale[:, None] * white.lower).with_inverse()
-        except (CredoError, np.linalg.LinAlgError):  # gradients are astronomical: not positive definite, or no number
+                lower = scale[:, None] * white
+        except np.linalg.LinAlgError:  # gradients are astronomical: not positive definite
             return previous
+        return Dense(lower).with_inverse() if np.all(np.isfinite(lower)) else previous
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ class LowRankMetric:
 
     def estimate(self, positions, gradients, previous) -> ScaleOperator:
         # a scale that balances draws and gradients, so that shrinking either to it means the same
-        scale = np.asarray(DiagonalMetric(self.prior_draws, np.inf).estimate(positions, gradients, previous).scale)
+        scale = _scales(positions, gradients, previous, self.prior_draws)
         dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
         sides = [positions / scale] if gradients is None else [positions / scale, gradients * scale]
         sides = [(x - x.mean(axis=1, keepdims=True)).reshape(-1, dim) for x in sides]
@@ -199,6 +190,22 @@ def geometric_mean_with_inverse(a, b) -> Float[np.ndarray, "dim dim"]:
     return root @ root.T
 
 
+def _scales(positions, gradients, previous, prior_draws: float, enough: float = np.inf) -> Float[np.ndarray, " dim"]:
+    """The diagonal metric s, of Var u alone after many more draws than ``enough``; else of both, which it balances."""
+    num_draws = max(positions.shape[0] * (positions.shape[1] - 1), 1)  # single draws do not vary
+    before = np.log(_diagonal(previous))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        of_positions = _sum_of_squares(positions)
+        found = log_variance = np.log(of_positions / num_draws)
+        if gradients is not None:
+            share = num_draws / (num_draws + enough)
+            fisher = 0.5 * np.log(of_positions / _sum_of_squares(gradients))
+            found = share * log_variance + (1 - share) * fisher
+    is_known = np.isfinite(found) & (found > np.log(SMALLEST)) & (found < np.log(LARGEST))
+    share = np.where(is_known, num_draws / (num_draws + prior_draws), 0)
+    return np.exp(0.5 * (share * np.where(is_known, found, 0) + (1 - share) * before))
+
+
 def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
     """diag S Sᵀ, on the host: JAX would compile for it."""
     if isinstance(metric, Switched):
@@ -213,19 +220,15 @@ def _diagonal(metric: ScaleOperator) -> Float[np.ndarray, " dim"]:
     raise TypeError(f"no metric that warm-up adapts: {type(metric).__name__}")
 
 
-def _whitening(weight: float, num_draws: int, u, g=None) -> Dense:
-    """A # B⁻¹, or A, of deviations (draw, dim): covariances with ``weight`` beside the identity."""
-
-    def covariance(x):
-        return weight * _gram(x) / max(num_draws, 1) + (1 - weight) * np.eye(x.shape[1])
-
-    a = covariance(u)
-    return Dense.from_covariance(a if g is None else geometric_mean_with_inverse(a, covariance(g)))
+def _whitening(weight: float, a, b=None) -> Float[np.ndarray, "dim dim"]:
+    """The lower factor of A # B⁻¹, or of A, which count with ``weight`` beside the identity."""
+    a, *b = (weight * x + (1 - weight) * np.eye(len(x)) for x in (a, b) if x is not None)
+    return np.linalg.cholesky(geometric_mean_with_inverse(a, *b) if b else a)
 
 
-def _is_gaussian(metric: Dense, u, g) -> bool:
+def _is_gaussian(lower: Float[np.ndarray, "dim dim"], u, g) -> bool:
     """Whether the gradients, f in white coordinates q, are nearly those of the Gaussian: f = −q."""
-    q, f = u @ np.linalg.inv(metric.lower).T, g @ metric.lower
+    q, f = u @ np.linalg.inv(lower).T, g @ lower
     return bool(np.sum((q + f) ** 2) < NEARLY_GAUSSIAN * np.sum(f**2))
 
 
