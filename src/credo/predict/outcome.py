@@ -12,14 +12,14 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.core import Tracer
-from jax.scipy.special import betainc, gammaincc, ndtr
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from credo.model import mended
 from credo.model.distributions import CENSORED, bare, unwrapped
+from credo.predict.incomplete import beta_share, gamma_shares
 
-FEW_COUNTS, MANY_COUNTS = 256, 1e6
+FEW_COUNTS = 32
 
 Outcomes = Distribution | dict[str, Distribution]
 
@@ -77,7 +77,7 @@ def cdf(d: Any, y) -> jax.Array:
     lower, upper = getattr(d.support, "lower_bound", None), getattr(d.support, "upper_bound", None)
     inside = y if lower is None else jnp.maximum(y, lower)
     inside = inside if upper is None else jnp.minimum(inside, upper)
-    value = _cdf_inside(d, inside)
+    value = jnp.where(jnp.isinf(y), jnp.greater(y, 0), _cdf_inside(d, inside))
     value = value if lower is None else jnp.where(y < lower, 0.0, value)
     return value if upper is None else jnp.where(y >= upper, 1.0, value)
 
@@ -94,38 +94,54 @@ def _bernoulli(d, y):
     return jnp.where(y < 0, 0.0, jnp.where(y < 1, at_zero, 1.0))
 
 
+def _beta(d, y):
+    return beta_share(d.concentration1, d.concentration0, y, 1.0 - y)
+
+
+def _gamma(d, y):
+    return gamma_shares(d.concentration, d.rate * y)[0]
+
+
+def _inverse_gamma(d, y):
+    return gamma_shares(d.concentration, d.rate / y)[1]
+
+
+def _student(d, y):
+    # Pr(|Z| ≤ z) = I_w(½, ν/2), w = z² / (ν + z²)
+    z = (y - d.loc) / d.scale
+    ratio = jnp.square(z) / d.df
+    both = beta_share(0.5, 0.5 * d.df, 1.0 / (1.0 + 1.0 / ratio), 1.0 / (1.0 + ratio))
+    return 0.5 + 0.5 * jnp.sign(z) * both
+
+
 def _binomial(d, y):
     # Pr(Y ≤ k) = I_{1−p}(n − k, k + 1) for k < n; the bounds of the support give the rest
-    n, k = jnp.asarray(d.total_count), jnp.floor(y)
+    n, k, p = jnp.asarray(d.total_count), jnp.floor(y), jnp.asarray(d.probs)
     inside = jnp.minimum(k, n - 1.0)
-    return jnp.where(k >= n, 1.0, betainc(jnp.maximum(n - inside, 1.0), inside + 1.0, 1.0 - d.probs))
+    return jnp.where(k >= n, 1.0, beta_share(jnp.maximum(n - inside, 1.0), inside + 1.0, 1.0 - p, p))
 
 
 def _poisson(d, y):
-    # Pr(Y ≤ k) = Q(k + 1, λ), whose series takes √λ terms; of a million counts and more by the cube root of a gamma
-    # variable (Wilson & Hilferty 1931), within 1e-8
+    # Pr(Y ≤ k) = Q(k + 1, λ)
     k, rate = jnp.broadcast_arrays(*(jnp.asarray(v, jnp.result_type(float)) for v in (jnp.floor(y), d.rate)))
-    n, is_few, is_large = k + 1.0, k <= FEW_COUNTS, jnp.maximum(k + 1.0, rate) > MANY_COUNTS
+    is_few = k <= FEW_COUNTS
     summed = _sum_of_few(k, jnp.exp(-rate), lambda i: rate / (i + 1.0))
-    series = gammaincc(jnp.where(is_few | is_large, 1.0, n), jnp.where(is_few | is_large, 1.0, rate))
-    m = jnp.maximum(n, 1.0)
-    many = ndtr(3 * jnp.sqrt(m) * (1 - 1 / (9 * m) - jnp.cbrt(rate / m)))
-    return jnp.where(is_few, summed, jnp.where(is_large, many, series))
+    return jnp.where(is_few, summed, gamma_shares(jnp.where(is_few, 0.0, k) + 1.0, jnp.where(is_few, 0.0, rate))[1])
 
 
 def _gamma_poisson(d, y):
     # Pr(Y ≤ k) = I_q(α, k + 1), q = β / (1 + β)
     given = (jnp.asarray(v, jnp.result_type(float)) for v in (jnp.floor(y), d.concentration, d.rate))
     k, alpha, beta = jnp.broadcast_arrays(*given)
-    q, is_few = jnp.where(jnp.isinf(beta), 1.0, beta / (1.0 + beta)), k <= FEW_COUNTS
+    is_few = k <= FEW_COUNTS
     at_zero = jnp.exp(-alpha * jnp.log1p(1.0 / beta))
     summed = _sum_of_few(k, at_zero, lambda i: (i + alpha) / ((i + 1.0) * (1.0 + beta)))
-    special = betainc(jnp.where(is_few, 1.0, alpha), jnp.where(is_few, 1.0, k + 1.0), q)
-    return jnp.where(is_few, summed, special)
+    rest, alpha, k = (jnp.where(is_few, *pair) for pair in ((1.0, 1.0 / (1.0 + beta)), (1.0, alpha), (0.0, k)))
+    return jnp.where(is_few, summed, beta_share(alpha, k + 1.0, 1.0 - rest, rest))
 
 
 def _sum_of_few(k, at_zero, ratio: Callable):
-    """Σ_{i ≤ k} p_i of counts up to ``FEW_COUNTS``, p_{i+1} = ratio(i) p_i: a special function takes 3 µs a number."""
+    """Σ_{i ≤ k} p_i of counts up to ``FEW_COUNTS``, p_{i+1} = ratio(i) p_i: cheaper than a special function."""
     most = jnp.max(jnp.where(k <= FEW_COUNTS, k, 0.0), initial=0.0)  # of those that are few: not of NaN
 
     def add(carry):
@@ -148,19 +164,20 @@ def _left_truncated(d, y):
 
 
 def _right_truncated(d, y):
-    return jnp.where(d.base_dist.cdf(d.high) > 0, _share(d.base_dist.cdf(y), d.base_dist.cdf(d.high)), y >= d.high)
+    below, high = _cdf_inside(d.base_dist, y), _cdf_inside(d.base_dist, d.high)
+    return jnp.where(high > 0, _share(below, high), y >= d.high)
 
 
 def _two_sided_truncated(d, y):
     base = d.base_dist
-    low, high = base.cdf(d.low), base.cdf(d.high)
+    low, high = _cdf_inside(base, d.low), _cdf_inside(base, d.high)
     tail, end = _upper_tail(base, d.low), _upper_tail(base, d.high)
     of_tails = _share(tail - _upper_tail(base, y), tail - end)
-    return jnp.where(d.low > base.loc, of_tails, _share(base.cdf(y) - low, high - low))
+    return jnp.where(d.low > base.loc, of_tails, _share(_cdf_inside(base, y) - low, high - low))
 
 
 def _upper_tail(base, y):
-    return base.cdf(2 * base.loc - y)
+    return _cdf_inside(base, 2 * base.loc - y)
 
 
 def _share(part, whole):
@@ -172,6 +189,10 @@ def _zero_inflated(d, y):
 
 
 _CDF: dict[type | tuple, Callable] = {
+    dist.Beta: _beta,
+    dist.Gamma: _gamma,
+    dist.InverseGamma: _inverse_gamma,
+    dist.StudentT: _student,
     (dist.BernoulliLogits, dist.BernoulliProbs): _bernoulli,
     (dist.BinomialLogits, dist.BinomialProbs): _binomial,
     dist.Poisson: _poisson,
