@@ -16,7 +16,7 @@ from credo import storage
 from credo.diagnose import convergence, geometry, sd_error
 from credo.methods.mcmc import DiagonalMetric
 from credo.posterior import marginals
-from credo.storage import by_columns, contiguous_parts, cut, gather, is_stored, stored
+from credo.storage import by_columns, chosen, contiguous_parts, cut, gather, is_finite, is_stored, stored
 from interrupted import out_of_time
 from targets import TARGETS
 
@@ -48,6 +48,15 @@ def test_what_is_read_is_what_is_there(array):
     np.testing.assert_array_equal(gather(flat, rows), whole.reshape(-1, 6)[rows])
     every = slice(None), slice(None, None, 7)
     np.testing.assert_array_equal(gather(array.reshape(4, 50, 6), every), whole.reshape(4, 50, 6)[every])
+    is_kept = np.arange(50) % 3 > 0
+    assert chosen(array, is_kept | True) is array
+    np.testing.assert_array_equal(chosen(array, is_kept), whole[:, is_kept])
+    np.testing.assert_array_equal(chosen(whole, is_kept), whole[:, is_kept])
+    assert is_stored(chosen(array, is_kept))
+    assert is_finite(array.reshape(4, 50, 6))
+    array[3, 49, 2, 1] = np.inf
+    assert not is_finite(array.reshape(4, 50, 6))
+    array[...] = whole
     assert b"".join(contiguous_parts(array)) == whole.tobytes()
     mean = by_columns(lambda v: np.stack([v.mean(axis=0), v.max(axis=0)]), array.reshape(-1, 3, 2))
     np.testing.assert_allclose(mean[0], whole.mean(axis=(0, 1)), rtol=1e-12, atol=1e-15)

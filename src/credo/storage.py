@@ -71,6 +71,29 @@ def cut(array: np.ndarray, num_draws: int, folder: Path | None = None) -> np.nda
     return shorter
 
 
+def chosen(array: np.ndarray, is_kept: np.ndarray) -> np.ndarray:
+    """The draws (chain, draw, …) of each chain that ``is_kept`` (draw,) says: those of a stored array in a file too."""
+    if np.all(is_kept):
+        return array
+    if not is_stored(array):
+        return array[:, is_kept]
+    shorter = stored((array.shape[0], int(np.sum(is_kept)), *array.shape[2:]), array.dtype)
+    source, into = (each.reshape(*each.shape[:2], -1) for each in (array, shorter))
+    for columns in column_blocks(array.shape[0] * array.shape[1], source.shape[2]):
+        into[:, :, columns] = source[:, :, columns][:, is_kept]
+        release(source, into)
+    return shorter
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether all numbers of draws (chain, draw, dim) are, a few columns at a time."""
+    for columns in column_blocks(array.shape[0] * array.shape[1], array.shape[2]):
+        if not np.all(np.isfinite(array[..., columns])):
+            return False
+        release(array)
+    return True
+
+
 def copy_draws(source: np.ndarray, into: np.ndarray, num_draws: int) -> None:
     """The first ``num_draws`` of each chain of one array to another, a few columns at a time."""
     source, into = (array.reshape(*array.shape[:2], -1) for array in (source, into))  # views: columns are contiguous

@@ -15,6 +15,7 @@ import numpy as np
 from credo.batches import in_batches
 from credo.compiling import brief
 from credo.model.target import Target
+from credo.storage import AT_ONCE, release, row_blocks
 
 NUM_ROWS = 20  # of the data, evenly spaced
 MOST_NUMBERS = 2**24  # predictions in memory: 128 MB
@@ -29,22 +30,38 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     is_weight = weights_of(target)
     if is_weight is None or target.y is None or not jax.tree.leaves(target.x):
         return positions, None
-    chains, draws, dim = positions.shape
+    chains, draws, _ = positions.shape
     size = len(jax.tree.leaves(target.x)[0])
     index = np.unique(np.linspace(0, size - 1, min(NUM_ROWS, size)).astype(int))
     rows, places = jax.tree.map(lambda leaf: np.asarray(leaf)[index], target.x), None
-    flat = np.reshape(positions, (-1, dim))
+    first = positions[0, :1]
     try:
-        shape = jax.eval_shape(_predicted, target, flat[:1], rows, places).shape
+        shape = jax.eval_shape(_predicted, target, first, rows, places).shape
     except (TypeError, ValueError):  # a network of all rows at once, such as a graph's
         rows, places = target.x, index
-        shape = jax.eval_shape(_predicted, target, flat[:1], rows, places).shape
-    most = max(1, MOST_NUMBERS // len(flat))  # of a row's thousand outputs a few, evenly spaced, tell as much
+        shape = jax.eval_shape(_predicted, target, first, rows, places).shape
+    most = max(1, MOST_NUMBERS // (chains * draws))  # of a row's thousand outputs a few, evenly spaced, tell as much
     columns = None if shape[1] <= most else np.linspace(0, shape[1] - 1, most).astype(int)
-    predicted = np.asarray(_predicted(target, flat, rows, places, columns)).reshape(chains, draws, -1)
+    predicted = _in_blocks(lambda some: _predicted(target, some, rows, places, columns), positions)
     if not np.all(np.isfinite(predicted)):  # a law without a mean
         return positions, None
     return np.concatenate([predicted, positions[..., ~is_weight]], axis=-1), SENTENCE.format(rows=len(index))
+
+
+def _in_blocks(function, positions: np.ndarray) -> np.ndarray:
+    """``function`` of positions (n, dim), which may be far more than memory holds, as (chain, draw, k)."""
+    chains, draws, dim = positions.shape
+    if positions.size <= AT_ONCE:
+        return np.asarray(function(positions.reshape(-1, dim))).reshape(chains, draws, -1)
+    found = None
+    for chain in range(chains):
+        for some in row_blocks(draws, dim):
+            part = np.asarray(function(np.ascontiguousarray(positions[chain, some])))
+            found = np.empty((chains, draws, part.shape[1]), part.dtype) if found is None else found
+            found[chain, some] = part
+            release(positions)
+    assert found is not None
+    return found
 
 
 def weights_of(target: Target) -> np.ndarray | None:

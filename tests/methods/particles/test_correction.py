@@ -209,3 +209,46 @@ def test_an_exact_fit_of_ordered_parameters_moves_nothing(correlation):
     verdict = credo.fit(model.given(), credo.Laplace(), progress=False).verdict
     assert verdict.status == "pass"
     assert verdict.figures["mean_shift"] < 1e-9
+
+
+def two_counts(**derived):
+    """Two shares whose level nobody knows: the marginals of a and b are the level's, and hide what the data say."""
+    model = credo.Model(
+        {"a": dist.Normal(0, 10), "b": lambda a: dist.Normal(a, 2)},
+        lambda p, x: dist.Binomial(x["n"], logits=p["a"] - p["b"] + 0.0 * x["n"]),
+        derived=derived,
+    )
+    return model.given({"n": np.array([12, 8])}, np.array([1, 0]))
+
+
+def test_what_is_derived_is_judged_beside_the_parameters():
+    """By quadrature the contrast is −2.646 ± 0.816; Laplace's is off by a quarter of that, and a and b by nothing."""
+    verdict = credo.fit(two_counts(), credo.Laplace(), key=1).verdict
+    assert verdict.status == "pass"
+    for contrast in (lambda a, b: a - b, lambda a, b: jnp.stack([a, a - b])):
+        posterior = credo.fit(two_counts(contrast=contrast), credo.Laplace(), key=1)
+        assert posterior.verdict.status == "doubtful"
+        assert 0.15 < posterior.verdict.figures["mean_shift"] < 0.26
+
+
+def test_weighed_draws_answer_for_what_is_derived_too():
+    """Of the sixth power of a normal variable a tenth as much is known as of itself."""
+    known = credo.fit(two_counts(), credo.Importance(num_draws=2_000), key=1).verdict.figures
+    verdict = credo.fit(two_counts(high=lambda a, b: (a - b) ** 6), credo.Importance(num_draws=2_000), key=1).verdict
+    assert verdict.figures["num_draws"] > 2 * known["num_draws"]
+
+
+def test_derived_quantities_that_are_many_or_no_numbers_are_left_out():
+    from credo.methods.particles.scalars import MOST_DERIVED, derived_values, judged_values
+
+    target = two_counts(
+        wide=lambda a, b: jnp.broadcast_to(a, MOST_DERIVED),
+        root=lambda a, b: jnp.sqrt(a),
+        constant=lambda a: 0.0 * a + 3.0,
+        contrast=lambda a, b: a - b,
+    ).flat()
+    u = np.random.default_rng(0).normal(size=(3_000, 2))
+    with double():
+        np.testing.assert_allclose(np.unique(derived_values(target, u)[:, 1]), np.unique(u[:, 0] - u[:, 1]))
+        assert derived_values(target, u).shape == (3_000, 2)  # the constant one, and the contrast
+        assert judged_values(target, u).shape == (3_000, 3)

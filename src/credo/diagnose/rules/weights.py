@@ -50,7 +50,8 @@ WEIGHTS: dict[str, Rule] = {
         "look for a gradient that is not finite",
     ),
     "mean_shift": Rule(
-        "move of the worst mean under the importance weights, in posterior sds, that is beyond their error",
+        "move of the worst mean, of parameters or of what is derived of them, under the importance weights, in "
+        "posterior sds, that is beyond their error",
         "at most",
         0.1,
         0.5,
@@ -60,7 +61,7 @@ WEIGHTS: dict[str, Rule] = {
         "look for draws at which the log density is not finite, and for parameters without a variance",
     ),
     "log_sd_shift": Rule(
-        "change of the log of the worst sd under the importance weights that is beyond their error",
+        "change of the log of the worst sd, of the same, under the importance weights that is beyond their error",
         "at most",
         0.095,
         0.7,

@@ -9,13 +9,12 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
 from jaxtyping import Float
+from scipy.sparse import eye_array
 
 from credo.compiling import brief
 from credo.diagnose.moments import (
@@ -27,15 +26,14 @@ from credo.diagnose.moments import (
     figures_of,
     shifts,
     shifts_between,
-    slopes,
 )
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import all_pass
-from credo.methods.optimise.diagnosis import transformed
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
 from credo.methods.particles.reach import Reached
+from credo.methods.particles.scalars import judged_values, scalars, varying_among
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.timing import counted
@@ -47,8 +45,6 @@ FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
 FEW = 4  # dimensions of a flow, whose tails are as light as its base's while its draws fit everywhere else
-AT_ONCE = 2_000  # draws, as many as a round has by default
-SAME = 1e-12  # of its size: rounding
 WORTH = 0.5  # of the draws: where weights with a heavy tail are worth so much, a few draws far out have the say
 STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
 
@@ -191,7 +187,7 @@ def _by_reach(
         answer = Corrected(figures, num_draws + len(u), 0, has_far_tail=True)
         if not smoothed.k_hat <= RULES["pareto_k"].doubtful:
             return answer
-        moved = shifts_between(values_of(target, u), smoothed.log_weights, smooth(log_approximation).log_weights)
+        moved = shifts_between(judged_values(target, u), smoothed.log_weights, smooth(log_approximation).log_weights)
         figures |= figures_of(moved)
         is_settled = MOST[0] not in figures or all(figures[name] <= RULES[name].passes for name in MOST)
         if is_settled or len(rounds) >= most or time.monotonic() > deadline:
@@ -228,18 +224,25 @@ def _gradients(function: Callable, args, u):
 
 
 def shifts_of(
-    kind: Kind, target: Target, u, log_weights, gradients: np.ndarray | None = None, *, is_users: bool = True
+    kind: Kind,
+    target: Target,
+    u,
+    log_weights,
+    gradients: np.ndarray | None = None,
+    *,
+    is_users: bool = True,
+    also_derived: bool = True,
 ) -> Shifts:
-    """Of every scalar of the parameters in the user's space, by smoothed log weights that sum to one.
+    """Of every scalar in the user's space (scalars.py), by smoothed log weights that sum to one.
 
-    ``is_users`` False: of the unconstrained coordinates.
+    ``is_users`` False: of the unconstrained coordinates. ``also_derived`` False: of the parameters alone.
     """
     is_normal = isinstance(kind, Gaussian)
     center = np.asarray(kind.mean) if is_normal else u.mean(axis=0)
     sd = np.sqrt(np.asarray(kind.scale.diagonal())) if is_normal else u.std(axis=0)
     z = u - center
     z /= np.where(sd > 0, sd, 1.0)
-    values, directions = _scalars(target, u, z) if is_users else (u, scipy.sparse.eye_array(u.shape[1], format="csc"))
+    values, directions = scalars(target, u, z, also_derived) if is_users else (u, eye_array(u.shape[1], format="csc"))
     spread = _spread(kind, sd, directions) if isinstance(kind, Gaussian) else None
     gradients = None if gradients is None else gradients * sd
     if not np.all(sd > 0):  # some coordinates are fixed, and with them the scalars that change with these alone
@@ -269,67 +272,3 @@ def _spread(kind: Gaussian, sd: np.ndarray, directions) -> Float[np.ndarray, " K
         rows = (directions[:, some].toarray() / np.where(sd > 0, sd, np.inf)[:, None]).T
         found[some] = np.linalg.norm(jax.vmap(kind.scale.transpose_matvec)(rows), axis=1)
     return found
-
-
-def _scalars(target: Target, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The parameters in the user's space, (S, K), and the directions in which they change, (dim, K), sparse.
-
-    A parameter changes with coordinates of its own: in many dimensions nothing but these blocks could be held.
-    """
-    if not transformed(target).any():
-        return u, scipy.sparse.eye_array(target.dim, format="csc")
-    values, directions, start = [], [], 0
-    for leaf, value in zip(target.structure.leaves, _constrained(target, u), strict=True):
-        own = slice(start, start + leaf.size)
-        start = own.stop
-        flat = np.asarray(value).reshape(len(u), -1)
-        values.append(flat)
-        directions.append(
-            scipy.sparse.eye_array(leaf.size)
-            if leaf.is_elementwise
-            else scipy.sparse.csc_array(slopes(flat, z[:, own]))
-        )
-    return np.concatenate(values, axis=1), scipy.sparse.block_diag(directions, format="csc")
-
-
-def values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "S K"]:
-    """Every scalar of the parameters in the user's space that is not always the same."""
-    values = all_values_of(target, u)
-    varying = varying_among(values)
-    return values[:, varying] if 0 < varying.size < values.shape[1] else values
-
-
-def all_values_of(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, "S K"]:
-    """Every scalar of the parameters in the user's space, in the order of ``scalar_names``."""
-    if not transformed(target).any():
-        return u
-    return np.concatenate([np.asarray(leaf).reshape(len(u), -1) for leaf in _constrained(target, u)], axis=1)
-
-
-def varying_among(values: Float[np.ndarray, "S K"]) -> np.ndarray:
-    """Which columns are not always the same: zeros of a Cholesky factor are, and the diagonal of correlations."""
-    with np.errstate(all="ignore"):
-        low, high = np.min(values, axis=0), np.max(values, axis=0)  # NaN where an entry is
-        is_same = high - low <= SAME * np.maximum(high, -low)
-    return np.flatnonzero(~(is_same & np.isfinite(low) & np.isfinite(high)))
-
-
-def _constrained(target: Target, u: np.ndarray) -> list[np.ndarray]:
-    """The parameters at positions (S, dim), in the order of the structure's leaves.
-
-    One program serves any number of rounds.
-    """
-    length = min(len(u), AT_ONCE)
-    firsts = range(0, len(u), length)
-    parts = [_constrained_at(target, np.resize(u[i : i + length], (length, u.shape[1]))) for i in firsts]
-    return [np.concatenate([np.asarray(x) for x in leaf])[: len(u)] for leaf in zip(*parts, strict=True)]
-
-
-@brief
-def _constrained_at(target: Target, u):
-
-    def one(u):
-        leaves = target.model.prior.leaves(target.constrain(u))
-        return [jnp.asarray(leaves[leaf.name]) for leaf in target.structure.leaves]
-
-    return jax.vmap(one)(u)

@@ -19,8 +19,9 @@ from jaxtyping import Float
 from credo.diagnose.moments import MOST, errors, figures_of_errors, stein_gap
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.rules import RULES
-from credo.methods.particles.correction import MOST_NUMBERS, values_of
+from credo.methods.particles.correction import MOST_NUMBERS
 from credo.methods.particles.points import Weighed
+from credo.methods.particles.scalars import judged_values
 from credo.model.target import Target
 
 MOST_ROUNDS = 8
@@ -83,7 +84,7 @@ def _judged(target: Target, rounds: list[Weighed]) -> Answer:
     }
     sentences: tuple[str, ...] = ()
     if k_hat <= RULES["pareto_k"].passes:
-        figures |= figures_of_errors(errors(values_of(target, u), smoothed.log_weights))
+        figures |= figures_of_errors(errors(judged_values(target, u), smoothed.log_weights))
         if k_hat > threshold(len(u)):
             # below about 2,200 draws the largest reliable k̂ is smaller than the table's (Vehtari et al. 2024, 3.2.4)
             enough = int(np.ceil(10 ** (1 / (1 - k_hat))))

@@ -29,6 +29,7 @@ from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 from credo.run import run
 from credo.status import CredoError
+from credo.storage import chosen, is_finite
 
 BIAS = 0.05  # share of the variance that each term of the step's error may add
 MOST_FORCE = 10.0  # √ε times a force of a draw, whose sd is at most 0.6 at the step that is found
@@ -229,18 +230,18 @@ class StochasticGradient:
     def _posterior(self, done, target, chain: Chain, found: Measured, tuning: Tuning) -> Posterior:
         positions, infos = np.asarray(done.records["position"]), done.info["sampling"]
         num_draws = positions.shape[1]
-        kept, log_weights = self._kept(chain.num_steps, num_draws)
-        if not kept.any():
+        is_kept, log_weights = self._kept(chain.num_steps, num_draws)
+        if not is_kept.any():
             raise CredoError(
                 f"The time limit came after {num_draws} of {self.num_draws} draws in each chain, of which "
                 f"{self.schedule} keeps none: raise time_limit, or give a schedule of more cycles."
             )
-        positions, temperatures = positions[:, kept], np.asarray(infos.temperature)[:, kept]
+        positions, temperatures = chosen(positions, is_kept), np.asarray(infos.temperature)[:, is_kept]
         if log_weights is not None:
             log_weights = np.broadcast_to(0.5 * self.power * log_weights, positions.shape[:2])
             log_weights = log_weights - np.log(np.sum(np.exp(log_weights)))
             log_weights = None if np.ptp(log_weights) == 0 else log_weights.astype(positions.dtype)
-        if not np.all(np.isfinite(positions)):
+        if not is_finite(positions):
             raise ran_away(tuning)
         seen, said = observed(target, positions)
         figures = {
@@ -277,7 +278,7 @@ class StochasticGradient:
                 "layout": done.layout,
                 "is_complete": done.is_complete,
                 "seconds": {"warmup": 0.0} | done.seconds,
-                "sample_stats": {name: np.asarray(each)[:, kept] for name, each in infos._asdict().items()},
+                "sample_stats": {name: np.asarray(each)[:, is_kept] for name, each in infos._asdict().items()},
             },
         )
 

@@ -21,8 +21,9 @@ from credo.arguments import as_key
 from credo.diagnose.convergence import mcse_mean
 from credo.diagnose.pareto import smooth
 from credo.diagnose.rules import RULES
-from credo.methods.particles.correction import SAME, all_values_of, gradients, shifts_of, varying_among
+from credo.methods.particles.correction import gradients, shifts_of
 from credo.methods.particles.importance import draw_and_weigh, evaluations_at_once, kind_with_density
+from credo.methods.particles.scalars import SAME, all_values, varying_among
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian, Kind, Point
 from credo.posterior.posterior import Posterior
@@ -177,10 +178,10 @@ def _covariance(kind: Kind, u: np.ndarray) -> np.ndarray:
 
 
 def _by_weights(kind: Kind, target: Target, u, log_weights) -> dict[str, Distance]:
-    mean, log_sd = shifts_of(kind, target, u, log_weights)
+    mean, log_sd = shifts_of(kind, target, u, log_weights, also_derived=False)
     ratio = np.exp(-2 * log_sd.value)
     rows = zip(-mean.value, mean.error, ratio, 2 * ratio * log_sd.error, strict=True)
-    names = np.array(target.structure.scalar_names())[varying_among(all_values_of(target, u))]
+    names = np.array(target.structure.scalar_names())[varying_among(all_values(target, u))]
     return {name: Distance(*map(float, row)) for name, row in zip(names.tolist(), rows, strict=True)}
 
 
