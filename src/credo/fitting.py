@@ -348,7 +348,7 @@ def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
         is_found &= target.model.weights_name is None  # weights of units that nothing reaches decay to any size
         scales = column_sentence(target.x) or (is_found and parameter_sentence(posterior.kind, target.structure))
         remarks += [scales] if scales else []
-    escape = escape_sentence(posterior.kind, target.structure)
+    escape = escape_sentence(posterior.kind, target.structure, is_trained="failed_at" in posterior.info)
     if escape is not None:
         return replace(verdict, status="failed", sentences=(escape, *verdict.sentences, *remarks))
     doubts = [rounded_sentence(posterior.kind, target.structure), angle_sentence(posterior.kind, target.structure)]

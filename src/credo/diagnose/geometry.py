@@ -30,6 +30,9 @@ MAX_DRAWS = 4_000  # ranks of more would say the same
 MAX_DIM = 2_000
 CERTAIN = 4.0  # standard errors, of a mean rank over dozens of coordinates
 STRAY = 0.001  # of the transitions
+HALF = (
+    0.5  # of the draws: of hundreds of divergences the least preference is certain, and nine in ten of draws no place
+)
 STRONG = 0.7  # rank correlation: that of s = 0.26 for eight scalars, a scale known to a quarter
 
 
@@ -52,7 +55,8 @@ def sentences(positions, is_divergent, target: Target) -> list[str]:
         )
     shape = funnel(positions, structure)
     if shape:
-        found.append(funnel_sentence(shape, is_given_by(target, *shape[:2])))
+        has_steps = is_divergent is not None and bool(np.any(is_divergent))
+        found.append(funnel_sentence(shape, is_given_by(target, *shape[:2]), has_steps=has_steps))
     return found
 
 
@@ -85,7 +89,7 @@ def place_of_divergences(
     is_low = bool(z[worst] < 0)
     # nine in ten of them lie beyond this quantile
     share = float(np.quantile(there[:, worst], 0.9) if is_low else 1 - np.quantile(there[:, worst], 0.1))
-    return Place(_name_of(worst, structure), is_low, share)
+    return Place(_name_of(worst, structure), is_low, share) if share <= HALF else None
 
 
 def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure) -> tuple[str, str, float] | None:
@@ -137,8 +141,12 @@ def is_given_by(target: Target, scale: str, other: str) -> bool | None:
     return any(sorted(values).index(scale) in each for each in reached) if is_known else None
 
 
-def funnel_sentence(found: tuple[str, str, float], is_centred: bool | None = None) -> str:
-    """What to write in place of it. ``is_centred``: None where only the sign can tell, if ``scale`` is one."""
+def funnel_sentence(found: tuple[str, str, float], is_centred: bool | None = None, *, has_steps: bool = False) -> str:
+    """What to write in place of it. ``is_centred``: None where only the sign can tell, if ``scale`` is one.
+
+    ``has_steps``: steps diverged. Shorter ones are the first thing to try where the data know some elements only: of
+    a sparse regression (R2D2) the centred form of all of them is a funnel, and worse.
+    """
     scale, other, correlation = found
     seen = f"{other} {'spreads' if correlation > 0 else 'narrows'} as {scale} grows"
     if is_centred or (is_centred is None and correlation > 0):
@@ -151,9 +159,10 @@ def funnel_sentence(found: tuple[str, str, float], is_centred: bool | None = Non
         if is_centred is False
         else f"if {scale} is a precision that {other} has in its prior, take the non-centred form instead"
     )
+    first = "Try target_acceptance=0.99 first. Else make" if has_steps else "Make"
     return (
-        f"{seen}: an inverted funnel, in which the data speak of a product and not of {other}. Make that product a "
-        f"parameter with its own prior (the centred form); {otherwise}."
+        f"{seen}: an inverted funnel, in which the data speak of a product and not of {other}. {first} that product a "
+        f"parameter with its own prior (the centred form), of those elements that the data know; {otherwise}."
     )
 
 

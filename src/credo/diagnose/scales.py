@@ -88,8 +88,11 @@ def parameter_sentence(kind: Kind, structure: Structure) -> str | None:
     )
 
 
-def escape_sentence(kind: Kind, structure: Structure) -> str | None:
-    """Of draws that have left for where numbers end: there is nothing for them to be stationary about."""
+def escape_sentence(kind: Kind, structure: Structure, *, is_trained: bool = False) -> str | None:
+    """Of draws that have left for where numbers end: there is nothing for them to be stationary about.
+
+    ``is_trained``: they are ends of training, which may leave a proper posterior too.
+    """
     few = _few(kind)
     if few is None:
         return None
@@ -99,6 +102,11 @@ def escape_sentence(kind: Kind, structure: Structure) -> str | None:
     if not np.any(far > SHARE_AWAY):
         return None
     names = [leaf.name for leaf in structure.leaves for _ in range(leaf.size)]
+    if is_trained:
+        return (
+            f"Training took {names[int(np.argmax(far))]!r} to where numbers end, beyond 1e130: its steps are too long. "
+            "Lower its step size."
+        )
     return (
         f"Draws of {names[int(np.argmax(far))]!r} went on to where numbers end, beyond 1e130: the posterior is "
         "improper. Give it a proper prior."

@@ -53,7 +53,8 @@ def as_table() -> str:
 def _sentence(name: str, value: float) -> str:
     rule = RULES[name]
     if not rule.is_known(value):
-        return f"The figure {name} ({rule.meaning}) could not be computed, so it does not pass: {rule.unknown}."
+        meaning = re.split(r";| \(", rule.meaning)[0]
+        return f"The figure {name} ({meaning}) could not be computed, so it does not pass: {rule.unknown}."
     sentence = rule.sentence
     for _ in range(3):  # digits more, where a value beyond the bound reads like the bound
         if sentence.format(value=value) != sentence.format(value=rule.passes):

@@ -178,7 +178,7 @@ def test_a_member_whose_gradient_fails_stays_and_says_so():
     assert np.all(positions(posterior) <= 1.0 + 0.04)
     assert np.all(np.isfinite(positions(posterior)))
     assert np.all(posterior.info["failed_at"] > 5)
-    assert any("loss or gradient was not finite at update" in sentence for sentence in posterior.verdict.sentences)
+    assert any("loss or its gradient was not finite in member" in sentence for sentence in posterior.verdict.sentences)
 
 
 @pytest.mark.parametrize("method", [credo.DeepEnsemble(2, batch_size=32), credo.MCDropout(batch_size=32)])
@@ -189,6 +189,31 @@ def test_a_row_at_fault_is_named_and_no_step_size(method):
     network = BayesianNetwork(lambda p, x: jnp.sqrt(3.5 + x) @ p["w"], {"w": np.ones((3, 2))}, head=Categorical())
     with pytest.raises(credo.CredoError, match=r"nan in 1 of 300 rows \(row 299\)"):
         credo.fit(network.given(x, np.arange(300) % 2), dataclasses.replace(method, num_steps=60), progress=False)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        credo.DeepEnsemble(2, optimiser=optax.sgd(50.0), num_steps=200),
+        credo.MCDropout(optimiser=optax.sgd(50.0), num_steps=200),
+        credo.SWAG(num_steps=200, step_size=100.0),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_training_that_ran_away_has_failed(method):
+    """Its prior is proper, and 1e150 no answer to be doubted; an ensemble was told of an improper posterior."""
+    x = np.random.default_rng(0).normal(size=(1_000, 3))
+    params = {"a": np.random.default_rng(1).normal(size=(3, 8)), "b": np.full((8, 1), 0.4)}
+    network = BayesianNetwork(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, head=credo.nn.Gaussian(0.1))
+    target = network.given(x, x[:, 0])
+    if isinstance(method, credo.SWAG):
+        with pytest.raises(credo.CredoError, match="The path ran away"):
+            credo.fit(target, method, key=0, progress=False)
+        return
+    verdict = credo.fit(target, method, key=0, progress=False).verdict
+    assert verdict.status == "failed"
+    assert any("nothing can be predicted" in sentence for sentence in verdict.sentences)
+    assert not any("improper" in sentence for sentence in verdict.sentences)
 
 
 def test_snapshots_are_the_ends_of_cycles():
@@ -228,7 +253,7 @@ def test_failures_of_training_and_of_the_path_are_both_told():
         kind = gaussian_of(RANDOM.normal(size=(4, 3)), MEAN, SD**2)
         posterior = credo.SWAG().answer(kind, target, [training, path], [], np.zeros(2, np.uint32))
     np.testing.assert_array_equal(posterior.info["failed_at"], [5, 7])
-    assert [at for at in (6, 8) if any(f"at update {at}:" in each for each in posterior.verdict.sentences)] == [6, 8]
+    assert [at for at in (6, 8) if any(f"(update {at})" in each for each in posterior.verdict.sentences)] == [6, 8]
 
 
 def test_the_moments_of_a_path():

@@ -14,7 +14,7 @@ WEIGHTS: dict[str, Rule] = {
         "Vehtari et al. (2024)",
         "The Pareto k-hat of the importance weights is {value:.2f} (0.7 passes): the approximation is too narrow or "
         "in the wrong place for the target. Use NUTS(), or a richer approximation as the proposal.",
-        "take at least 30 draws, and look for draws at which the log density is not finite",
+        "look for draws at which the log density is not finite; fewer than 30 draws have no tail",
     ),
     "flow_pareto_k": Rule(
         "pareto_k of a flow in more than one dimension, by up to 16 rounds of draws: it may follow a funnel so far "
@@ -26,7 +26,7 @@ WEIGHTS: dict[str, Rule] = {
         "The Pareto k-hat of a flow is {value:.2f} (0.6 passes): it may end in a part of the "
         "posterior that gets ever narrower, where draws hardly come. Reparameterise that part (non-centred group "
         "effects), or compare with NUTS().",
-        "take at least 30 draws, and look for draws at which the log density is not finite",
+        "look for draws at which the log density is not finite; fewer than 30 draws have no tail",
     ),
     "variance_share": Rule(
         "spread of placed particles as a share of the target's, by Stein's identity",

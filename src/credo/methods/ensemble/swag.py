@@ -117,6 +117,10 @@ class SWAG:
             name="path",
             setting="num_snapshots or every",
         )
+        if not np.all(np.isfinite(trained.variance)):
+            raise CredoError(
+                f"The path ran away to where numbers end (step_size is {float(step_size):.3g}): lower step_size."
+            )
         paths = zip(trained.snapshots, trained.mean, trained.variance, strict=True)
         return [gaussian_of(last, mean, variance) for last, mean, variance in paths], trained, said
 

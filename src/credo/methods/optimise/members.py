@@ -27,7 +27,7 @@ from credo.course import Course
 from credo.diagnose.startup import check_finite_start, explain
 from credo.memory import Need, budget, require
 from credo.methods.optimise.starts import fresh_positions
-from credo.methods.optimise.training import STEP_SIZE, adam, batch_of, default_num_steps
+from credo.methods.optimise.training import NOT_FINITE, STEP_SIZE, adam, batch_of, default_num_steps
 from credo.model.blocks import SMALL_DIM, row_bytes
 from credo.model.target import Target
 from credo.model.windows import shuffled, window
@@ -72,13 +72,12 @@ class Trained(NamedTuple):
 
     def sentences(self) -> list[str]:
         """What went wrong, in single members or all."""
-        failures = [
-            f"Member {i}'s loss or gradient was not finite at update {at + 1:,}: it stays at its last finite position. "
-            "Lower the step size of the optimiser, or add optax.clip_by_global_norm before it."
-            for i, at in enumerate(self.failed_at)
-            if at >= 0
-        ]
-        return [each for each in (self.cut, self.on_its_way) if each] + failures
+        ended = ", ".join(f"{i} (update {at + 1:,})" for i, at in enumerate(self.failed_at) if at >= 0)
+        failure = (
+            f"The loss or its gradient was not finite in member {ended}, which stays at its last finite position: "
+            f"{NOT_FINITE}"
+        )
+        return [each for each in (self.cut, self.on_its_way, failure if ended else "") if each]
 
 
 def train_members(
@@ -237,10 +236,11 @@ def _train(course: Course, advance, orders, num_steps, snapshots, deadline, step
             course.keep(stop, at)
         if not count:
             return path
-        off = at - path.mean
-        np.add(path.mean, off / count, out=path.mean)  # in place, Welford (1962)
-        off *= at - path.mean
-        np.add(path.squares, off, out=path.squares)
+        with np.errstate(over="ignore", invalid="ignore"):  # of steps that ran away
+            off = at - path.mean
+            np.add(path.mean, off / count, out=path.mean)  # in place, Welford (1962)
+            off *= at - path.mean
+            np.add(path.squares, off, out=path.squares)
         return path
 
     course.run(ahead, sorted({*snapshots, num_steps}), deadline, at_stop=at_stop)

@@ -16,7 +16,7 @@ from credo.algorithm import Options
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start
-from credo.methods.optimise.training import adam, batch_asked
+from credo.methods.optimise.training import NOT_FINITE, adam, batch_asked
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -52,10 +52,7 @@ def ascend(
         state = _advance(optimiser, batch_size, target, key, state, first, last)
         if not np.all(np.isfinite(state[0])):
             check_finite_start(target, position)  # where the fault lies there, no step size mends it
-            raise CredoError(
-                f"The position is no longer finite after {last} steps: lower the optimiser's step size, or add "
-                "optax.clip_by_global_norm before it."
-            )
+            raise CredoError(f"The position is no longer finite after {last} steps: {NOT_FINITE}")
         return state
 
     course.run(advance, [num_steps], deadline)

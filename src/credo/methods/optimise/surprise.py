@@ -15,6 +15,7 @@ from credo.posterior.posterior import Posterior
 from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.probit import Probit
+from credo.predict.undefined import UndefinedPredictionError
 from credo.status import CredoError
 from credo.timing import counted
 
@@ -24,12 +25,14 @@ NUM_OUTPUTS = 64  # draws of the outputs of many classes
 NUM_WEIGHTS = 32  # draws of the weights
 CERTAIN = 3.0  # standard errors
 LARGEST = 2**29  # bytes of the posterior
+NO_NUMBERS = "By these weights the data that were fitted have no likelihood that is a number: nothing can be predicted."
 STREAM = 1 << 21  # of the key, away from those of training
 
 
 def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str], key) -> Posterior:
     """``posterior`` with a verdict on ``figures`` and, where the model is a network, on what surprises it; no pass.
 
+    Weights by which the data have no likelihood that is a number, as those of training that went astray, have failed.
     Of one that takes more than ``LARGEST`` bytes, copies of it for predictions would be dearer than the fit.
     """
     target = posterior.target
@@ -37,6 +40,9 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
     is_network = target.model is not None and target.model.weights_name is not None
     if is_done and is_network and target.y is not None and bytes_of(posterior.kind) <= LARGEST:
         found = surprise(posterior, stream(key, STREAM), is_linearised=False)
+        if found is not None and not np.isfinite(found):
+            posterior.verdict = judge(figures, [NO_NUMBERS, *sentences], at_best="failed")
+            return posterior
         figures = figures if found is None else {**figures, "surprise": found}
     posterior.verdict = judge(figures, sentences, at_best="doubtful")
     return posterior
@@ -44,7 +50,8 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
 
 @counted("verdict")
 def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
-    """What is certain of it, in nats a row by their weights; None where the outcome has no such predictive.
+    """What is certain of it, in nats a row by their weights; None where the outcome has no such predictive, NaN or
+    infinite where that is no number.
 
     ``is_linearised``: of the network linearised in its weights; else of draws of them.
     """
@@ -54,15 +61,18 @@ def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
     number = min(len(every), int(np.clip(WORK / target.dim, FEWEST_ROWS, NUM_ROWS)))
     rows = every[np.unique(np.linspace(0, len(every) - 1, number).astype(int))]
     data = target.rows(rows)
-    try:
-        seen, expected = _scores(posterior, data.x, data.y, key, is_linearised)
-    except CredoError:
-        return None
     share = np.ones(len(rows)) if data.weights is None else np.asarray(data.weights, float)
     share = share / share.sum()
-    excess = expected - seen
-    mean = float(share @ excess)
-    return mean - CERTAIN * float(np.sqrt(share**2 @ (excess - mean) ** 2))
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen, expected = _scores(posterior, data.x, data.y, key, is_linearised)
+            excess = expected - seen
+            mean = float(share @ excess)
+            return mean - CERTAIN * float(np.sqrt(share**2 @ (excess - mean) ** 2))
+    except UndefinedPredictionError:
+        return np.nan
+    except CredoError:
+        return None
 
 
 def _scores(posterior: Posterior, x, y, key, is_linearised: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,10 @@ from credo.model.target import Target
 
 EPOCHS, LEAST_STEPS = 60, 2_000
 STEP_SIZE = 0.01
+NOT_FINITE = (  # what to do where training met what is no number
+    "look for a log or root of what may become negative, 0/0 or an overflow in the model, or take shorter steps, by "
+    "step_size= or optimiser= of this method or, where it has neither, of a credo.MAP() that it starts from (start=)."
+)
 
 
 def default_num_steps(target: Target, batch_size: int | None) -> int:

@@ -217,7 +217,7 @@ class _Islands:
         def one(k: int):
             self.stop.check()
             if time.monotonic() > self.deadline:
-                remedy = "raise time_limit, or take fewer particles."
+                remedy = "raise time_limit, take fewer particles, or begin nearer, with reference= a fit by Laplace()."
                 if self.options.checkpoint is not None:
                     remedy = f"credo.resume goes on from what is kept in {self.options.checkpoint}."
                 raise CredoError(
