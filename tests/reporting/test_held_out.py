@@ -256,3 +256,17 @@ def test_a_law_without_a_variance_measures_no_distance():
     fits = {"exact": credo.fit(target, credo.Exact()), "laplace": credo.fit(target, credo.Laplace(), progress=False)}
     table = credo.compare(fits, show=False)
     assert np.isnan(table["mean_distance"]).all()
+
+
+def test_distances_are_of_what_is_derived_too():
+    """b − a is known ten times better than a and b, and off by a quarter of its sd under Laplace."""
+    model = credo.Model(
+        {"a": dist.Normal(0, 10), "b": lambda a: dist.Normal(a, 2)},
+        lambda p, x: dist.Binomial(x["n"], logits=p["a"] - p["b"] + 0.0 * x["n"]),
+        derived={"contrast": lambda a, b: a - b},
+    )
+    target = model.given({"n": np.array([12, 8])}, np.array([1, 0]))
+    fits = {name: credo.fit(target, method, key=1) for name, method in (("N", credo.NUTS()), ("L", credo.Laplace()))}
+    table = credo.compare(fits, reference="N", show=False)
+    assert 0.2 < table.loc["L", "mean_distance"] < 0.3
+    assert table.loc["L", "sd_ratio"] == pytest.approx(0.93, abs=0.02)

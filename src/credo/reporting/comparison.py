@@ -41,8 +41,8 @@ def compare(
       (two as well: the sum over both, twice the one-column form, and the calibration of the more probable), ``crps``
       (to a few thousandths of the outcome's sd, by draws shared by all) and ``coverage_90`` for numbers, means over
       rows and columns; of several outcomes by name the log score alone. What the likelihood masks is left out;
-    - ``mean_distance``: the largest |mean − reference mean| in reference sds; ``sd_ratio``: the sd ratio farthest
-      from 1 (on a log scale);
+    - ``mean_distance``: the largest |mean − reference mean| in reference sds, of parameters and what is derived of
+      them; ``sd_ratio``: the sd ratio farthest from 1 (on a log scale);
     - ``compile_s``, ``run_s``: seconds; ``verdict``.
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
@@ -198,7 +198,9 @@ def _seconds(posterior: Posterior) -> dict:
 def _distance(posterior: Posterior, reference: Posterior) -> dict:
     mean, sd = posterior._moments
     reference_mean, reference_sd = reference._moments
-    names = [leaf.name for leaf in reference.target.structure.leaves if leaf.name in mean]
+    target = reference.target
+    known = *(leaf.name for leaf in target.structure.leaves), *(name for name, _ in target.model.derived_functions)
+    names = [name for name in known if name in mean and name in reference_mean]
     unit = np.concatenate([np.ravel(reference_sd[n]) for n in names])
     is_measured = (unit > 0) & np.isfinite(unit)  # a law without a variance measures nothing
     if not is_measured.any():

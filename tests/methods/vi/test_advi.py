@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
+import credo
 import targets
 from credo.fitting import fit
 from credo.methods.vi import (
@@ -335,3 +336,33 @@ def test_a_noise_that_may_be_nothing_does_not_pass():
     posterior = fit(Model(prior, likelihood).given(y=data), ADVI(FullRank()), key=2, progress=False)
     assert posterior.sd()["s"] < 0.15  # 0.165 by long NUTS
     assert posterior.verdict.status != "pass"
+
+
+@pytest.mark.parametrize("key", [1, 8])
+def test_a_gaussian_that_is_right_passes_whatever_the_shape_of_few_light_weights(key):
+    """A local level by a Kalman filter: k-hat came out at 1.03, of weights worth 97 % of what q's own would be."""
+    rng = np.random.default_rng(5)
+    rng.normal(size=78)
+    y = np.cumsum(0.3 * rng.normal(size=100))
+    y = y + 0.5 * rng.normal(size=100)
+
+    def log_density(p):
+        def step(carry, seen):
+            mean, variance, total = carry
+            variance = variance + p["level"] ** 2
+            scale = variance + p["noise"] ** 2
+            gain, rest = variance / scale, seen - mean
+            total = total + dist.Normal(0.0, jnp.sqrt(scale)).log_prob(rest)
+            return (mean + gain * rest, (1 - gain) * variance, total), None
+
+        prior = dist.HalfNormal(1.0).log_prob(p["level"]) + dist.HalfNormal(1.0).log_prob(p["noise"])
+        return jax.lax.scan(step, (0.0, 0.0, 0.0), y)[0][2] + prior
+
+    support = {"level": dist.constraints.positive, "noise": dist.constraints.positive}
+    target = Model.from_log_density(log_density, support).given()
+    exact = fit(target, credo.Grid(), progress=False)
+    posterior = fit(target, ADVI(FullRank()), key=key, progress=False)
+    for name in support:
+        assert abs(posterior.mean()[name] - exact.mean()[name]) < 0.05 * exact.sd()[name]
+        assert posterior.sd()[name] == pytest.approx(exact.sd()[name], rel=0.05)
+    assert posterior.verdict.status == "pass"

@@ -6,8 +6,9 @@ WEIGHTS: dict[str, Rule] = {
     # Importance weights
     "pareto_k": Rule(
         "shape of the tail of the importance weights; of a Gaussian or a flow by draws that reach far where a few "
-        "of its own would have the say, elsewhere 0 where the weights are worth 99 % of their draws (below about "
-        "2,200 draws S, 1 − 1/log10 S is the better bound)",
+        "of its own would have the say, and 0 where those are worth 90 % of what they would be for the approximation "
+        "itself; elsewhere 0 where the weights are worth 99 % of their draws (below about 2,200 draws S, 1 − 1/log10 S "
+        "is the better bound)",
         "at most",
         0.7,
         1.0,
