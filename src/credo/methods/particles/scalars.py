@@ -23,6 +23,7 @@ from credo.precision import abstract
 AT_ONCE = 2_000  # draws, as many as a round has by default
 SAME = 1e-12  # of its size: rounding
 MOST_DERIVED = 256  # numbers: those of every row of the data, as a program may record, are not compared one by one
+A_FEW, DISTINCT = 400, 20  # draws, and different values among them, that no number of classes has
 FEW = 200  # dimensions: directions among more by covariances, since a regression takes as long as many densities
 
 
@@ -77,6 +78,8 @@ def derived_values(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.nd
     """Scalars of derived quantities, the smaller of these first as long as there are few.
 
     Those that are no finite number at a draw have neither mean nor sd, which is said elsewhere (diagnose/derived.py).
+    Nor are those judged that take few values, as the sign of an effect: where one of these is rare, no draws know how
+    rare, and hardly anything hangs on it.
     """
     names = _derived_names(target)
     if not names:
@@ -84,7 +87,8 @@ def derived_values(target: Target, u: Float[np.ndarray, "S dim"]) -> Float[np.nd
     found = _in_parts(_derived_at, target, u, names=names)
     values = np.concatenate([leaf.reshape(len(u), -1) for leaf in found], axis=1).astype(float)
     with np.errstate(all="ignore"):
-        return values[:, np.isfinite(np.var(values, axis=0))]
+        values = values[:, np.isfinite(np.var(values, axis=0))]
+    return values[:, [len(np.unique(column[:A_FEW])) >= DISTINCT for column in values.T]]
 
 
 def _derived_names(target: Target) -> tuple[str, ...]:
