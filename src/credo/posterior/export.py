@@ -115,7 +115,7 @@ def _replicated(target: Target, positions: np.ndarray, key) -> tuple[Any, Any]:
         target = dataclasses.replace(target, x=rows.x, y=rows.y, weights=None)
     chains, draws, dim = positions.shape
     size = sum(map(np.size, jax.tree.leaves(target.y)))
-    _require_memory("The data replicated", len(jax.tree.leaves(target.y)[0]), size, chains * draws)
+    _require_memory("The replicated data", len(jax.tree.leaves(target.y)[0]), size, chains * draws)
     found = replicate_at(target, positions.reshape(-1, dim), jax.random.split(key, chains * draws))
     y, found, _ = without_masked(target, jax.tree.map(np.asarray, found))
     return y, jax.tree.map(lambda leaf: leaf.reshape(chains, draws, *leaf.shape[1:]), found)
@@ -126,8 +126,8 @@ def _require_memory(what: str, num_rows: int, of_draw: int, num_draws: int) -> N
     num_bytes, limit = 8 * num_draws * of_draw, memory_for_draws()
     if num_bytes > limit:
         raise CredoError(
-            f"{what} of {num_rows:,} rows at {num_draws:,} draws is {in_words(num_bytes)}, and {in_words(limit)} may "
-            "be used: leave that out, or fit fewer rows or draws."
+            f"{what} of {num_rows:,} rows at {num_draws:,} draws would take {in_words(num_bytes)}, and "
+            f"{in_words(limit)} may be used: leave that out, or fit fewer rows or draws."
         )
 
 

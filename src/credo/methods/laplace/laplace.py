@@ -77,6 +77,8 @@ class Laplace:
     batch: ``fit(next_batch, Laplace(prior=posterior))``. Its log evidence then counts all batches, and
     ``info["log_evidence_increment"]`` the last. Exact with ``Dense()``, for any split, where model and prior are
     Gaussian; what the posterior of earlier data lost, such as correlations, is lost for good, and its doubts stay.
+    ``Kronecker()`` and ``LowRank()`` take none with correlations: networks come batch by batch with ``Diagonal()``, or
+    with ``Dense()`` where they are small.
 
     Of a network (``credo.nn.BayesianNetwork``) it starts at the given weights, trains them by Adam on minibatches
     (``num_steps`` updates, 60 epochs if left out; 0 for weights that are trained) and polishes them on all data.
