@@ -106,6 +106,21 @@ def test_a_count_that_is_no_number_hides_no_other(law):
         assert cdf(law, jnp.zeros(0)).shape == (0,)
 
 
+def test_limits_of_large_parameters():
+    """Logarithms of gamma functions of 1e12 and more, subtracted, leave hardly a digit."""
+    y, z = np.array([34.0, 50.0, 60.0]), np.array([-3.0, -1e-5, 0.0, 1.0])
+    with double():
+        for size in (1e12, 1e16):
+            np.testing.assert_allclose(
+                cdf(dist.NegativeBinomial2(50.0, size), jnp.asarray(y)), stats.poisson(50).cdf(y), atol=2e-11
+            )
+            np.testing.assert_allclose(
+                cdf(dist.StudentT(size, 0.0, 1.0), jnp.asarray(z)), stats.norm.cdf(z), atol=2e-11
+            )
+        rare = cdf(dist.GammaPoisson(1e-3, 1e-20), jnp.array([33.0, 40.0]))
+        np.testing.assert_allclose(rare, stats.nbinom(1e-3, 1e-20).cdf([33, 40]), atol=1e-12)
+
+
 @pytest.mark.parametrize("rate", [1.5e6, 1e8, 1e14])
 def test_millions_of_counts_have_their_probabilities(rate):
     y = np.floor(rate + np.sqrt(rate) * np.linspace(-4, 4, 9))

@@ -34,7 +34,6 @@ def beta_share(a, b, x, rest):
     a, b, x, rest = _floats(a, b, x, rest)
     is_upper = x * (a + b + 2) > a + 1
     a, b, x, rest = (jnp.where(is_upper, *pair) for pair in ((b, a), (a, b), (rest, x), (x, rest)))
-    log_scale = a * jnp.log(x) + b * jnp.log(rest) + gammaln(a + b) - gammaln(a) - gammaln(b)
     excess = a * rest - b * x + 1
 
     def term(m):
@@ -42,8 +41,31 @@ def beta_share(a, b, x, rest):
         numerator = (a + m - 1) * (a + b + m - 1) * m * (b - m) * jnp.square(x / before)
         return numerator, m + m * (b - m) * x / before + (a + m) * (excess + m * (2 - x)) / (before + 2)
 
-    share = jnp.exp(log_scale) / _continued_fraction(a * excess / (a + 1), term)
+    share = _beta_scale(a, b, x, rest) / _continued_fraction(a * excess / (a + 1), term)
+    share = jnp.clip(share, 0, 1)
     return jnp.where(is_upper, 1 - share, share)
+
+
+def _beta_scale(a, b, x, rest):
+    """x^a (1 − x)^b / B(a, b), as its distance from the value at x = a/(a + b), by Stirling's series of B there: the
+    logarithms of gamma functions would lose as many digits as a has."""
+    away = b * x - a * rest
+    exponent = a * _log_less(x * (a + b) / a, away / a) + b * _log_less(rest * (a + b) / b, -away / b)
+    remainders = _remainder(a + b) - _remainder(a) - _remainder(b)
+    return jnp.sqrt(a / (a + b) * b / (2 * np.pi)) * jnp.exp(exponent + remainders)
+
+
+def _log_less(x, t):
+    """log x − t, x = 1 + t."""
+    return jnp.where(t < -0.5, jnp.log(x), jnp.log1p(jnp.maximum(t, -0.5))) - t
+
+
+def _remainder(x):
+    """Of Stirling's formula: log Γ(x) − ((x − ½) log x − x + ½ log 2π)."""
+    series = 1 / (12 * x) - 1 / (360 * x**3) + 1 / (1260 * x**5) - 1 / (1680 * x**7) + 1 / (1188 * x**9)
+    near = jnp.minimum(x, 15.0)
+    exact = gammaln(near) - ((near - 0.5) * jnp.log(near) - near + 0.5 * np.log(2 * np.pi))
+    return jnp.where(x > 15.0, series, exact)
 
 
 def gamma_shares(a, x):
@@ -110,8 +132,7 @@ def _tail(z, m, is_needed):
         return total + weights[k] * jnp.exp(m * (jnp.log1p(u) - u))
 
     total = lax.fori_loop(0, jnp.where(is_needed, len(NODES), 0), add, jnp.zeros_like(z))
-    remainder = 1 / (12 * m) - 1 / (360 * m**3) + 1 / (1260 * m**5)
-    return jnp.abs(length) * total * jnp.exp(-remainder) / np.sqrt(2 * np.pi)
+    return jnp.abs(length) * total * jnp.exp(-_remainder(m)) / np.sqrt(2 * np.pi)
 
 
 def _where(condition, values: tuple, others: tuple):

@@ -136,8 +136,9 @@ def _gamma_poisson(d, y):
     is_few = k <= FEW_COUNTS
     at_zero = jnp.exp(-alpha * jnp.log1p(1.0 / beta))
     summed = _sum_of_few(k, at_zero, lambda i: (i + alpha) / ((i + 1.0) * (1.0 + beta)))
-    rest, alpha, k = (jnp.where(is_few, *pair) for pair in ((1.0, 1.0 / (1.0 + beta)), (1.0, alpha), (0.0, k)))
-    return jnp.where(is_few, summed, beta_share(alpha, k + 1.0, 1.0 - rest, rest))
+    q = jnp.where(is_few, 0.5, jnp.where(jnp.isinf(beta), 1.0, beta / (1.0 + beta)))
+    alpha, k = jnp.where(is_few, 1.0, alpha), jnp.where(is_few, 0.0, k)
+    return jnp.where(is_few, summed, beta_share(alpha, k + 1.0, q, jnp.where(is_few, 0.5, 1.0 / (1.0 + beta))))
 
 
 def _sum_of_few(k, at_zero, ratio: Callable):

@@ -28,7 +28,8 @@ def test_the_mixture_is_a_density():
         z = np.stack([each.ravel() for each in np.meshgrid(*[axis] * dim)], axis=1)
         density = np.exp(log_widening(z) + stats.norm.logpdf(z).sum(axis=1))
         assert density.sum() * step**dim == pytest.approx(1, abs=1e-6)
-    assert log_widening(np.zeros((1, 3)))[0] == pytest.approx(np.log(1 - SHARE + SHARE * np.mean(1 / WIDE)))
+    both = np.mean(1 / WIDE) + np.mean(1 / WIDE**3)
+    assert log_widening(np.zeros((1, 3)))[0] == pytest.approx(np.log(1 - SHARE + SHARE / 2 * both))
 
 
 def test_draws_are_those_of_the_mixture_and_weights_those_of_the_target():
@@ -44,7 +45,7 @@ def test_draws_are_those_of_the_mixture_and_weights_those_of_the_target():
     assert np.mean(w) == pytest.approx(1, abs=0.01)
     np.testing.assert_allclose(w @ u / w.sum(), mean, atol=0.03)
     z = np.linalg.solve(lower, (u - mean).T).T
-    share = SHARE / 2 * np.mean(2 * stats.norm.sf(6 / WIDE))
+    share = 0.75 * SHARE * np.mean(2 * stats.norm.sf(6 / WIDE))  # half of them in both, the rest in one of two
     np.testing.assert_allclose(np.mean(np.abs(z) > 6, axis=0), share, rtol=0.08)
 
 
@@ -162,3 +163,18 @@ def test_right_answers_pass_though_a_weight_far_out_has_no_variance(method):
         assert abs(fit.mean()["rate"] - exact.mean()) < 0.1 * exact.std()
         assert abs(np.log(fit.sd()["rate"] / exact.std())) < 0.095
         assert fit.verdict.status == "pass"
+
+
+@pytest.mark.parametrize(("dim", "share", "scale"), [(4, 0.03, 4.0), (10, 0.06, 3.0)])
+def test_a_wide_part_in_all_coordinates_is_met(dim, share, scale):
+    """Its sds are 1.2, and q's 1; draws that reach along one coordinate at a time met nothing, and it passed."""
+    names = [f"x{i}" for i in range(dim)]
+
+    def log_density(p):
+        square = sum(p[name] ** 2 for name in names)
+        wide = jnp.log(share) - dim * jnp.log(scale) - 0.5 * square / scale**2
+        return jnp.logaddexp(jnp.log1p(-share) - 0.5 * square, wide)
+
+    target = credo.Model.from_log_density(log_density, dict.fromkeys(names, constraints.real)).given()
+    for key in range(2):
+        assert credo.fit(target, credo.Laplace(), key=key, progress=False).verdict.status != "pass"

@@ -40,7 +40,7 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
     is_network = target.model is not None and target.model.weights_name is not None
     if is_done and is_network and target.y is not None and bytes_of(posterior.kind) <= LARGEST:
         found = surprise(posterior, stream(key, STREAM), is_linearised=False)
-        if found is not None and not np.isfinite(found):
+        if found == np.inf:
             posterior.verdict = judge(figures, [NO_NUMBERS, *sentences], at_best="failed")
             return posterior
         figures = figures if found is None else {**figures, "surprise": found}
@@ -50,8 +50,8 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
 
 @counted("verdict")
 def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
-    """What is certain of it, in nats a row by their weights; None where the outcome has no such predictive, NaN or
-    infinite where that is no number.
+    """What is certain of it, in nats a row by their weights; None where the outcome has no such predictive, NaN where
+    it is no number, and ∞ where the data themselves have no likelihood at any row.
 
     ``is_linearised``: of the network linearised in its weights; else of draws of them.
     """
@@ -66,11 +66,13 @@ def surprise(posterior: Posterior, key, *, is_linearised: bool) -> float | None:
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             seen, expected = _scores(posterior, data.x, data.y, key, is_linearised)
+            if not np.any(np.isfinite(seen)):
+                return np.inf
             excess = expected - seen
             mean = float(share @ excess)
             return mean - CERTAIN * float(np.sqrt(share**2 @ (excess - mean) ** 2))
     except UndefinedPredictionError:
-        return np.nan
+        return np.inf
     except CredoError:
         return None
 

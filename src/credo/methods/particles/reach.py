@@ -4,10 +4,11 @@ Where weights p/q are worth nearly all of their draws and still have a heavy tai
 outgrows q where it has no mass itself (log-concave posteriors on one side), and a part of the posterior, far out, that
 makes its sds (outliers, a prior with a wide component). In white coordinates z, of which the image is u,
 
-    r(u) / q(u) = (1 − a) + a / (4 dim) Σ_js N(z_j; 0, s²) / N(z_j; 0, 1),   s = 2, 4, 8, 16
+    r(u) / q(u) = (1 − a) + a/2 (1 / 4dim Σ_js N(z_j; 0, s²) / N(z_j; 0, 1) + ¼ Σ_s N(z; 0, s²I) / N(z; 0, I)),
+    s = 2, 4, 8, 16
 
 are the draws of a defensive mixture (Hesterberg 1995). Against it p has light weights in the first case, and in the
-second they show what lies there. Of a pair of coordinates that are far out together it sees nothing.
+second they show what lies there: along a coordinate or, in few dimensions, along all of them together.
 """
 
 import functools
@@ -58,7 +59,9 @@ def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Reached:
     noise = np.random.default_rng(stream(key, STREAM + i).tolist())
     z = noise.normal(size=(num_draws, dim))
     is_far = np.flatnonzero(noise.random(num_draws) < SHARE)
-    z[is_far, noise.integers(dim, size=is_far.size)] *= noise.choice(WIDE, size=is_far.size)
+    is_along_all = (noise.random(is_far.size) < 0.5)[:, None]
+    is_along = is_along_all | (np.arange(dim) == noise.integers(dim, size=is_far.size)[:, None])
+    z[is_far] *= np.where(is_along, noise.choice(WIDE, size=is_far.size)[:, None], 1.0)
     u, log_weights = weigh(z)
     widening = log_widening(z)
     lost = np.isnan(log_weights) | (log_weights == np.inf)
@@ -68,6 +71,10 @@ def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Reached:
 
 def log_widening(z: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, " S"]:
     """log r/q."""
-    log_wide = [logsumexp(0.5 * z**2 * (1 - 1 / s**2) - np.log(s), axis=1) for s in WIDE]
-    total = logsumexp(log_wide, axis=0) - np.log(len(WIDE) * z.shape[1])
-    return np.logaddexp(np.log1p(-SHARE), np.log(SHARE) + total)
+    dim = z.shape[1]
+    squares = [z**2, np.sum(z**2, axis=1)[:, None]]
+    total = []
+    for square, size in zip(squares, (1, dim), strict=True):
+        by_scale = [logsumexp(0.5 * square * (1 - 1 / s**2) - size * np.log(s), axis=1) for s in WIDE]
+        total.append(logsumexp(by_scale, axis=0) - np.log(len(WIDE) * square.shape[1]))
+    return np.logaddexp(np.log1p(-SHARE), np.log(SHARE / 2) + np.logaddexp(*total))
