@@ -32,7 +32,7 @@ LAYERS = (
     ("methods.settings", "methods.from_prior",
      "methods.optimise", "methods.particles.points", "methods.particles.reach", "methods.particles.importance",
      "methods.particles.copies", "methods.particles.elsewhere", "methods.particles.left_out",
-     "methods.particles.correction", "methods.particles.weighed",
+     "methods.particles.correction", "methods.particles.scalars", "methods.particles.weighed",
      "methods.exact.checks", "methods.exact.family", "methods.exact.information"),
     ("methods.exact", "methods.laplace", "methods.vi", "methods.mcmc", "methods.sgmcmc", "methods.ensemble",
      "methods.networks", "methods.particles", "methods.grid"),
@@ -58,6 +58,7 @@ SHARED_METHODS = (
     "methods.particles.elsewhere",
     "methods.particles.left_out",
     "methods.particles.points",
+    "methods.particles.scalars",
     "methods.particles.reach",
     "methods.particles.weighed",
     "methods.exact.checks",  # ready models of coordinate ascent speak as the exact families do
