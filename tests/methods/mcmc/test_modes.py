@@ -7,6 +7,13 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from credo.methods.mcmc import modes
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch):
+    """Where other tests have the cores too."""
+    monkeypatch.setattr(modes, "PATIENCE", 100.0)
 
 
 def lines(narrow: float):
