@@ -155,3 +155,22 @@ def test_stray_divergences_are_forgiven_and_persistent_ones_are_not():
     few[0, 10] = True
     u[..., 2:] = u[..., :1] + np.exp(0.7 * u[..., 1:2]) * u[..., 2:]
     assert persistent_divergences(u, few, STRUCTURE) == 1  # in a funnel
+
+
+def test_a_place_is_where_less_than_half_of_the_draws_are():
+    """Of a thousand divergences a slight preference is certain, and no place that anybody could look at."""
+    rng = np.random.default_rng(0)
+    positions = rng.normal(size=(4, 2_500, 2))
+    structure = credo.Model({"a": dist.Normal(), "b": dist.Normal()}, None).given().structure
+    slight = rng.random(positions.shape[:2]) < 0.1 * np.exp(0.3 * positions[..., 0])
+    assert place_of_divergences(positions, slight, structure) is None
+    found = place_of_divergences(positions, positions[..., 0] > 1.5, structure)
+    assert found is not None
+    assert found.name == "a"
+    assert found.share < 0.2
+
+
+def test_shorter_steps_come_before_the_centred_form_where_steps_diverged():
+    found = "scale", "z", -0.9
+    assert "target_acceptance=0.99 first" in funnel_sentence(found, False, has_steps=True)
+    assert "target_acceptance" not in funnel_sentence(found, False)

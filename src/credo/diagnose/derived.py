@@ -11,6 +11,7 @@ from credo.arguments import as_key
 from credo.diagnose.angles import MOST, cut
 from credo.diagnose.rules import RULES
 from credo.diagnose.sd_error import HEAVY, kurtoses_of, tail_shape
+from credo.methods.particles.scalars import DISTINCT
 from credo.model.structure import scalar_names
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.marginals import AT_ONCE, NUM_DRAWS, report_positions
@@ -19,7 +20,6 @@ from credo.precision import abstract, in_double
 from credo.storage import is_stored
 
 FEW = 400  # draws: by fewer no tail is judged
-DISTINCT = 20  # values: what takes fewer, as the sign of an effect, has no tail
 
 
 def derived_sentence(posterior: Posterior) -> str | None:

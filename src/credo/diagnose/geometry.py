@@ -30,9 +30,7 @@ MAX_DRAWS = 4_000  # ranks of more would say the same
 MAX_DIM = 2_000
 CERTAIN = 4.0  # standard errors, of a mean rank over dozens of coordinates
 STRAY = 0.001  # of the transitions
-HALF = (
-    0.5  # of the draws: of hundreds of divergences the least preference is certain, and nine in ten of draws no place
-)
+HALF = 0.5  # of the draws: nine in ten of more are no place, however sure the preference of hundreds is
 STRONG = 0.7  # rank correlation: that of s = 0.26 for eight scalars, a scale known to a quarter
 
 

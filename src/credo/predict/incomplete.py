@@ -19,9 +19,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import gammaln
 
-MOST_TERMS = (
-    5_000.0  # of the beta fraction, which ends where a term more changes no number by 4 units in its last place
-)
+MOST_TERMS = 5_000.0  # of the beta fraction, which ends where a term more changes no number by 4 roundings
 LARGE = 40.0  # a: of the integral, whose error is 2e-15 from here on
 SMALL = 3.0  # x: the other fraction needs 83 terms at one and 34 at three
 # Sds: from the midst a tail of a > 40 has 1e-15 of its mass beyond 12, and from further out half as many do.
