@@ -166,7 +166,7 @@ def test_what_has_no_log_likelihood_or_no_room_for_it(monkeypatch, tmp_path):
         with pytest.raises(credo.CredoError, match="loaded without its model"):
             credo.load(tmp_path / "posterior").to_arviz(**{group: True})
     monkeypatch.setattr(export, "memory_for_draws", lambda: 1_000)
-    with pytest.raises(credo.CredoError, match=r"25 rows at 4,000 draws is 0.8 MB"):
+    with pytest.raises(credo.CredoError, match=r"25 rows at 4,000 draws would take 0.8 MB"):
         posterior.to_arviz(log_likelihood=True)
-    with pytest.raises(credo.CredoError, match=r"data replicated of 25 rows at 4,000 draws is 0.8 MB"):
+    with pytest.raises(credo.CredoError, match=r"replicated data of 25 rows at 4,000 draws would take 0.8 MB"):
         posterior.to_arviz(posterior_predictive=True)
