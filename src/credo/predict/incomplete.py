@@ -74,7 +74,9 @@ def gamma_shares(a, x):
     is_low = ~is_large & (x < jnp.maximum(a + 1, SMALL))
     scale = jnp.exp(a * jnp.log(x) - x - gammaln(a + 1))
     below = scale * _series(*_where(is_low, (a, x), (0.0, 0.0)))
-    above = scale * a / _legendre(*_where(is_large | is_low, (0.5, SMALL), (a, x)))
+    is_high = ~(is_large | is_low)
+    number = jnp.where(jnp.any(is_high), 40.0, 0.0)
+    above = scale * a / _legendre(number, *_where(is_high, (a, x), (0.5, SMALL)))
     z, m = _where(is_large, ((x - (a - 1)) / jnp.sqrt(a - 1), a - 1), (0.0, LARGE))
     smaller = jnp.where(is_large, _tail(z, m, jnp.any(is_large)), jnp.where(is_low, below, above))
     is_below = jnp.where(is_large, z <= 0, is_low)
@@ -103,9 +105,9 @@ def _series(a, x):
     return _from_the_back(number, lambda n, rest: 1 + x / (a + n) * rest, jnp.ones_like(x))
 
 
-def _legendre(a, x):
-    """x + 1 − a + 1 (a − 1)/(x + 3 − a + 2 (a − 2)/(x + 5 − a + …)), from the back: x is SMALL at least."""
-    return _from_the_back(40.0, lambda n, rest: x - a + 2 * n - 1 + n * (a - n) / rest, x - a + 81.0)
+def _legendre(number, a, x):
+    """x + 1 − a + 1 (a − 1)/(x + 3 − a + 2 (a − 2)/(x + 5 − a + …)), from the back, x SMALL at least: 40 terms."""
+    return _from_the_back(number, lambda n, rest: x - a + 2 * n - 1 + n * (a - n) / rest, x - a + 81.0)
 
 
 def _from_the_back(number, with_term: Callable, rest):

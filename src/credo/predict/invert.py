@@ -1,8 +1,8 @@
 """Quantiles from a distribution function, for every element of an array at once.
 
 The first bracket comes from Cantelli's inequality: a distribution with mean μ and sd σ has its p-quantile in
-[μ − σ √((1 − p) / p), μ + σ √(p / (1 − p))]; of a continuous outcome the part of it about a normal's quantile is tried
-first. Where that misses, μ or σ is unknown or infinite, and against rounding, it grows until it holds the quantile.
+[μ − σ √((1 − p) / p), μ + σ √(p / (1 − p))]; the part of it about a normal's quantile is tried first. Where that
+misses, μ or σ is unknown or infinite, and against rounding, it grows until it holds the quantile.
 Counts are then bisected; continuous outcomes use Chandrupatla's (1997) mixture of bisection and inverse quadratic
 interpolation, which takes about half a dozen evaluations where the outcome is nearly normal.
 
@@ -55,11 +55,11 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
     lower = mean - sd * jnp.sqrt((1.0 - p) / p) - slack
     upper = mean + sd * jnp.sqrt(p / (1.0 - p)) + slack
     resolution = RESOLUTION * (upper - lower)
+    normal, away = mean + ndtri(p) * sd, NEAR * sd + (1.0 if is_discrete else slack)
+    away = jnp.where(known, away, jnp.inf)
+    lower, upper = jnp.maximum(lower, normal - away), jnp.minimum(upper, normal + away)
     if is_discrete:
         lower, upper = jnp.floor(lower), jnp.ceil(upper)
-    else:
-        normal, away = mean + ndtri(p) * sd, jnp.where(known, NEAR * sd + slack, jnp.inf)
-        lower, upper = jnp.maximum(lower, normal - away), jnp.minimum(upper, normal + away)
     no, zero = jnp.zeros(lower.shape, bool), jnp.zeros(lower.shape)
     start = _State(lower, upper, lower, zero, zero, zero, no, no, upper - lower)
     gap = GAP * jnp.minimum(p, 1.0 - p)

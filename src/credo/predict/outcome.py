@@ -126,7 +126,8 @@ def _poisson(d, y):
     k, rate = jnp.broadcast_arrays(*(jnp.asarray(v, jnp.result_type(float)) for v in (jnp.floor(y), d.rate)))
     is_few = k <= FEW_COUNTS
     summed = _sum_of_few(k, jnp.exp(-rate), lambda i: rate / (i + 1.0))
-    return jnp.where(is_few, summed, gamma_shares(jnp.where(is_few, 0.0, k) + 1.0, jnp.where(is_few, 0.0, rate))[1])
+    rate = jnp.where(is_few, 0.0, rate)
+    return _unless_few(summed, is_few, lambda: gamma_shares(jnp.where(is_few, 0.0, k) + 1.0, rate)[1])
 
 
 def _gamma_poisson(d, y):
@@ -138,7 +139,13 @@ def _gamma_poisson(d, y):
     summed = _sum_of_few(k, at_zero, lambda i: (i + alpha) / ((i + 1.0) * (1.0 + beta)))
     q = jnp.where(is_few, 0.5, jnp.where(jnp.isinf(beta), 1.0, beta / (1.0 + beta)))
     alpha, k = jnp.where(is_few, 1.0, alpha), jnp.where(is_few, 0.0, k)
-    return jnp.where(is_few, summed, beta_share(alpha, k + 1.0, q, jnp.where(is_few, 0.5, 1.0 / (1.0 + beta))))
+    rest = jnp.where(is_few, 0.5, 1.0 / (1.0 + beta))
+    return _unless_few(summed, is_few, lambda: beta_share(alpha, k + 1.0, q, rest))
+
+
+def _unless_few(summed, is_few, beyond: Callable):
+    """``summed``, and ``beyond()`` of the counts that are not few, which costs several times as much."""
+    return lax.cond(jnp.all(is_few), lambda: summed, lambda: jnp.where(is_few, summed, beyond()))
 
 
 def _sum_of_few(k, at_zero, ratio: Callable):
