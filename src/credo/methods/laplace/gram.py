@@ -34,7 +34,11 @@ def serves(target: Target, curvature: Curvature, num_outputs: int) -> bool:
     if target.source is not None or not (isinstance(curvature, OuterProducts) and _has_normal_weights(target)):
         return False
     num_rows = target.size * curvature.width(num_outputs)
-    return num_rows < target.dim and num_rows <= MOST_ROWS and num_rows * target.dim <= MOST_NUMBERS
+    return (
+        num_rows < target.dim - num_hyperparameters(target)
+        and num_rows <= MOST_ROWS
+        and num_rows * target.dim <= MOST_NUMBERS
+    )
 
 
 @by_shapes
@@ -53,14 +57,15 @@ class Gram(Dense):
         """(s, U) with H = U diag(s) Uᵀ and U (dim, R) orthonormal."""
         J = np.asarray(_rows(curvature, target, jnp.asarray(u)))
         least, J = max(LEAST, 10 * float(np.finfo(J.dtype).eps)), J.astype(np.float64)
-        J[:, : num_hyperparameters(target)] = 0.0
+        J = J[:, num_hyperparameters(target) :]
         has_word = np.any(J != 0, axis=1)  # not of outputs that are the hyperparameters' alone, such as a scale
         J = J[has_word] if has_word.any() else J[:1]
         size = float(np.max(np.abs(J))) or 1.0  # whose square may be no number
         J /= size
         s, V = (each[..., ::-1] for each in np.linalg.eigh(J @ J.T))  # the largest first
         s = np.where(s > least * max(float(s[0]), np.finfo(float).tiny), s, 0.0)
-        return s * size**2, along(J.T, s, V)
+        U = along(J.T, s, V)
+        return s * size**2, np.concatenate([np.zeros((len(u) - len(U), len(s))), U])
 
 
 @functools.partial(brief, static_argnames=("curvature",))

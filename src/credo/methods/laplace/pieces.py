@@ -123,11 +123,15 @@ class LowRankPieces(Pieces):
         return (g - c * (self.vectors @ (root * along))) / P
 
     def scale(self, c, P, covariance):
-        B = np.asarray(self.vectors) * np.sqrt(c * np.asarray(self.values)) / np.sqrt(P)[:, None]
-        s, V = (each[..., ::-1] for each in np.linalg.eigh(B.T @ B))  # of P^−½ c H P^−½, the largest first
-        s = np.where(s > NOTHING * s[0], s, 0.0)
-        own = LowRank.from_eigen(P**-0.5, along(B, s, V), 1 / (1 + s))
-        k = len(covariance)
+        s, U = c * np.asarray(self.values), np.asarray(self.vectors)
+        if self._is_isotropic:
+            s = s / P[self.firsts]
+        else:
+            B = U * np.sqrt(s) / np.sqrt(P)[:, None]
+            s, V = (each[..., ::-1] for each in np.linalg.eigh(B.T @ B))  # of P^−½ c H P^−½, the largest first
+            s = np.where(s > NOTHING * s[0], s, 0.0)
+            U = along(B, s, V)
+        own, k = LowRank.from_eigen(P**-0.5, U, 1 / (1 + s)), len(covariance)
         blocks = DenseScale(np.linalg.cholesky(covariance)), own
         return BlockDiagonal(blocks, (((0, k),), ((k, k + len(P)),)))
 

@@ -55,7 +55,8 @@ class White:
         is_asked_once: bool = False,
     ):
         """``is_asked_once``: what compiles soonest, in a fifth of the time, is quickest."""
-        self.objective, self.u, self.scale, self.deadline = objective, u, scale, deadline
+        self.function, self.args = objective.function, jax.device_put(objective.args)
+        self.u, self.scale, self.deadline = u, jax.device_put(scale), deadline
         self.evaluate = _once if is_asked_once else _often
         self.is_free = np.arange(len(u)) >= num_fixed
         self.count, self.best = 0, None
@@ -82,8 +83,7 @@ class White:
 
     def at(self, z) -> tuple[float, np.ndarray, np.ndarray]:
         z = z.astype(self.u.dtype)
-        objective = self.objective
-        value, slope, u = self.evaluate(objective.function, objective.args, self.u, self.scale, self.is_free, z)
+        value, slope, u = self.evaluate(self.function, self.args, self.u, self.scale, self.is_free, z)
         return float(value), np.asarray(slope, np.float64), np.asarray(u)
 
 
