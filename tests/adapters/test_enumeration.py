@@ -12,6 +12,7 @@ from numpyro.contrib.control_flow import scan
 from scipy import stats
 from scipy.special import logsumexp
 
+import credo
 from credo.adapters import from_numpyro
 from credo.precision import double, to_numpy
 from credo.status import CredoError
@@ -180,3 +181,10 @@ def test_without_funsor_a_sentence(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CredoError, match=r"Site 'z' is a discrete latent variable .*credo\[enumeration\]"):
         from_numpyro(mixture, Y)
+
+
+@needs_funsor
+def test_the_prior_within_a_sum_is_not_told_as_flat():
+    posterior = credo.fit(from_numpyro(mixture, Y).given(), credo.Laplace(), progress=False)
+    with pytest.raises(CredoError, match="sums 'z' out of its density as a whole. Write the sum as a distribution"):
+        posterior.to_arviz(log_prior=True)

@@ -79,6 +79,18 @@ def test_a_funnel_is_named_whichever_way_it_opens(num_draws):
     assert "inverted funnel" in funnel_sentence((scale, name, correlation))
 
 
+def test_components_in_either_order_are_no_funnel():
+    """Two means whose order decides which side of the median they are on, and how large the share of the first is."""
+    rng = np.random.default_rng(8)
+    model = credo.Model({"share": dist.Beta(2.0, 2.0), "mean": dist.Normal(0.0, 9.0).expand([2])}, None)
+    swapped = rng.uniform(size=(4, 1_000, 1)) < 0.45
+    means = np.where(swapped, [9.0, -1.0], [-1.0, 9.0]) + 0.1 * rng.normal(size=(4, 1_000, 2))
+    u = np.concatenate([np.where(swapped, -1.0, 1.0) + 0.1 * rng.normal(size=(4, 1_000, 1)), means], axis=-1)
+    assert funnel(u, model.given().structure) is None
+    u[..., 1:] = np.exp(u[..., :1]) * rng.normal(size=(4, 1_000, 2))
+    assert funnel(u, model.given().structure)[:2] == ("share", "mean")
+
+
 def test_draws_that_say_nothing_are_no_funnel():
     u = positions(np.random.default_rng(4), 50)
     u[..., 1] = 0.0

@@ -206,3 +206,14 @@ def test_what_has_no_rows_or_layers_is_refused():
     model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(jnp.exp(-(params["rate"] ** 2))))
     with pytest.raises(credo.CredoError, match="found no parameter"):
         credo.fit(model.given(y=np.array([1, 2, 3])), credo.ADVI(gradient=LocalReparameterised()))
+
+
+@pytest.mark.parametrize("gradient", [LocalReparameterised(), Flipout()])
+def test_data_outside_of_memory_give_the_same_fit(gradient):
+    """Its layers are looked for in a row, not in all rows at once."""
+    held = network(60)
+    batches = [(held.x[i : i + 25], held.y[i : i + 25], held.weights[i : i + 25]) for i in range(0, 60, 25)]
+    method = credo.ADVI(batch_size=20, gradient=gradient, max_steps=40)
+    targets = held, held.model.given(credo.Loader(batches, in_memory=False))
+    first, second = (credo.fit(target, method, key=3, progress=False).mean() for target in targets)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), first, second)

@@ -68,6 +68,14 @@ class NumPyroPrior(AbstractPrior):
 
         return Visited(params, log_factor, None if self.discrete else self.outcome(sites))
 
+    def densities(self, u):
+        if self.discrete:
+            raise CredoError(
+                f"The prior of each parameter is not known apart: the program sums {self.discrete[0]!r} out of its "
+                "density as a whole. Write the sum as a distribution, such as MixtureSameFamily."
+            )
+        return super().densities(u)
+
     def outcome(self, sites: Sites):
         """The distribution of the data in a trace, a dict of them if several sites are observed, None if none is."""
         found = {name: distribution_of(sites[name]) for name in self.outcomes}

@@ -8,7 +8,7 @@ no step size fit both ends. The rank correlation of a scalar coordinate with tha
 the one is given by the other, this is the centred form, tried without much data; elsewhere the non-centred one, tried
 although the data speak. For a scale the correlation is positive in the first and negative in the second, for a
 precision the other way round. The spread of a vector within one draw is the sd of its scalars; that of fewer than
-three is their distance to the median.
+three is their distance to the median, on either side of it.
 For n scalars N(0, e^{2v}), v ~ N(0, s²), the correlation of v and the log of their sd is s / (s² + 1/2(n−1))^½, nearly.
 """
 
@@ -99,22 +99,32 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
     flat = gather(flat, _every(len(flat)))
     if not np.all(np.isfinite(flat)):
         return None
-    found, start, columns, spreads = None, 0, {}, {}
+    found, start, columns, spreads, few = None, 0, {}, {}, {}
     for leaf in structure.leaves:
         block = flat[:, start : start + leaf.size]
         start += leaf.size
         if leaf.size == 1:
             columns[leaf.name] = _standardised(block[:, 0])
         if leaf.size:
-            is_few = leaf.size < 3
-            distance = np.abs(block - np.median(block, axis=0)).mean(axis=1) if is_few else block.std(axis=1)
-            spreads[leaf.name] = _standardised(distance)
+            away = block - np.median(block, axis=0)
+            if leaf.size < 3:
+                few[leaf.name] = away > 0
+            spreads[leaf.name] = _standardised(np.abs(away).mean(axis=1) if leaf.size < 3 else block.std(axis=1))
     for scale, column in columns.items():
         for name, spread in spreads.items():
             correlation = float(np.mean(column * spread))
-            if name != scale and abs(correlation) > max(STRONG, abs(found[2]) if found else 0):
+            if name == scale or abs(correlation) <= max(STRONG, abs(found[2]) if found else 0):
+                continue
+            if name not in few or _is_on_both_sides(column, spread, few[name], correlation):
                 found = scale, name, correlation
     return found
+
+
+def _is_on_both_sides(column, spread, is_above: Bool[np.ndarray, "draw few"], correlation: float) -> bool:
+    """Of each median: of components in either order the distance goes with whatever differs between the orders."""
+    sides = (side for each in is_above.T for side in (each, ~each) if side.sum() > 1)
+    shared = (np.mean(_standardised(column[side]) * _standardised(spread[side])) for side in sides)
+    return all(of_side * np.sign(correlation) > STRONG / 2 for of_side in shared)
 
 
 def is_given_by(target: Target, scale: str, other: str) -> bool | None:

@@ -5,7 +5,7 @@ wrong with a table is said here, before anything is compiled.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, MappingView
+from collections.abc import Iterable, Iterator, Mapping, MappingView
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -276,9 +276,13 @@ def as_array(name: str, leaf) -> np.ndarray:
         values = np.asarray(unmasked(leaf))
     except ValueError as error:
         raise CredoError(f"{name} is ragged (its rows differ in length): give a rectangular array.") from error
-    if values.shape == () and values.dtype == object and (_is_listable(leaf) or callable(leaf)):
-        cause = "has no order, and rows do" if isinstance(leaf, set | frozenset) else "is no array"
-        raise CredoError(f"{name} is a {type(leaf).__name__}, which {cause}: give an array, or a list of its values.")
+    if values.shape == () and values.dtype == object and (isinstance(leaf, Iterable) or callable(leaf)):
+        is_set, gives_batches = isinstance(leaf, set | frozenset), not isinstance(leaf, MappingView)
+        cause = "has no order, and rows do" if is_set else "is no array"
+        or_loader = ", or credo.Loader(…) of batches (x, y)" if isinstance(leaf, Iterable) and gives_batches else ""
+        raise CredoError(
+            f"{name} is a {type(leaf).__name__}, which {cause}: give an array, or a list of its values{or_loader}."
+        )
     return values
 
 

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from credo.algorithm import Options
 from credo.fitting import fit
 from credo.methods.optimise import MAP, objective
+from credo.methods.optimise.map import FIRST_ORDER
 from credo.methods.optimise.minibatch import ascend
 from credo.model.model import Model
 from credo.precision import double
@@ -163,6 +164,8 @@ def test_first_order_agrees_with_second_order(method):
     gain = exact.info["log_density"] - posterior.info["log_density"]
     np.testing.assert_allclose(gain, 0.5 * distance**2, rtol=0.1, atol=1e-9)
     assert posterior.info["num_gradients"] == method.num_steps + 1
+    assert (FIRST_ORDER in posterior.verdict.sentences) == (distance > 1e-6)
+    assert FIRST_ORDER not in exact.verdict.sentences
 
 
 def test_each_epoch_has_each_row_once_in_an_order_of_its_own():

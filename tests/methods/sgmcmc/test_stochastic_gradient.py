@@ -548,6 +548,22 @@ def test_the_noise_that_an_anchor_leaves_is_seen_away_from_it():
     assert 1e-3 < found.anchored_noise / found.noise < 1
 
 
+def test_chains_of_a_network_begin_where_gradients_lead(monkeypatch):
+    """Second derivatives of all data took minutes before the first draw, and no draw was kept before."""
+
+    def never(*_, **__):
+        raise AssertionError("a search by second derivatives")
+
+    monkeypatch.setattr("credo.methods.sgmcmc.tune.find_mode", never)
+    params = {"w": np.ones((2, 3)), "v": np.ones((3, 1))}
+    net = credo.nn.BayesianNetwork(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params, head=credo.nn.Gaussian(0.5))
+    target, key = net.given(X, Y).flat(), jax.random.key(0)
+    with double():
+        found = first_position(target, 20, key, None, Options())
+        before, after = (float(target.log_density(jnp.asarray(u))) for u in (np.ones(target.dim), found))
+    assert after > before + 50
+
+
 def test_chains_do_not_begin_where_a_search_without_an_end_was_stopped():
     rising = credo.Model.from_log_density(lambda p: 0.5 * jnp.log1p(p["a"] ** 2), {"a": dist.constraints.real})
     with double():

@@ -13,6 +13,7 @@ import jax
 import optax
 
 from credo.algorithm import Options
+from credo.diagnose.rules import RULES
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.hyperparameters import without_mode
 from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
@@ -26,6 +27,10 @@ from credo.posterior.posterior import Posterior
 from credo.status import CredoError
 
 FEW_PRODUCTS = 10  # that show where trained weights run off to
+FIRST_ORDER = (
+    "Updates by gradients alone, of minibatches above all, come near the mode slowly: MAP() without them, or "
+    "Laplace(), reaches it from here (start=posterior)."
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,9 @@ class MAP:
         diagnosis = of_noise(diagnosis, target)
         diagnosis = diagnosis._replace(sentences=(*without_mode(target, optimum.position), *diagnosis.sentences))
         optimum = optimum._replace(num_products=optimum.num_products + num_products)
+        distance = diagnosis.figures.get("gradient_norm")  # None of a network, which is judged otherwise
+        if num_wanted and distance is not None and RULES["gradient_norm"].status(distance) != "pass":
+            diagnosis = diagnosis._replace(sentences=(*diagnosis.sentences, FIRST_ORDER))
         if num_updates < num_wanted:
             sentence = f"The time limit came after {num_updates:,} of {num_wanted:,} updates."
             diagnosis = diagnosis._replace(sentences=(*diagnosis.sentences, sentence))

@@ -72,15 +72,15 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     """The centre of a posterior; else a mode that is reached from the position given, or from near the origin.
 
     What is measured there must hold where the chains will be. Up to 1,000 dimensions the mode is found by second
-    derivatives on all data, above by Adam on minibatches; so it is where a network's prior has hyperparameters, which
-    stay where they are.
+    derivatives on all data; above, and of a network, by Adam on minibatches, hyperparameters of its prior where they
+    are.
     """
     position = starting_position(target, key, first_of(start))
     if isinstance(start, Posterior):
         first = members(start, 1)  # the mean of an ensemble is no mode
         return position if first is None else first[0].astype(position.dtype)
     held = of_prior(target, position)
-    if held or target.dim > MAX_DENSE:
+    if weights_of(target) is not None or target.dim > MAX_DENSE:
         num_steps = default_num_steps(target, batch_size)
         optimiser = holding(default_optimiser(num_steps), held)
         return ascend(target, optimiser, batch_size, num_steps, key, position, options)[0]

@@ -77,7 +77,7 @@ class RowWise(Estimator):
                 f"{name}() gives each row of data a draw of its own, and this likelihood has no factors by row: take "
                 "StickingTheLanding()."
             )
-        if not self.on_rows(target, None).layers(jnp.zeros(target.dim)).layers:
+        if not self.on_rows(target, target.read(np.arange(1))).layers(jnp.zeros(target.dim)).layers:
             raise CredoError(
                 f"{name}() found no parameter that enters the likelihood as the weights of a layer: take "
                 "StickingTheLanding()."
