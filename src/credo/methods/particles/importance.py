@@ -49,12 +49,12 @@ class Importance:
 
     ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7; independent ones are added, up to eight
     times as many, until means and sds are known to within the bounds of a pass. ``points``: ``Independent()`` draws, of
-    which a tenth reach far where the proposal is Gaussian, or ``Sobol()``, which for a Gaussian proposal and a smooth
-    target in few dimensions is worth many times the draws. The answer holds weighted draws (1, S, dim), or
-    (replications, S / replications, dim); the evidence with its Monte Carlo error; ``mcse_mean`` in its summary; and in
-    its verdict ``pareto_k``, ``importance_ess`` (of the weights alone, as if the points were independent), how far
-    means and sds may be off (``mean_limit``, ``log_sd_limit``), and ``stein_gap``: whether a part of the posterior was
-    missed.
+    which a tenth reach far where the proposal is Gaussian or a mixture of Gaussians, or ``Sobol()``, which for a
+    Gaussian proposal and a smooth target in few dimensions is worth many times the draws. The answer holds weighted
+    draws (1, S, dim), or (replications, S / replications, dim); the evidence with its Monte Carlo error; ``mcse_mean``
+    in its summary; and in its verdict ``pareto_k``, ``importance_ess`` (of the weights alone, as if the points were
+    independent), how far means and sds may be off (``mean_limit``, ``log_sd_limit``), and ``stein_gap``: whether a part
+    of the posterior was missed.
     Raises CredoError where the proposal has no density or other parameters, or misses the target altogether.
 
     >>> import numpy as np, numpyro.distributions as dist, credo

@@ -24,12 +24,12 @@ from scipy.special import logsumexp, ndtri
 
 from credo.algorithm import as_key, stream
 from credo.compiling import brief, has_many_rows
+from credo.methods.particles.wide_mixture import WIDE, WideMixture
 from credo.model.target import Target
 from credo.posterior.kinds import Flow, Gaussian, Kind
 from credo.status import CredoError
 
 MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)
-WIDE = np.array([2.0, 4.0, 8.0, 16.0])  # times the sds, of wide draws in turn: they reach a mass ten sds away
 BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
 
 Weighed = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -57,10 +57,11 @@ class Points(ABC):
 class Independent(Points):
     """Independent draws, of any proposal that has a density.
 
-    ``wide_share``: of a Gaussian proposal, or the Gaussian behind a flow, so many draws, rounded to one of a whole
-    number, have sds 2, 4, 8 and 16 times as large, and all are weighed against the mixture (defensive: Hesterberg
-    1995). Few weights are then large where the Gaussian's tails are too light, and what lies beyond them may be met;
-    where the density is no number at a wide draw, as after an overflow, it counts as zero. 0 for none.
+    ``wide_share``: of a Gaussian proposal, of each component of a mixture of Gaussians, or of the Gaussian behind a
+    flow, so many draws (rounded to one of a whole number but for mixtures) have sds 2, 4, 8 and 16 times as large, and
+    all are weighed against the mixture (defensive: Hesterberg 1995). Few weights are then large where the Gaussian's
+    tails are too light, and what lies beyond them may be met; where the density is no number at a wide draw, as after
+    an overflow, it counts as zero. 0 for none.
     """
 
     wide_share: float = 0.1
@@ -73,6 +74,9 @@ class Independent(Points):
         return 1, num_draws
 
     def draw_and_weigh(self, kind, target, key, num_draws, batch, deadline=np.inf) -> Weighed:
+        wide = WideMixture.of(kind, self.wide_share) if self.wide_share > 0 else None
+        if wide is not None:
+            return reach_and_weigh(wide, target, key, num_draws, batch, deadline)[:2]
         every = round(1 / self.wide_share) if self.wide_share > 0 else None
         return draw_and_weigh(kind, target, key, num_draws, batch, deadline, every=every)
 
@@ -218,6 +222,21 @@ def _push_and_weigh(kind: Flow, target: Target, z):
         return u, target.log_density(u) - log_q
 
     return jax.vmap(one)(z)
+
+
+def reach_and_weigh(
+    wide: WideMixture, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws of r, the logs of p/r and of q/r; one that reached far, and has no density, has no weight."""
+    u, log_weights = draw_and_weigh(wide, target, key, num_draws, batch, deadline)
+    log_r, log_q = (np.asarray(part) for part in _log_probs(wide, u))
+    is_lost = (log_q - log_r < np.log(0.5)) & (np.isnan(log_weights) | (log_weights == np.inf))
+    return u, np.where(is_lost, -np.inf, log_weights), log_q - log_r
+
+
+@brief
+def _log_probs(wide: WideMixture, u):
+    return jax.vmap(wide.log_probs)(u)
 
 
 @functools.partial(brief, static_argnames=("batch",), is_large=_is_large)

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from credo.algorithm import stream
-from credo.methods.particles.points import WIDE, weigh_at
+from credo.methods.particles.points import WIDE, reach_and_weigh, weigh_at
+from credo.methods.particles.wide_mixture import WideMixture
 from credo.model.target import Target
 from credo.posterior.kinds import Flow, Gaussian, Kind
 
@@ -40,10 +41,13 @@ class Reached(NamedTuple):
 
 
 def reaching(kind: Kind, target: Target, key, num_draws: int, at_once: int) -> Callable[[int], Reached] | None:
-    """The i-th round of such draws of a Gaussian or a flow; None of another kind, and in many dimensions."""
+    """The i-th round of such draws of a Gaussian, a mixture of them or a flow; None of another kind, and in many
+    dimensions."""
+    size, wide = of_round(num_draws, target.dim), WideMixture.of(kind, SHARE)
+    if wide is not None and target.dim <= MANY:
+        return lambda i: Reached(*reach_and_weigh(wide, target, stream(key, STREAM + i), size, at_once))
     if not isinstance(kind, Gaussian | Flow) or target.dim > LARGEST:
         return None
-    size = of_round(num_draws, target.dim)
     return functools.partial(
         reach, lambda z: weigh_at(kind, target, z, at_once), num_draws=size, dim=target.dim, key=key
     )
