@@ -38,6 +38,18 @@ def two():
     return credo.Model(prior | {"share": dist.Beta(2.0, 2.0)}, likelihood).given(y=PARTS[40:])
 
 
+def two_of_one_width():
+    """One vector of two, and a share of any interval's prior."""
+    prior, _ = components(2, None)
+
+    def likelihood(params, x):
+        shares = jnp.stack([params["share"], 1 - params["share"]])
+        return dist.MixtureSameFamily(dist.Categorical(probs=shares), dist.Normal(params["mu"], 1.0))
+
+    prior = {"mu": prior["mu"], "share": dist.Uniform(0.0, 1.0)}
+    return credo.Model(prior, likelihood).given(y=PARTS[40:])
+
+
 def two_in_order():
     prior, likelihood = components(2, lambda params: jnp.stack([params["share"], 1 - params["share"]]))
     free = dist.Normal(0.0, 5.0).expand([2]).to_event(1)
@@ -96,7 +108,7 @@ def sample(posterior):
     return np.stack([np.asarray(posterior.kind.sample_u(jax.random.key(i))) for i in range(4)])
 
 
-@pytest.mark.parametrize("build", [three, two, one_factor, one_of_two_factors, lengths])
+@pytest.mark.parametrize("build", [three, two, two_of_one_width, one_factor, one_of_two_factors, lengths])
 def test_a_mode_left_out_is_seen(build):
     posterior = credo.fit(build(), credo.Laplace(), key=1, progress=False)
     assert copy_weight(posterior.kind, posterior.target, sample(posterior)) > 20

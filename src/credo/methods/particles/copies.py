@@ -6,7 +6,7 @@ user's space, and log densities are compared there (of coordinates: the Jacobian
     log p(Tu) ≥ log p(u) − LOWER          a copy of as much mass, if the density is as high all round
     log p(Tu)/q(Tu) − log p(u)/q(u)       how little of it q has; medians over draws
 T exchanges entries i and j along an axis of one length in all parameters that have it (and with them shares of two
-components, numbers of the unit interval, and labels, values of discrete parameters), or turns the sign of a parameter,
+components, numbers of an interval, and labels, values of discrete parameters), or turns the sign of a parameter,
 of two, of an entry in all parameters of one length, or of a single number.
 """
 
@@ -33,6 +33,7 @@ MOST_ENTRIES = 10  # of an axis along which entries are exchanged
 MOST_NUMBERS = 32  # whose signs are turned one at a time
 AT_ONCE = 16  # densities
 MOST = 1e4  # nats: where q vanishes
+INTERVALS = "unit_interval", "interval"  # whose coordinate is turned about the midst: w and 1 − w
 SAME, ROUNDING = 1e-6, 1e-10  # nats; of a log density
 
 
@@ -155,20 +156,22 @@ def _maps(structure: Structure) -> Iterator[Map]:
     ]
     has_labels = bool(structure.discrete_names)
     real = [indices[leaf.name] for leaf in movable if leaf.support == "real"]
-    shares = [indices[leaf.name] for leaf in movable if leaf.support == "unit_interval" and not leaf.shape]
+    shares = [indices[leaf.name] for leaf in movable if leaf.support in INTERVALS and not leaf.shape]
     lengths = sorted({length for leaf in movable for length in leaf.shape if 2 <= length <= MOST_ENTRIES})
     for length in lengths:
         axes = {leaf.name: leaf.shape.index(length) for leaf in movable if length in leaf.shape}
         moved = {name: np.moveaxis(indices[name], axis, 0) for name, axis in axes.items()}
-        if len(moved) + has_labels < 2:
+        has_shares, is_alone = length == 2 and bool(shares), len(moved) + has_labels < 2
+        if is_alone and not has_shares:
             continue
         for i, j in itertools.combinations(range(length), 2):
             whose = same.copy()
             for entries in moved.values():
                 whose[entries[i]], whose[entries[j]] = entries[j], entries[i]
             labels = (i, j) if has_labels else (0, 0)
-            yield Map(whose, np.ones(start), labels)
-            if length == 2 and shares:
+            if not is_alone:
+                yield Map(whose, np.ones(start), labels)
+            if has_shares:
                 yield Map(whose, turned(*shares), labels)
         signed = [moved[leaf.name] for leaf in movable if leaf.name in moved and leaf.support == "real"]
         if len(signed) > 1:
