@@ -22,6 +22,16 @@ Y = np.array([0.5, 1.0, -0.5, 2.0])
 PRIOR = {"w": dist.Normal(0.0, 1.0).expand([2])}
 
 
+class Batches:
+    """As the loaders of other libraries: iterable, and neither an iterator nor an array."""
+
+    def __iter__(self):
+        return iter([(X, Y)])
+
+    def __len__(self):
+        return 1
+
+
 def line(params, x):
     return dist.Normal(x @ params["w"], 1.0)
 
@@ -63,7 +73,7 @@ def test_the_column_is_named():
         ({"x": {1.0, 2.0}}, "x is a set, which has no order, and rows do: give an array, or a list"),
         ({"x": {"a": {3: 1.0}.values()}}, r"x\['a'\] is a dict_values, which is no array"),
         ({"y": (i for i in range(4))}, r"y is a generator, which is no array: .* or credo.Loader\(…\) of batches"),
-        ({"x": credo.Loader([(X, Y)]).__class__}, "x is a type, which is no array: give an array, or a list of"),
+        ({"x": Batches()}, r"x is a Batches, which is no array: .* or credo.Loader\(…\) of batches"),
         ({"weights": map(float, range(4))}, "weights is a map, which is no array"),
         ({"x": lambda: X}, "x is a function, which is no array"),
         ({"x": 3.0}, "x is a single number"),

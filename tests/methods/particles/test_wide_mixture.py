@@ -86,7 +86,7 @@ PRIOR = {"w": dist.Uniform(0.0, 1.0), "mu": dist.Normal(2.0, 3.0).expand([2])}
 
 def outcomes(apart: float):
     rng = np.random.default_rng(1)
-    rng.uniform(size=60), rng.normal(size=120)
+    rng.uniform(size=60), rng.normal(size=120)  # what comes next are data by which both passed, and were wrong
     return np.where(rng.uniform(size=80) < 0.35, rng.normal(0.0, 1.0, 80), rng.normal(apart, 1.0, 80))
 
 
