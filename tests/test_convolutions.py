@@ -148,6 +148,7 @@ def test_functions_that_close_over_what_is_traced():
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_networks_of_convolutions_in_single_precision():
     """Checks of minibatches look in double precision, in which the rows must be too."""
     X, y = RNG.normal(size=(60, 4, 4, 1)).astype(np.float32), RNG.integers(0, 2, 60)

@@ -25,7 +25,7 @@ def run(name: str, folder: Path) -> list[str]:
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=300,
+        timeout=900,
         env={**os.environ, "MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8"},
     )
     assert done.returncode == 0, done.stderr[-2000:]

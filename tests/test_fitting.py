@@ -123,6 +123,7 @@ def test_refuses_several_keys_and_one_that_is_too_large():
         credo.fit(TARGET, credo.Laplace(), key=2**64 + 1)
 
 
+@pytest.mark.slow
 def test_one_key_in_many_forms():
     first, *others = (
         credo.fit(TARGET, credo.SMC(num_particles=64), key=key, progress=False).draws

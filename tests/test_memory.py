@@ -77,6 +77,7 @@ def test_a_fit_plans_with_half_of_what_is_free_and_a_quarter_of_that_at_once(mon
     assert [memory.at_once(each, 50) for each in (100, 1, 10_000)] == [10, 50, 1]
 
 
+@pytest.mark.slow
 def test_density_in_blocks_of_rows_is_the_density():
     with double():
         whole = softmax_network(6).given(X, LABELS, weights=np.arange(40.0)).flat()

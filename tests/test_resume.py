@@ -187,6 +187,7 @@ def test_a_proposal_is_in_no_checkpoint(target, tmp_path):
         credo.fit(target, credo.IndependenceMH(), start=laplace, checkpoint=tmp_path / "run", progress=False)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_left_alone(target, tmp_path):
     """A second one would write shorter files over those of the first, and leave a hole that nothing gets past."""
     method = credo.NUTS(num_warmup=60, num_draws=200_000)

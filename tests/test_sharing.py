@@ -41,6 +41,7 @@ def test_the_gradient_of_a_sum_of_terms_grows_with_their_number_not_its_square()
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [jax.value_and_grad, jax.hessian], ids=["gradient", "curvature"])
 def test_so_do_programs_that_run_a_few_times(order):
     """Within a loop or a call too."""

@@ -124,6 +124,7 @@ def fit(target, **options):
     return credo.fit(target, method, key=1, progress=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["threads", "vectorized"])
 def test_draws_on_disk_are_those_in_memory(target, monkeypatch, tmp_path, layout):
     """And the memory that a fit, its verdict and the usual questions take is less than half of the draws'."""

@@ -456,6 +456,7 @@ def test_classes_with_an_order_have_quantiles_to_choose(loss, up, down):
         credo.decide(predictive, Squared())
 
 
+@pytest.mark.slow
 def test_an_infinite_loss_is_said_and_can_be_rejected():
     """Draws give a finite mean of anything."""
     model = credo.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, df: dist.StudentT(df, params["a"], 1.0))

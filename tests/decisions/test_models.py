@@ -151,6 +151,7 @@ def measured_far(y) -> Posterior:
     return credo.fit(model.given(y=y), credo.Exact(), progress=False)
 
 
+@pytest.mark.slow
 def test_the_same_rows_counted_alike_are_compared_however_that_is_said():
     for one, other in (
         (counted(ALL), counted(True, np.ones(8))),

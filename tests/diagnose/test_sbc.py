@@ -126,6 +126,7 @@ def on_grid(target, key, density, num_draws):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("beta-binomial", "gamma-poisson")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal mean", *SLOW])
 def test_closed_forms_are_calibrated(name):
     model, data = MODELS[name]

@@ -74,6 +74,7 @@ def test_pit_by_draws():
     np.testing.assert_allclose(found, 1.0 - (1.0 - y ** np.exp(0.7 * X)) ** 2, atol=4 * 0.5 / np.sqrt(NUM_DRAWS))
 
 
+@pytest.mark.slow
 def test_pit_of_counts_by_draws_is_drawn_below_the_count():
     """numpyro knows no distribution function of a beta-binomial count: at zero the values are uniform on (0, Pr(0))."""
     model = Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.BetaBinomial(1.0 + 0 * params["w"] * x, 1.0, 3))

@@ -228,6 +228,7 @@ def test_weights_are_counts():
         BayesianLinearRegression().fit(X, Y, sample_weight=-np.ones(30))
 
 
+@pytest.mark.slow
 def test_few_rows_leave_the_noise_in_doubt():
     """One value of it is taken for certain: 90 % intervals hold 0.65 of new outcomes at five rows, and more at many."""
 

@@ -114,6 +114,7 @@ def test_the_mean_of_a_sigmoid_is_right_however_wide_the_logit_is(sd):
     np.testing.assert_allclose(expected_sigmoid(m, np.full(2, sd)), expected, atol=2e-8)
 
 
+@pytest.mark.slow
 def test_a_grid_search_in_a_pipeline_compiles_each_shape_once(caplog):
     """Folds that differ by a row share a shape, and so do all prior scales."""
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "colour": np.tile(["red", "green", "blue"], 20)})

@@ -47,6 +47,7 @@ def test_core_of_scikit_learn_checks(name):
     getattr(estimator_checks, name)("BayesianMLPRegressor", BayesianMLPRegressor((8,), SMALL))
 
 
+@pytest.mark.slow
 def test_units_of_columns_and_outcome_do_not_matter(regressor):
     """An affine map of X changes nothing, one of y maps the predictions, and its factor divides the density."""
     other = BayesianMLPRegressor((8,), SMALL).fit(3 * X + 1, 100 * Y - 7)
@@ -93,6 +94,7 @@ def test_samples_have_the_moments(regressor):
     np.testing.assert_allclose(drawn.std(axis=1), sd, rtol=4 / np.sqrt(2 * 4_000) * 1.5)
 
 
+@pytest.mark.slow
 def test_laplace_is_linearised_and_knows_less_far_from_the_data():
     method = credo.Laplace(curvature=credo.GaussNewton())
     model = BayesianMLPRegressor((5,), method, activation="tanh").fit(X, Y)
@@ -102,6 +104,7 @@ def test_laplace_is_linearised_and_knows_less_far_from_the_data():
     assert model.score(X, Y) > 0.9
 
 
+@pytest.mark.slow
 def test_evidence_is_that_of_y_in_its_own_units():
     """Twice the unit halves each density; it was the evidence of standardised y."""
     method = credo.Laplace(curvature=credo.GaussNewton(), num_steps=100)
@@ -112,12 +115,14 @@ def test_evidence_is_that_of_y_in_its_own_units():
     assert scaled.log_evidence_.value == pytest.approx(scaled.posterior_.log_evidence.value, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_mode_that_is_found_does_not_hang_on_units():
     """A unit of 10 changed the last bits of the scaled y, these the training, and that the mode it ended in."""
     one, ten = (BayesianMLPRegressor((8,), credo.Laplace()).fit(3.7 * unit * X, unit * Y) for unit in (1.0, 10.0))
     np.testing.assert_allclose(ten.predict(37 * X), 10 * one.predict(3.7 * X), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classes(classes):
     x, codes = load_iris(return_X_y=True)
@@ -147,6 +152,7 @@ def test_equal_rows_are_one_row_of_their_weights():
     np.testing.assert_array_equal(weights[order], [0.5, 3.0])
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_and_how_they_are_counted_do_not_matter(regressor):
     """Bit for bit: a mean of y that rounds otherwise grew to 3 nats of evidence where training had not ended."""
     shuffled = np.random.default_rng(5).permutation(60)
@@ -201,6 +207,7 @@ def wave(number: int, seed: int):
     return x, np.sin(5 * x[:, 0]) + random.normal(0.0, 0.1, number)
 
 
+@pytest.mark.slow
 def test_a_narrow_prior_makes_way_for_what_the_data_ask_for():
     """Under prior scale 1 the mode of weights and noise is the constant network, R² 0.04."""
     x_new, y_new = wave(500, 1)
@@ -210,6 +217,7 @@ def test_a_narrow_prior_makes_way_for_what_the_data_ask_for():
     assert BayesianMLPRegressor(prior_scale=1.0).fit(*wave(200, 0)).score(x_new, y_new) < 0.3
 
 
+@pytest.mark.slow
 def test_the_noise_of_few_rows_is_not_that_of_the_rows_that_were_learned():
     """Of 60 rows of a linear law of eight columns, noise 1, the mode has next to none."""
 
@@ -226,6 +234,7 @@ def test_the_noise_of_few_rows_is_not_that_of_the_rows_that_were_learned():
     assert model.log_prob(x_new, y_new).mean() > of_mode.log_prob(x_new, y_new).mean() + 1
 
 
+@pytest.mark.slow
 def test_classes_are_predicted_with_the_confidence_that_they_deserve():
     x, y = load_iris(return_X_y=True)
     fitted = {scale: BayesianMLPClassifier(prior_scale=scale).fit(x[::2], y[::2]) for scale in (None, 1.0)}

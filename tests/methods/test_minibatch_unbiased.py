@@ -208,6 +208,7 @@ def test_what_has_no_rows_or_layers_is_refused():
         credo.fit(model.given(y=np.array([1, 2, 3])), credo.ADVI(gradient=LocalReparameterised()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", [LocalReparameterised(), Flipout()])
 def test_data_outside_of_memory_give_the_same_fit(gradient):
     """Its layers are looked for in a row, not in all rows at once."""

@@ -57,6 +57,7 @@ def test_outside_the_support_the_density_is_zero(count, label):
         assert log_density(np.array([0.0, count, 0, label, 0])) == -np.inf
 
 
+@pytest.mark.slow
 def test_prior_draws_are_whole_numbers_in_the_support():
     draws = MODEL.sample_prior(0, 400)
     assert np.issubdtype(draws["labels"].dtype, np.integer)

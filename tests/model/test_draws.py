@@ -64,6 +64,7 @@ def test_wrapped_laws_and_others():
     np.testing.assert_array_equal(draw(normal, jax.random.key(0), (2,)), normal.sample(jax.random.key(0), (2,)))
 
 
+@pytest.mark.slow
 def test_counts_of_rows_with_totals_of_their_own_are_predicted():
     random = np.random.default_rng(0)
     totals = random.integers(5, 60, 80)
@@ -134,6 +135,7 @@ class Inner(dist.Distribution):
         return self.inner.sample(key, sample_shape)
 
 
+@pytest.mark.slow
 def test_a_users_distribution_need_not_be_a_pytree():
     """Its copy by JAX has no ``inner``: the fit passed, and draws ended in an AttributeError."""
     model = credo.Model({"a": dist.Normal(0.0, 2.0)}, lambda params, x: Inner(dist.Normal(params["a"] + 0 * x, 1.0)))

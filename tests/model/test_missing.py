@@ -116,6 +116,7 @@ def test_draws_keep_their_imputations_in_files(tmp_path):
         credo.load(tmp_path / "p.credo", MODEL.given(X[OBSERVED], Y[OBSERVED]))
 
 
+@pytest.mark.slow
 def test_counts_and_groups():
     """Discrete outcomes are drawn as well; levels that are seen in rows without an outcome keep their codes."""
     model = Model(

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from cases import first_of
 from credo.model import model as model_page
 from credo.model import source
 from credo.precision import double
@@ -93,7 +94,7 @@ LAPLACE = {
 
 
 @pytest.mark.parametrize("is_weighted", [False, True], ids=["rows", "weighted rows"])
-@pytest.mark.parametrize("name", LAPLACE)
+@pytest.mark.parametrize("name", first_of(LAPLACE))
 def test_laplace_reads_all_rows_of_files_at_every_turn(name, is_weighted):
     model, method = LAPLACE[name]
     rows = credo.Rows(X, Y, np.arange(N) % 3.0 if is_weighted else None)
@@ -123,6 +124,7 @@ def test_a_wrong_row_of_a_later_block_can_be_found(monkeypatch):
     assert "y has 1 " in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_booleans_read_from_disk_are_booleans():
     """As whole numbers, ~x is true of every row."""
     model = credo.Model(
@@ -137,6 +139,7 @@ def test_booleans_read_from_disk_are_booleans():
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_density_of_all_rows_and_of_windows(on_disk):
     from credo.model.windows import shuffled, window
 
@@ -210,6 +213,7 @@ def test_methods_that_need_all_rows_say_so(on_disk):
         credo.fit(on_disk, credo.NUTS())
 
 
+@pytest.mark.slow
 def test_mapped_files_larger_than_memory_are_read_by_rows(tmp_path, monkeypatch):
     for name, values in (("x", X), ("y", Y)):
         np.save(tmp_path / f"{name}.npy", values.astype(np.float32))

@@ -235,6 +235,7 @@ def test_the_loss_is_the_bound_with_the_noise_as_well():
     assert abs(np.mean(losses) + found.log_evidence.value) < 0.5
 
 
+@pytest.mark.slow
 def test_convolutions_and_learned_noise_train_together():
     images = RANDOM.normal(size=(40, 4, 4, 1))
     layers = [

@@ -598,6 +598,7 @@ def test_what_numpy_draws_within_a_network_is_told():
     assert BayesianNetwork(of_features, weights(), head=Gaussian()).given(X, Y).size == 12
 
 
+@pytest.mark.slow
 def test_a_graph_whose_rows_are_known_together_alone():
     """Methods that take all rows at once fit it; the others say why they do not."""
     random = np.random.default_rng(3)

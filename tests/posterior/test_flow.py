@@ -80,6 +80,7 @@ def test_any_two_coordinates_are_on_different_sides_of_some_layer(dim):
     assert apart.all(), "each coordinate is moved by each other"
 
 
+@pytest.mark.slow
 def test_the_density_of_a_flow_is_that_of_its_draws():
     """By the change of variables with the Jacobian of autodiff, and E_q[r/q] = 1 for a narrow density r."""
     with double():

@@ -168,6 +168,7 @@ def factors():
     return Posterior(Independent(tuple(parts.values()), spans), target, verdict=Verdict("pass")), known
 
 
+@pytest.mark.slow
 def test_factors_have_the_moments_and_quantiles_of_their_laws():
     posterior, known = factors()
     mean, sd, median = posterior.mean(), posterior.sd(), posterior.quantile([0.1, 0.5])

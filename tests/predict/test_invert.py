@@ -128,6 +128,7 @@ def test_millions_of_counts_have_their_probabilities(rate):
         np.testing.assert_allclose(cdf(dist.Poisson(rate), jnp.asarray(y)), stats.poisson(rate).cdf(y), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_distribution_functions_hold_outside_the_support():
     with double():
         assert cdf(dist.Poisson(2.0), jnp.array([-3.0, -0.5])).tolist() == [0.0, 0.0]

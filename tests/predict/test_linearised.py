@@ -164,6 +164,7 @@ def binary():
     return posterior(Gaussian(m, Dense.from_covariance(S)), logistic, (X[:, 0] > 0).astype(int)), m, S
 
 
+@pytest.mark.slow
 def test_the_three_rules_for_a_binary_outcome():
     p, m, S = binary()
     z, s = X_NEW @ m, np.sqrt(np.einsum("ij,jk,ik->i", X_NEW, S, X_NEW))

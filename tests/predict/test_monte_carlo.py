@@ -446,6 +446,7 @@ def test_a_posterior_in_single_precision_predicts_in_double():
     np.testing.assert_allclose(predictive.quantile(0.3), reference.quantile(0.3), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_failed_posterior_predicts_numbers_or_a_sentence():
     """sqrt of a negative number: the likelihood is undefined at every draw."""
     model = Model({"w": W}, lambda params, x: dist.Normal(jnp.sqrt(-1.0 - (x @ params["w"]) ** 2), 1.0))

@@ -24,6 +24,7 @@ def test_distribution_functions_far_out(location, ends):
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_predictions_at_a_bound_and_of_any_number_of_rows():
     """numpyro's own function is 1 at 8 sds below the bound and NaN at 9: medians stood at the bound."""
     x = np.linspace(-1, 3, 60)

@@ -258,6 +258,7 @@ def test_a_law_without_a_variance_measures_no_distance():
     assert np.isnan(table["mean_distance"]).all()
 
 
+@pytest.mark.slow
 def test_distances_are_of_what_is_derived_too():
     """b − a is known ten times better than a and b, and off by a quarter of its sd under Laplace."""
     model = credo.Model(

@@ -66,6 +66,7 @@ def page(tmp_path_factory) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_stands_alone(page):
     parsed = Page(page)
     outside = [a for a in parsed.addresses if not a.startswith(("#", "data:"))]

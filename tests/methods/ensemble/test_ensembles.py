@@ -411,6 +411,7 @@ def test_members_that_no_step_could_bring_to_a_mode_are_said():
     assert not any("on their way" in sentence for sentence in near.verdict.sentences)
 
 
+@pytest.mark.slow
 def test_a_path_too_narrow_for_its_batches_says_so():
     """With most rows in a batch gradients hardly differ, and steps large enough for the posterior's width diverge."""
     random = np.random.default_rng(0)

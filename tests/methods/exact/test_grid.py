@@ -290,6 +290,7 @@ def test_bounds_without_mass_are_refused():
         fit(target, Grid(50, bounds={"top": (0.1, 0.9)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [40, 43])
 def test_a_smooth_density_in_a_wide_box_of_three_dimensions_passes(seed):
     """An autoregression: from 65 to 129 nodes a side the evidence moved by 1e-3 nats, and then by nothing."""

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from cases import first_of
 from credo.linalg.blocks import BlockDiagonal
 from credo.methods.laplace import gram, look
 from credo.methods.laplace.curvature import ExactHessian, GaussNewton
@@ -104,7 +105,7 @@ def test_the_directions_are_those_of_the_whole_matrix(name):
 # fits ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", first_of(TARGETS))
 def test_hyperparameters_are_those_that_the_whole_matrix_gives(name, large):
     target = TARGETS[name]()
     found = {}
@@ -118,6 +119,7 @@ def test_hyperparameters_are_those_that_the_whole_matrix_gives(name, large):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found[each], found["Dense"])
 
 
+@pytest.mark.slow
 def test_noise_is_not_taken_for_what_weights_explain(large, monkeypatch):
     """Factors count more directions than there are rows: by their evidence the noise was that of constant outputs."""
     method = credo.Laplace()
@@ -182,7 +184,7 @@ def test_an_evidence_of_factors_that_count_too_much_is_said(most_rows, large, mo
 
 
 @pytest.mark.parametrize("structure", [None, credo.laplace.Kronecker(), "gram"], ids=["Dense", "Kronecker", "Gram"])
-@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("precision", first_of(["float32", "float64"]))
 def test_hyperparameters_do_not_hang_on_units(structure, precision):
     """Columns given twice, of which data leave half the directions free: exact by the singular values."""
     rng = np.random.default_rng(0)
@@ -226,6 +228,7 @@ def scanned(p, x):
     return (jax.lax.scan(step, start, jnp.moveaxis(x[:, 0, :, :3], 1, 0))[0][:, :2] @ p["w"])[:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apply", [convolved, scanned])
 def test_networks_whose_numbers_must_be_of_one_kind_are_tuned_in_single_precision(apply):
     """Convolutions and loops take no float32 beside a float64."""

@@ -8,6 +8,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import credo
+from cases import first_of
 from credo.linalg.dense import Dense
 from credo.linalg.kronecker import Block, Kronecker
 from credo.model.layers import find_layers
@@ -159,6 +160,7 @@ def test_one_layer_and_one_datum_have_the_full_curvature(shared):
     np.testing.assert_allclose(covariance(kronecker), covariance(full), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_biases_have_their_full_block_and_other_coordinates_their_diagonal():
     params = {"w": normal(2, 4), "b": normal(4), "scale": normal(4), "v": normal(4, 1), "c": normal(1)}
     network = BayesianNetwork(
@@ -177,7 +179,7 @@ def test_biases_have_their_full_block_and_other_coordinates_their_diagonal():
 
 
 @pytest.mark.parametrize("shared", ["expand", "reduce"])
-@pytest.mark.parametrize("name", ["dense", "convolutional", "attention", "padded"])
+@pytest.mark.parametrize("name", first_of(["dense", "convolutional", "attention", "padded"]))
 def test_a_row_of_weight_w_is_w_rows(name, shared):
     """Also where w = 0, as of the rows that fill up a table."""
     function, params, row, _ = NETWORKS[name]
@@ -229,7 +231,7 @@ def test_factors_of_a_convolution_follow_their_formula(shared):
 @pytest.mark.parametrize(
     "structure", [credo.laplace.Kronecker(), credo.laplace.Diagonal()], ids=["kronecker", "diagonal"]
 )
-@pytest.mark.parametrize("name", ["dense", "convolutional", pytest.param("recurrent", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", first_of(["dense", "convolutional", "recurrent"]))
 def test_predictions_by_layers_are_those_by_jacobians(name, structure):
     apply, params, row, _ = NETWORKS[name]
     X = normal(8, *row.shape)

@@ -57,6 +57,7 @@ def fit(target, **settings):
 # exact where it can be -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("curvature", "free"),
     [(GaussNewton(), None), (EmpiricalFisher(), np.arange(4, 20)), (SampledFisher(2), None)],
@@ -91,6 +92,7 @@ X = normal(30, 5)
 Y = X @ normal(5) + 0.3 * normal(30)
 
 
+@pytest.mark.slow
 def test_a_linear_network_is_bayesian_linear_regression(tmp_path):
     """Covariance, evidence and predictions; and so it is again when it comes back from a file, with its data."""
     target = BayesianNetwork(lambda w, x: x @ w, np.zeros((5, 1)), head=Gaussian(0.3), prior=Isotropic(2.0)).given(X, Y)
@@ -173,12 +175,14 @@ def test_solves_that_do_not_converge_are_refused():
         fit(CLASSES, structure=MatrixFree(max_products=1), num_steps=0)
 
 
+@pytest.mark.slow
 def test_solves_that_are_short_of_the_tolerance_are_said():
     posterior = fit(CLASSES, structure=MatrixFree(max_products=6), num_steps=0)
     assert 1e-3 < posterior.verdict.figures["solver_error"] < 0.1
     assert any("Raise max_products" in sentence for sentence in posterior.verdict.sentences)
 
 
+@pytest.mark.slow
 def test_of_a_large_network_one_solve_goes_first(monkeypatch):
     seen = []
 
@@ -194,6 +198,7 @@ def test_of_a_large_network_one_solve_goes_first(monkeypatch):
     assert seen == [16, 4, 1, 16, 3]
 
 
+@pytest.mark.slow
 def test_after_the_time_limit_nothing_is_drawn_for_the_verdict():
     x = normal(30, 3)
     model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda p, x: dist.Normal(x @ p["w"], 1.0))

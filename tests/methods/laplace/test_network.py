@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import credo
+from cases import first_of
 from credo.diagnose.rules import RULES
 from credo.laplace import Dense, Evidence, Kronecker
 from credo.methods.laplace.judgement import of_draws
@@ -45,7 +46,7 @@ def of_hyperparameters(posterior, k: int) -> float:
     return stats.norm(0, SD).logpdf(theta).sum() + 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
 
 
-@pytest.mark.parametrize("structure", [Dense(), Kronecker()], ids=str)
+@pytest.mark.parametrize("structure", first_of([Kronecker(), Dense()]), ids=str)
 def test_a_linear_network_is_linear_regression_with_the_evidence_at_its_maximum(structure):
     network = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=Gaussian(UNKNOWN), prior=Isotropic(UNKNOWN))
     posterior = credo.fit(network.given(X, Y), credo.Laplace(structure=structure, num_steps=200), progress=False)
@@ -66,6 +67,7 @@ def test_a_linear_network_is_linear_regression_with_the_evidence_at_its_maximum(
     np.testing.assert_allclose(predictive.epistemic, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_one_precision_a_layer_is_at_the_maximum_of_the_exact_evidence():
     params = {"a": {"w": np.zeros(2)}, "b": {"w": np.zeros(2)}}
     network = BayesianNetwork(two_parts, params, head=Gaussian(0.3), prior=PerLayer(UNKNOWN))
@@ -93,6 +95,7 @@ def toy():
     return x, y, credo.fit(network.given(x, y), credo.Laplace(num_steps=1_000), progress=False)
 
 
+@pytest.mark.slow
 def test_a_network_is_trained_tuned_and_predicts_linearised(toy):
     x, y, posterior = toy
     assert posterior.verdict.status == "doubtful"  # nothing shows that weights are normal, or that there is one mode
@@ -110,7 +113,7 @@ def test_a_network_is_trained_tuned_and_predicts_linearised(toy):
     assert between > 4 * posterior.predict(x).epistemic.mean()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", first_of([0, 1]))
 def test_precisions_are_where_the_evidence_given_them_is_highest(seed):
     """Turns of precisions and weights went beyond the maximum, and stopped there: nearby values had 0.2 nats more."""
 
@@ -163,6 +166,7 @@ def test_requests_to_tune_what_cannot_be_tuned():
         credo.fit(model.given(X, Y), credo.Laplace(tune=Evidence()), progress=False)
 
 
+@pytest.mark.slow
 def test_a_noise_beside_a_prior_without_curvature_is_said():
     params = {"in": {"w": RANDOM.normal(size=(4, 12)), "b": np.zeros(12)}, "out": RANDOM.normal(size=12)}
     network = BayesianNetwork(wavy, params, head=Gaussian(dist.HalfNormal(1.0)), prior=LaplacePrior(1.0))
@@ -196,6 +200,7 @@ def test_a_kink_of_a_regression_is_said_where_the_mode_lies_in_it(scale, is_kink
     assert any("has a kink" in sentence for sentence in sentences) == is_kinked
 
 
+@pytest.mark.slow
 def test_a_network_that_is_computed_again_backwards_has_its_layers():
     """jax.checkpoint hides nothing."""
 
@@ -281,6 +286,7 @@ def test_draws_of_weights_are_warned_of_where_outputs_bend(function, weights, su
             assert float(value) > float(bound) == RULES[name].passes
 
 
+@pytest.mark.slow
 def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():
     """Steps by Kronecker factors had gained more than there was to gain, and noise had gone to zero for it."""
     random = np.random.default_rng(0)
@@ -296,6 +302,7 @@ def test_far_from_the_mode_the_noise_is_no_less_than_any_weights_leave_over():
     assert np.sqrt(np.mean(left**2)) < posterior.mean()["noise"] < np.sqrt(np.mean(residual**2))
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_the_tuning_and_is_said():
     target = BayesianNetwork(linear, {"w": np.zeros((4, 1))}, head=Gaussian()).given(X, Y)
     cut, whole = (

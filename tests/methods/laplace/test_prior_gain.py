@@ -47,6 +47,7 @@ def test_a_prior_far_less_likely_than_another_is_named(tau, is_said):
     assert any("nats higher with a prior precision" in each for each in posterior.verdict.sentences) == is_said
 
 
+@pytest.mark.slow
 def test_weights_held_at_zero_are_no_better_prior():
     """Two rows a class, told apart without doubt: the curvature there says nothing of a network of constants."""
     random, num_classes = np.random.default_rng(0), 30
@@ -131,6 +132,7 @@ def share_right(posterior) -> float:
     return float(np.mean(probs.argmax(axis=1) == np.asarray(posterior.target.y)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [credo.Laplace(structure=Diagonal()), credo.Laplace(subset=LastLayer()), credo.Laplace()],
@@ -146,6 +148,7 @@ def test_precisions_are_tuned_by_factors_where_the_matrix_is_too_large(classes, 
     assert any("tuned by the evidence of Kronecker()" in each for each in posterior.verdict.sentences) != is_own
 
 
+@pytest.mark.slow
 def test_weights_that_are_their_prior_are_said():
     target = classes_of(dist.LogNormal(np.log(1e4), 0.01))
     posterior = credo.fit(target, credo.Laplace(structure=Diagonal()), key=0, progress=False)
@@ -154,6 +157,7 @@ def test_weights_that_are_their_prior_are_said():
     assert "hardly depend on x" in posterior.verdict.sentences[0]
 
 
+@pytest.mark.slow
 def test_a_noise_is_no_output_that_the_weights_must_determine():
     """A line through a hundred rows: both weights are known, and so is their one output."""
     x = np.linspace(-1.0, 1.0, 100)[:, None]

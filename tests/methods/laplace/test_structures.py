@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
+from cases import first_of
 from credo.methods.laplace import curvature as curvatures
 from credo.methods.laplace import layered
 from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher
@@ -52,7 +53,7 @@ def at(u):
 
 
 @pytest.mark.parametrize("curvature", [GaussNewton(), EmpiricalFisher()], ids=["gauss_newton", "empirical"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", first_of(NETWORKS))
 def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
     """And the empirical Fisher matrix is the sum of outer products of gradients."""
     target = target_of(name)
@@ -173,6 +174,7 @@ def test_fewer_directions_keep_the_diagonal_of_the_precision_and_are_positive(ra
     np.testing.assert_allclose(kept, values, rtol=0.3)  # the leading directions, beside the others' diagonal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_covariances_and_variances_by_layers_are_those_by_jacobians(name, monkeypatch):
     target, (apply, _, row) = target_of(name), NETWORKS[name]

@@ -8,6 +8,7 @@ from numpyro.distributions import Distribution, constraints
 from scipy import special
 
 import credo
+from cases import first_of
 from credo.laplace import Dense, Diagonal, EmpiricalFisher, GaussNewton, Kronecker, MatrixFree, SampledFisher
 from credo.model.data import Rows
 from credo.model.fisher import Expected, Sampled, Seen
@@ -111,6 +112,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTED)
 def test_outcomes_that_can_be_listed_have_their_information_exactly(name):
     head, weights, F = LISTED[name]
@@ -145,6 +147,7 @@ def test_the_outer_product_of_the_outcome_seen():
     np.testing.assert_allclose(informations(target, Seen())[:, 0, 0], (COUNTS - 1.0) ** 2, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_that_are_alike_draw_apart():
     """Of a design with three levels 8 draws stood for each of thousands of rows, and sds were up to 1.7 times off."""
     random = np.random.default_rng(0)
@@ -158,6 +161,7 @@ def test_rows_that_are_alike_draw_apart():
     np.testing.assert_allclose(posterior.sd()["weights"]["w"][:, 0], information**-0.5, rtol=0.03)  # 1 % each
 
 
+@pytest.mark.slow
 def test_draws_at_the_edge_of_the_support_do_not_end_the_fit():
     """In single precision gamma draws of a small shape underflow to zero, whose log density is infinite."""
     y = np.random.default_rng(0).gamma(0.05, 1.0, 60).clip(1e-30)
@@ -171,7 +175,7 @@ def test_draws_at_the_edge_of_the_support_do_not_end_the_fit():
 # posteriors ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("structure", [Dense(), Kronecker(), Diagonal(), MatrixFree()], ids=str)
+@pytest.mark.parametrize("structure", first_of([Kronecker(), Dense(), Diagonal(), MatrixFree()]), ids=str)
 def test_the_posterior_is_that_of_the_head_that_is_known(structure):
     known, found = (fit(given(head), structure=structure, num_steps=300) for head in (Poisson(), Custom(poisson)))
     assert found.info["curvature"] == "GaussNewton"
@@ -210,6 +214,7 @@ def test_the_last_layer_alone():
     assert np.all(found.sd()["weights"]["in"] == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [1.0, dist.LogNormal(0.0, 2.0)], ids=["known", "unknown"])
 def test_parameters_of_the_head_are_part_of_the_gaussian(precision):
     """Cutpoints are confounded with a bias: by the evidence their sds were a tenth, and predictions wrong."""
@@ -232,6 +237,7 @@ def test_parameters_of_the_head_are_part_of_the_gaussian(precision):
     np.testing.assert_allclose(posterior.predict(x).probs, exact.predict(x).probs, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_dispersion_is_as_uncertain_as_it_is():
     random = np.random.default_rng(0)
     x = np.column_stack([random.normal(size=(400, 3)), np.ones(400)])
@@ -246,6 +252,7 @@ def test_a_dispersion_is_as_uncertain_as_it_is():
     np.testing.assert_allclose(posterior.sd()["shape"], exact.sd()["shape"], rtol=0.15)
 
 
+@pytest.mark.slow
 def test_a_prior_of_the_head_s_parameter_counts_beside_precisions_that_are_tuned():
     head = Custom(
         lambda z, shape: dist.NegativeBinomial2(jnp.exp(z[..., 0]), shape), {"shape": dist.LogNormal(1.0, 0.02)}
@@ -255,6 +262,7 @@ def test_a_prior_of_the_head_s_parameter_counts_beside_precisions_that_are_tuned
     np.testing.assert_allclose(posterior.sd()["shape"] / posterior.mean()["shape"], 0.02, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_several_outcomes_and_several_outputs_a_row(tmp_path):
     """A count and a number of each row, from a network of two outputs; kept in a file and read again."""
 
@@ -277,6 +285,7 @@ def test_several_outcomes_and_several_outputs_a_row(tmp_path):
     np.testing.assert_allclose(again.predict(X).mean["n"], predictive.mean["n"])
 
 
+@pytest.mark.slow
 def test_weights_of_rows_count_them():
     often = np.where(np.arange(60) < 30, 2.0, 1.0)
     twice = np.r_[np.arange(60), np.arange(30)]
@@ -314,6 +323,7 @@ def test_rules_of_known_heads_say_which_serves():
             posterior.predict(X, rule)
 
 
+@pytest.mark.slow
 def test_a_head_of_credo_s_stays_what_it_is():
     assert given(Gaussian(0.1), ETA).head.name == "normal"
     assert given(Custom(lambda z: dist.Normal(z[..., 0], 0.1)), ETA).head.name == "normal"

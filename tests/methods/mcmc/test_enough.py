@@ -170,6 +170,7 @@ def test_pauses_grow():
     assert len(pauses) < 40
 
 
+@pytest.mark.slow
 def test_means_stay_right_though_the_rule_looks_at_the_draws():
     """Over 40 keys, 5 standard errors on the mean error and on its size: a false alarm once in a million."""
     known = TARGETS["gaussian"]()

@@ -197,6 +197,7 @@ def mixture_by_quadrature():
     return moments, np.sum(p * ones / (ones + zeros), axis=(1, 2))
 
 
+@pytest.mark.slow
 def test_mixture_agrees_with_the_sum_over_assignments(mixture):
     assert mixture.verdict.status == "pass", mixture.verdict
     assert mixture.info["blocks"] == {
@@ -596,6 +597,7 @@ def test_a_conditional_of_ones_own_sees_the_data():
         assert moved_by(target, [0.0], ["a"], lambda key, params, data: jnp.sum(data.x + data.y))[1]["a"] == 6.0
 
 
+@pytest.mark.slow
 def test_a_kernel_begins_anew_where_other_blocks_have_gone():
     """x given (m, t) knows nothing of the density of an earlier sweep; a step far too long is told to diverge."""
     with double():
@@ -993,6 +995,7 @@ def test_configurations_of_density_zero_do_not_either():
     )
 
 
+@pytest.mark.slow
 def test_conjugate_conditionals_of_shapes_below_one():
     """Most of a gamma variable of shape 0.1 lies so low that a gradient tells nothing of its rate, and a share of a
     Dirichlet variable next to 1 leaves its model no digits."""
@@ -1028,6 +1031,7 @@ def test_conjugate_conditionals_of_shapes_next_to_nothing(precision):
     assert [facts["family"] for facts in posterior.info["blocks"].values()] == ["Dirichlet", "gamma", "normal"]
 
 
+@pytest.mark.slow
 def test_weights_of_a_mixture_without_members():
     """Of 16,000 sweeps with Dirichlet(0.02) two ended in a sentence that the weights were not Dirichlet."""
     y = np.concatenate([np.random.default_rng(0).normal(-3, 1, 25), np.random.default_rng(1).normal(3, 1, 15)])

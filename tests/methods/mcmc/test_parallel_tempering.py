@@ -285,6 +285,7 @@ def test_no_way_through_is_no_pass():
     assert any("raise num_temperatures" in sentence for sentence in posterior.verdict.sentences)
 
 
+@pytest.mark.slow
 def test_layouts_agree():
     """The same keys: without warm-up, trajectories part only as rounding grows."""
     method = credo.ParallelTempering(num_warmup=0, num_draws=5, num_temperatures=2)

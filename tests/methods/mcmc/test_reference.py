@@ -216,6 +216,7 @@ def test_no_step_is_longer_than_rotations_have_use_of():
     assert update(restart(np.asarray(1.0)), 1.0, 0.8).log_step > np.log(1.2)
 
 
+@pytest.mark.slow
 def test_windows_end_where_draws_confirm_the_gaussian_of_those_before(rng):
     """A nearly Gaussian posterior has less warm-up than it is given, another one all of it; both are right."""
     X = rng.normal(size=(2_000, 8))

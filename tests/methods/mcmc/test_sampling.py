@@ -255,6 +255,7 @@ def test_random_starts_are_tried_until_one_is_finite():
 # checkpoints ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_starts_where_a_recursion_explodes_are_drawn_again():
     """An ARMA(1, 1) outside its unit circle: log densities of −10⁵⁰ over half of the starts, with no way out."""
     random, y = np.random.default_rng(3), [0.0]
@@ -350,6 +351,7 @@ def test_gradients_one_unit_away_from_a_start_are_those_of_the_curvature(away):
     assert len(np.unique(np.sign(signs), axis=1).T) > 4
 
 
+@pytest.mark.slow
 def test_the_step_of_another_kind_of_sampler_is_none_of_these(target):
     """That of SGLD, in other units, cost NUTS a hundred times the gradients."""
     langevin = credo.fit(target, credo.SGLD(step_size=1e-4, batch_size=None, num_draws=20), progress=False)

@@ -111,6 +111,7 @@ def two_modes(params):
     return jnp.logaddexp(-0.5 * (params["x"] + 5) ** 2, jnp.log(2.0) - 0.5 * (params["x"] - 5) ** 2)
 
 
+@pytest.mark.slow
 def test_chains_that_leapt_to_one_mode_do_not_pass():
     """One key in thirty: all four end in one mode, after some stayed in the other for windows of warm-up."""
     target = credo.Model.from_log_density(two_modes, {"x": constraints.real}, {"x": ()}).given()

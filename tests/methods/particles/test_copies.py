@@ -8,6 +8,7 @@ import pytest
 from numpyro.distributions import biject_to, constraints
 
 import credo
+from cases import first_of
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles.copies import _densities, _maps, _stacked, copy_weight
 from credo.posterior.kinds import Gaussian, Mixture
@@ -108,12 +109,13 @@ def sample(posterior):
     return np.stack([np.asarray(posterior.kind.sample_u(jax.random.key(i))) for i in range(4)])
 
 
-@pytest.mark.parametrize("build", [three, two, two_of_one_width, one_factor, one_of_two_factors, lengths])
+@pytest.mark.parametrize("build", first_of([two, three, two_of_one_width, one_factor, one_of_two_factors, lengths]))
 def test_a_mode_left_out_is_seen(build):
     posterior = credo.fit(build(), credo.Laplace(), key=1, progress=False)
     assert copy_weight(posterior.kind, posterior.target, sample(posterior)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [two_in_order, groups])
 def test_where_there_is_none_nothing_is_said(build):
     posterior = credo.fit(build(), credo.Laplace(), key=1, progress=False)
@@ -208,6 +210,7 @@ def test_chains_in_different_copies_are_told_so(build, starts, said):
     assert any(said in sentence for sentence in verdict.sentences)
 
 
+@pytest.mark.slow
 def test_labels_that_are_drawn_are_exchanged_with_the_components():
     rng = np.random.default_rng(0)
     y = np.concatenate([rng.normal(-4, 1, 20), rng.normal(4, 1, 20)])

@@ -176,6 +176,7 @@ def test_what_holds_all_modes_misses_none():
     assert figure(kind, target, np.concatenate([u for _, u in parts])) == 0.0
 
 
+@pytest.mark.slow
 def test_a_mixture_fitted_to_two_modes_passes():
     target, _ = two(6.0, -6.0 + np.arange(2), 2)
     posterior = credo.fit(target, credo.ADVI(family=MixtureOf(2, FullRank())), key=1, progress=False)

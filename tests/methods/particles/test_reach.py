@@ -133,6 +133,7 @@ def test_a_wide_component_is_not_passed_over(method):
         assert fit.info.get("evidence_upper") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [dist.StudentT(3.0, 0.0, 1.0), dist.Cauchy(0.0, 1.0)], ids=["t", "cauchy"])
 def test_a_flow_of_one_dimension_has_no_heavy_tails(law):
     target = bare(lambda p: jnp.sum(law.log_prob(p["x"])))
@@ -143,6 +144,7 @@ def test_a_flow_of_one_dimension_has_no_heavy_tails(law):
     assert figures.get("log_sd_limit", np.inf) >= figures.get("log_sd_shift", 0.0)
 
 
+@pytest.mark.slow
 def test_of_a_flow_in_few_dimensions_no_less_is_left_open_than_is_sure():
     """Sds 8 % too small, in tails of which its own draws know nothing."""
     law = dist.StudentT(5.0, 0.0, 1.0)

@@ -89,6 +89,7 @@ def replicated():
     return np.array(z), np.array(spread)
 
 
+@pytest.mark.slow
 def test_errors_cover(replicated):
     z, _ = replicated
     misses = np.sum(np.abs(z) > stats.norm.isf(0.05), axis=0)
@@ -112,6 +113,7 @@ def test_the_error_of_the_evidence_is_as_large_for_few_islands_as_it_must_be():
     assert abs(np.mean(np.abs(z) < stats.norm.isf(0.025)) - 0.95) < 0.015
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_spreads_over_orders_of_magnitude_is_forgotten():
     """Powers of a number that the prior takes far beyond one: log likelihoods from −100 to −1e200."""
     t = np.arange(200)
@@ -203,6 +205,7 @@ def test_moves_that_are_too_few_do_not_pass():
     assert posterior.verdict.figures["mutation_correlation"] > 0.25
 
 
+@pytest.mark.slow
 def test_a_neck_that_particles_hardly_enter_does_not_pass():
     """A regression on inputs measured with error: where the noise of the outcomes is small, these lie on a line."""
     rng = np.random.default_rng(0)
@@ -218,6 +221,7 @@ def test_a_neck_that_particles_hardly_enter_does_not_pass():
     assert any("remember their places" in sentence for sentence in posterior.verdict.sentences)
 
 
+@pytest.mark.slow
 def test_the_neck_of_a_prior_whose_posterior_has_none_is_no_matter():
     """Eight rows of each of six groups know their spread; at hot temperatures its prior is a funnel."""
     rng = np.random.default_rng(4)

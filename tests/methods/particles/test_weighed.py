@@ -110,6 +110,7 @@ def test_draws_too_few_for_the_tail_of_their_weights_say_how_many_it_takes():
         assert any(f"raise num_draws to {enough:,}" in each for each in found.sentences) == (num_draws == 100)
 
 
+@pytest.mark.slow
 def test_a_mean_that_does_not_exist_does_not_pass():
     model = credo.Model({"k": dist.HalfCauchy(1.0)}, lambda p, x: dist.BetaBinomial(p["k"], p["k"], 5))
     target = model.given(y=np.array([2, 3, 2, 3, 2]))

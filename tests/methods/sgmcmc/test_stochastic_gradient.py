@@ -395,6 +395,7 @@ def test_the_scale_is_right_in_any_units_and_one_where_there_is_no_curvature():
     np.testing.assert_array_equal(found.scale[2:], 1.0)
 
 
+@pytest.mark.slow
 def test_the_gradient_noise_of_weights_counts_in_the_mean():
     """The largest variance of a single one would rule the step; the sd of the noise is a coordinate like others."""
     rng = np.random.default_rng(0)

@@ -207,6 +207,7 @@ def switched_likelihood(params, x):
     }
 
 
+@pytest.mark.slow
 def test_discrete_parameters_get_a_probability_for_each_value():
     """Where the posterior is independent, by enumeration: all probabilities, and evidence without slack."""
     target = Model(SWITCHED, switched_likelihood).given(y=SWITCHED_Y)
@@ -318,6 +319,7 @@ def test_wrong_settings_are_refused():
         fit(linear(), ADVI(num_samples=0), progress=False)
 
 
+@pytest.mark.slow
 def test_a_noise_that_may_be_nothing_does_not_pass():
     """A covariate measured with error, integrated out: of log s a tail of one in twenty lies where no draw comes."""
     rng = np.random.default_rng(2)
@@ -338,6 +340,7 @@ def test_a_noise_that_may_be_nothing_does_not_pass():
     assert posterior.verdict.status != "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [1, 8])
 def test_a_gaussian_that_is_right_passes_whatever_the_shape_of_few_light_weights(key):
     """A local level by a Kalman filter: k-hat came out at 1.03, of weights worth 97 % of what q's own would be."""

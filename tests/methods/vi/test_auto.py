@@ -120,6 +120,7 @@ def test_a_rung_that_memory_does_not_hold_is_left_out():
         fit(target, Auto(rungs=(ADVI(FullRank()),)), progress=False, max_memory=20_000_000)
 
 
+@pytest.mark.slow
 def test_a_rung_with_a_small_k_hat_in_the_wrong_place_is_not_given():
     """Its weights behaved over its own draws, 1.3 sds away from the posterior's mean."""
     model = Model(

@@ -207,6 +207,7 @@ def test_the_bound_holds_on_logistic_regression_for_few_gradients():
     assert posterior.info["elbo_path"].shape == (2, posterior.info["num_steps"])
 
 
+@pytest.mark.slow
 def test_standardised_effects_need_no_mode():
     """Eight schools, whose mode lies where the scale of the effects is far too small or wide: from N(0, I)."""
     y, sd = np.array([28, 8, -3, 7, -1, 1, 18, 12.0]), np.array([15, 10, 16, 11, 9, 11, 10, 18.0])
@@ -269,6 +270,7 @@ def test_a_time_limit_ends_the_fit_with_what_it_has():
     assert np.all(np.isfinite(posterior.mean()["w"]))
 
 
+@pytest.mark.slow
 def test_resume_continues_bit_for_bit(tmp_path):
     target, method = targets.logistic().target, credo.BatchAndMatch(tolerance=1e-9, max_steps=100)
     whole = credo.fit(target, method, progress=False)

@@ -84,6 +84,7 @@ def test_gradient_and_curvature_of_the_objective_equal_autodiff(family):
         np.testing.assert_allclose(found.curvature, -jax.hessian(objective)(point), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_derivatives_at_positions_equal_autodiff(chunk):
     target = targets.constrained().target.flat()
@@ -155,6 +156,7 @@ def test_linear_response_brings_correlated_sds_nearer_to_the_truth():
 # the error of the draws -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_whitened", [True, False])
 def test_the_error_of_the_draws_is_that_of_repeats(is_whitened):
     """120 repeats know an sd to 6.5 %; 100 pairs of a Gumbel's gradients, which are skewed, to about 15 %."""
@@ -254,6 +256,7 @@ def test_draws_are_not_raised_beyond_those_whose_response_memory_holds(monkeypat
     assert held.info["num_fixed_draws"] == 8
 
 
+@pytest.mark.slow
 def test_what_memory_does_not_hold_is_computed_again():
     target = targets.logistic().target.flat()
     with double():

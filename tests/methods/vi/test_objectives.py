@@ -178,6 +178,7 @@ def test_the_chi_square_bound_and_its_gradient_in_closed_form():
         np.testing.assert_allclose(drawn.mean(axis=0), slope, atol=NUM_ERRORS * drawn.std(axis=0).max() / 10 + bias)
 
 
+@pytest.mark.slow
 def test_bounds_are_ordered_as_theory_says():
     """ELBO ≤ Rényi ≤ importance-weighted, which rises with its draws, ≤ log p(D) ≤ χ²: q is the same throughout."""
     with double():

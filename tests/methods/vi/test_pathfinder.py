@@ -109,6 +109,7 @@ def test_several_paths_on_a_gaussian_are_exact_up_to_their_error():
     np.testing.assert_allclose((posterior.mean()["w"] - mean) / np.sqrt(np.diagonal(covariance)), 0, atol=error)
 
 
+@pytest.mark.slow
 def test_thousands_of_parameters():
     target, mean, covariance = gaussian(2_000, 3, spread=0.1)
     posterior = credo.fit(target, credo.Pathfinder(num_draws=100), progress=False)
