@@ -11,7 +11,7 @@ import jax
 import numpyro.distributions  # noqa: F401  before arviz_stats, after which it lacks a module of its own (Python 3.13)
 import pytest
 
-CONTEXTS = 50
+CONTEXTS = 100  # of MLIR, that may live at once
 SHARE = 6  # of the machine's memory that one of the processes may fill with programs
 
 # Their assertions are those of the tests that import them.
