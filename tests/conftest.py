@@ -1,6 +1,5 @@
 """What every test may use. Keys are explicit everywhere, so nothing needs seeding here."""
 
-import contextlib
 import ctypes
 import gc
 import os
@@ -11,7 +10,8 @@ import jax
 import numpyro.distributions  # noqa: F401  before arviz_stats, after which it lacks a module of its own (Python 3.13)
 import pytest
 
-CONTEXTS = 100  # of MLIR, that may live at once
+from credo.lowered import let_go
+
 SHARE = 6  # of the machine's memory that one of the processes may fill with programs
 
 # Their assertions are those of the tests that import them.
@@ -49,18 +49,9 @@ def _room_for_programs():
 
 @pytest.fixture(autouse=True)
 def _few_contexts():
-    """Forget how programs were written for XLA, once they are compiled: JAX keeps an MLIR context for each, and the
-    more a thread has had at once, the longer each new one takes (with a thousand, two or three times as long as with
-    none). The functions are internal; without them tests take longer."""
+    """Forget how programs were written for XLA, as each fit does, where tests do without fits."""
     yield
-    with contextlib.suppress(ImportError, AttributeError):
-        from jax._src.interpreters.mlir import ir
-        from jax._src.interpreters.pxla import _cached_lowering_to_hlo
-        from jax._src.pjit import _pjit_lower
-
-        if ir.Context._get_live_count() > CONTEXTS:
-            _pjit_lower.cache_clear()
-            _cached_lowering_to_hlo.cache_clear()
+    let_go()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,12 +1,15 @@
 """Every method against every target it claims: one fit each, all of the protocol."""
 
 import functools
+import logging
 
+import jax
 import numpy as np
 import pytest
 
 import credo
 from contract import METHODS, check_accuracy, check_protocol
+from credo import lowered
 from credo.posterior.kinds import Draws
 from targets import TARGETS
 
@@ -44,10 +47,13 @@ def test_accuracy(method, target):
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_same_key_same_answer(method):
+def test_same_key_same_answer_and_nothing_is_compiled_twice(method, monkeypatch, caplog):
     target = METHODS[method].fits[0]
-    again = credo.fit(known(target).target, METHODS[method].make(known(target)), key=7, progress=False)
     first = fitted(method, target)
+    monkeypatch.setattr(lowered, "CONTEXTS", -1)  # how programs were written is let go before the fit
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        again = credo.fit(known(target).target, METHODS[method].make(known(target)), key=7, progress=False)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
     for name, value in first.mean().items():
         np.testing.assert_array_equal(value, again.mean()[name])
     if isinstance(first.kind, Draws):

@@ -55,6 +55,13 @@ def has_many_rows(tree) -> bool:
     return any(np.ndim(leaf) and len(leaf) >= MANY_ROWS for leaf in jax.tree.leaves(tree))
 
 
+def signature(args, static: dict) -> int:
+    """Of a call: what decides which program it runs."""
+    leaves, structure = jax.tree.flatten(args)
+    shapes = tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
+    return hash((structure, shapes, tuple(static.items())))
+
+
 class brief:
     """``jax.jit(function)`` of a program that runs a few times.
 
@@ -75,6 +82,7 @@ class brief:
         self.function, self.static_argnames = function, static_argnames
         self.options, self.is_small, self.is_large = options, is_small, is_large
         self.usual = jax.jit(function, static_argnames=static_argnames)
+        self.prepared: set[int] = set()
 
     @functools.cached_property
     def quick(self) -> Callable:
@@ -88,8 +96,12 @@ class brief:
     def large(self) -> Callable:
         return self._with(LARGE)
 
-    def lower(self, *args, **static):
-        return self.suited(args, static).lower(*args, **static)
+    def prepare(self, *args, **static) -> None:
+        """Compile for arguments of these shapes, unless it was done."""
+        here = signature(args, static)
+        if here not in self.prepared:
+            self.suited(args, static).lower(*args, **static).compile()
+            self.prepared.add(here)
 
     def eval_shape(self, *args, **static):
         """Shapes and dtypes of the answer; traced once for arguments of one kind."""

@@ -29,6 +29,7 @@ from credo.diagnose.scales import (
 )
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
+from credo.lowered import let_go
 from credo.methods.mcmc.start import knows_widths
 from credo.methods.particles.elsewhere import PLACE
 from credo.methods.settings import check_settings, from_json, to_json
@@ -181,6 +182,7 @@ def _options(checkpoint: str | Path | None, layout, time_limit, max_memory, prog
 
 def _fit(target: Target, method: Method, key, start, precision: str | None, options: Options) -> Posterior:
     begin_work()
+    let_go()
     is_double = precision != "float32"
     target = replace(target, model=target.model.as_of_now())
     if not is_double:

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from credo.compiling import NATIVE, known
+from credo.compiling import NATIVE, known, signature
 from credo.convolutions import rewritten
 from credo.equations import equations
 from credo.sharing import shared
@@ -49,7 +49,8 @@ class jit:
 
     def __init__(self, function: Callable, static_argnames: tuple[str, ...] = (), options: dict = NATIVE):
         self.function, self.static_argnames, self.options = function, static_argnames, options
-        self.refused: set = set()
+        self.refused: set[int] = set()
+        self.lowered: set[int] = set()
 
     @functools.cached_property
     def native(self) -> Callable:
@@ -69,25 +70,21 @@ class jit:
         return jax.jit(self.function, static_argnames=self.static_argnames)
 
     def lower(self, *args, **static) -> None:
-        """Trace and lower, on the caller's thread; the call that follows only compiles."""
-        if not self.refused or _signature(args, static) not in self.refused:
+        """Trace and lower, on the caller's thread, unless it was done: the call that follows only compiles."""
+        here = signature(args, static)
+        if here not in self.refused and here not in self.lowered:
             self.native.lower(*args, **static)
+            self.lowered.add(here)
 
     def __call__(self, *args, **static):
         """``static``: by keyword."""
-        if self.refused and _signature(args, static) in self.refused:
+        if self.refused and signature(args, static) in self.refused:
             return self.usual(*args, **static)
         try:
             return self.native(*args, **static)[0]
         except jax.errors.JaxRuntimeError:
-            self.refused.add(_signature(args, static))
+            self.refused.add(signature(args, static))
             return self.usual(*args, **static)
-
-
-def _signature(args, static):
-    leaves, structure = jax.tree.flatten(args)
-    shapes = tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
-    return structure, shapes, tuple(static.items())
 
 
 def native_call(function: Callable, args: list) -> tuple[list, Any]:

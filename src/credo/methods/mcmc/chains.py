@@ -117,7 +117,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
     def prepare_report():
         """Compile what gives the draws by name: hardly anybody asks a sampler for less."""
         shape = (method.chains * method.num_draws, target.dim)
-        report_positions.lower(target, jax.ShapeDtypeStruct(shape, dtype)).compile()
+        report_positions.prepare(target, jax.ShapeDtypeStruct(shape, dtype))
 
     done = run(
         program,

@@ -4,6 +4,7 @@ A draw is as many updates as decorrelate one scale of the posterior, about; N co
 the prior and the Jacobian are the target's own.
 """
 
+import functools
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from credo.algorithm import Algorithm, Options, Phase, as_key, stream
+from credo.compiling import brief
 from credo.diagnose.convergence import convergence, stuck_chains
 from credo.diagnose.function_space import observed, weights_of
 from credo.diagnose.sd_error import sd_figures
@@ -143,9 +145,9 @@ class StochasticGradient:
         away = spread * random.normal(size=(self.chains, target.dim)).astype(position.dtype)
 
         def begin(data, tuning: Tuning = tuning, share: float = 1.0):
-            init = jax.jit(lambda data, tuning, key, u: chain.algorithm(data, tuning).init(key, u))
             keys = [as_key(stream(key, STREAM, i)) for i in range(self.chains)]
-            states = [init(data, tuning, k, u) for k, u in zip(keys, centres + share * away, strict=True)]
+            places = zip(keys, centres + share * away, strict=True)
+            states = [_first_state(data, tuning, key, u, chain=chain) for key, u in places]
             return tuning, [jax.tree.map(np.asarray, state) for state in states]
 
         warmup = warm_up(self, data, key, tuning, begin) if self.num_warmup else []
@@ -281,6 +283,11 @@ class StochasticGradient:
                 "sample_stats": {name: np.asarray(each)[:, is_kept] for name, each in infos._asdict().items()},
             },
         )
+
+
+@functools.partial(brief, static_argnames="chain")
+def _first_state(data, tuning: Tuning, key, u, chain: Chain):
+    return chain.algorithm(data, tuning).init(key, u)
 
 
 def _convergence(seen: np.ndarray, structure: Structure | None) -> dict[str, float]:
