@@ -231,6 +231,12 @@ def test_the_random_state_is_the_key():
     assert not np.array_equal(first, other)
 
 
+def test_labels_of_two_kinds_are_named():
+    labels = np.array(["a", 1, "a", 1], object)
+    with pytest.raises(credo.CredoError, match="labels that are text, such as 'a', beside others, such as 1: make"):
+        BayesianLogisticRegression().fit(X[:4], labels)
+
+
 @pytest.mark.parametrize("dtype", [object, "string"])
 def test_labels_that_are_missing_are_counted(dtype):
     with pytest.raises(ValueError, match=r"y has 1 labels that are missing \(the first in row 2\)"):

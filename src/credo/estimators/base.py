@@ -273,9 +273,16 @@ def seed_of(random_state) -> int:
 def checked_classes(estimator, X, y, sample_weight) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(x, each row's class by number, the classes, weights); CredoError where the rows that count are of one class."""
     check_order(X=X, y=y, sample_weight=sample_weight)
-    lacking = are_missing(np.asarray([] if y is None else unmasked(y), object))
+    labels = np.asarray([] if y is None else unmasked(y), object)
+    lacking = are_missing(labels)
     if lacking.any():
         raise CredoError(f"y has {lacking.sum()} labels that are missing (the first in row {int(np.argmax(lacking))}).")
+    kinds = {isinstance(label, str): label for label in labels.flat}
+    if len(kinds) == 2:
+        raise CredoError(
+            f"y has labels that are text, such as {str(kinds[True])!r}, beside others, such as {kinds[False]!r}: make "
+            "them of one kind, by y.astype(str) say."
+        )
     x, y = checked_table(estimator, X, y)
     x = np.asarray(x)
     check_classification_targets(y)
