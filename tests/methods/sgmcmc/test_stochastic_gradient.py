@@ -13,6 +13,7 @@ from scipy import linalg
 import credo
 from credo.algorithm import Options
 from credo.diagnose.function_space import weights_of
+from credo.methods.sgmcmc import tune
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.nose_hoover import nose_hoover
@@ -20,7 +21,8 @@ from credo.methods.sgmcmc.preconditioner import CurvatureScale
 from credo.methods.sgmcmc.schedule import Constant, Cyclical, Decaying
 from credo.methods.sgmcmc.sghmc import sghmc
 from credo.methods.sgmcmc.sgld import sgld
-from credo.methods.sgmcmc.tune import Tuning, first_position, measure, measure_among
+from credo.methods.sgmcmc.stochastic import _temperature_error
+from credo.methods.sgmcmc.tune import Noise, Tuning, first_position, measure, measure_among
 from credo.methods.sgmcmc.warm_up import warm_up
 from credo.model.windows import shuffled
 from credo.posterior.kinds import Draws
@@ -59,8 +61,12 @@ def dynamics(
 ) -> Dynamics:
     scale, step_size = np.ones(2) if scale is None else scale, np.asarray(step_size, float)
     with double():
-        arrays = [jnp.asarray(a) for a in (scale, step_size, MEAN, np.asarray(most))]
+        arrays = [jnp.asarray(a) for a in (scale, step_size, MEAN, np.asarray(most), np.eye(2))]
     return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total, power)
+
+
+def noise(largest, mean=None) -> Noise:
+    return Noise(largest, largest if mean is None else mean, np.zeros(2))
 
 
 def exact(key, u):
@@ -194,7 +200,7 @@ def test_fits_of_a_linear_model_are_right_to_the_bias_they_promise(method):
     assert posterior.verdict.figures["temperature_error"] < 0.15
     assert posterior.info["has_control_variates"], "of a quadratic they leave no noise"
     if isinstance(method.preconditioner, CurvatureScale):  # in which no curvature is above 2
-        assert posterior.info["step_size"] > method.best_step(2.0, 0.0)
+        assert posterior.info["step_size"] > method.best_step(2.0, noise(0.0))
     assert posterior.info["num_gradients"] == 2 * 4 * 1_200 * posterior.info["num_steps"]
 
 
@@ -365,7 +371,9 @@ def test_what_chains_ran_away_with_is_not_found_again_and_draws_are_bounded():
 
     method = credo.SGHMC(batch_size=None, num_warmup=50)
     begun = method.like(np.array([1.0]))
-    first = Tuning(np.ones(1), np.asarray(0.4), np.zeros(1), None, np.asarray(np.inf), np.asarray(1.0))
+    first = Tuning(
+        np.ones(1), np.asarray(0.4), np.zeros(1), None, np.asarray(np.inf), np.asarray(1.0), np.zeros((2, 1))
+    )
     with double():
         whole, lost = (after(np.array([place]), method) for place in (1.0, np.nan))
         given = after(np.array([1.0]), dataclasses.replace(method, step_size=0.4))
@@ -416,7 +424,7 @@ def test_the_gradient_noise_of_weights_counts_in_the_mean():
     assert np.sum(~is_weight) == 1
     expected = max(np.mean(variances[is_weight]), variances[~is_weight][0])
     assert expected < 0.5 * np.max(variances)
-    assert abs(found.noise / expected - 1) < 0.5  # of 64 gradients
+    assert abs(found.noise.largest / expected - 1) < 0.5  # of 64 gradients
 
 
 def test_a_step_that_was_given_is_not_changed_but_ends_in_warm_up(tmp_path):
@@ -534,10 +542,84 @@ def test_a_thermostat_waits_while_a_cycle_explores():
 def test_each_term_of_the_bias_is_a_twentieth(T):
     """ε (λ + V / T) / 4 of Langevin's steps; h² λ / 4 and h V / (2 γ T) of Hamiltonian ones."""
     sgld, sghmc = credo.SGLD(temperature=T), credo.SGHMC(friction=3.0, temperature=T)
-    assert sgld.best_step(5.0, 0.1) * 5.0 / 4 == pytest.approx(0.05)
-    assert sgld.best_step(5.0, 90.0) * 90.0 / (4 * T) == pytest.approx(0.05)
-    assert sghmc.best_step(5.0, 1e-3) ** 2 * 5.0 / 4 == pytest.approx(0.05)
-    assert sghmc.best_step(5.0, 90.0) * 90.0 / (2 * 3.0 * T) == pytest.approx(0.05)
+    assert sgld.best_step(5.0, noise(0.1)) * 5.0 / 4 == pytest.approx(0.05)
+    assert sgld.best_step(5.0, noise(90.0)) * 90.0 / (4 * T) == pytest.approx(0.05)
+    assert sghmc.best_step(5.0, noise(1e-3)) ** 2 * 5.0 / 4 == pytest.approx(0.05)
+    assert sghmc.best_step(5.0, noise(90.0)) * 90.0 / (2 * 3.0 * T) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("mean", [9.0, 1.0])
+def test_a_thermostat_takes_up_what_all_directions_have_of_the_noise(mean):
+    """Friction A + h V̄ / 2 leaves T (A + h V / 2) / (A + h V̄ / 2) where the noise is V."""
+    h, A = credo.SGNHT(diffusion=2.0).best_step(0.1, noise(9.0, mean)), 2.0
+    share = (A + h * 9.0 / 2) / (A + h * mean / 2) - 1
+    assert share == pytest.approx(0.05 if mean < 9 else 0.0)
+    assert h * 9.0 / (2 * A) <= 1 + 1e-12
+
+
+def skewed_noise(key, u):
+    """Unit curvature, and noise of variance 20 in one direction of two, across both axes."""
+    z = np.sqrt(20.0) * jax.random.normal(jax.random.fold_in(key, 7))
+    return -(u - MEAN) + z * jnp.array([1.0, 1.0]) / np.sqrt(2)
+
+
+def test_a_thermometer_along_a_direction_shows_what_the_mean_hides():
+    """Of a thermostat: hot in one direction, cold in the other, and right in the mean."""
+    across = np.array([[1.0, 1.0], [1.0, -1.0]]) / np.sqrt(2)
+    with double():
+        both = dataclasses.replace(dynamics(skewed_noise, 0.1, num_steps=20), directions=jnp.asarray(across))
+        algorithm = nose_hoover(both, 1.0)
+
+        @jax.jit
+        def chain(key):
+            def step(state, i):
+                state, info = algorithm.step(jax.random.fold_in(key, i), state)
+                return state, (state.position, info.temperature, info.directed)
+
+            return jax.lax.scan(step, algorithm.init(key, jnp.asarray(MEAN)), jnp.arange(20_000))[1]
+
+        positions, mean, directed = (np.asarray(each) for each in chain(jax.random.key(0)))
+    expected = (1 + 0.1 * np.array([20.0, 0.0]) / 2) / (1 + 0.1 * 10.0 / 2)
+    np.testing.assert_allclose(directed.mean(axis=0), expected, rtol=0.1)
+    np.testing.assert_allclose(np.var((positions - MEAN) @ across.T, axis=0), expected, rtol=0.1)
+    assert mean.mean() == pytest.approx(1.0, abs=0.05)
+    error = _temperature_error(mean[None], directed[None], 2, 1.0)
+    assert error == pytest.approx(1 / 3, abs=0.05)
+    assert _temperature_error(mean[None], directed[None, :, :0], 2, 1.0) < 0.05
+
+
+EVEN = 0.5 * np.ones((20, 20)) + 0.5 * np.eye(20)
+
+
+@pytest.mark.parametrize("method", [credo.SGNHT, credo.SGHMC, credo.SGLD])
+def test_steps_are_right_where_the_noise_of_gradients_is(method):
+    """Columns that are alike by half: nearly all of the noise lies along their sum, which no coordinate shows."""
+    rng = np.random.default_rng(1)
+    x = rng.multivariate_normal(np.zeros(20), EVEN, size=400)
+    model = credo.Model({"b": dist.Normal(0.0, 5.0).expand([20])}, lambda p, x: dist.Normal(x @ p["b"], 1.0))
+    target = model.given(x, x @ np.full(20, 0.3) + rng.normal(size=400))
+    posterior = credo.fit(target, method(batch_size=16, num_draws=2_000), key=2, progress=False)
+    along = np.ones(20) / 20
+    expected = along @ np.linalg.solve(x.T @ x + np.eye(20) / 25, along)
+    assert np.var(positions_of(posterior) @ along) == pytest.approx(expected, rel=0.2)
+    given = method(batch_size=16, num_draws=2_000, step_size=6 * posterior.info["step_size"], num_steps=20)
+    assert credo.fit(target, given, key=2, progress=False).verdict.figures["temperature_error"] > 0.1
+
+
+def test_the_largest_noise_is_that_of_a_direction():
+    rng = np.random.default_rng(0)
+    direction = np.full(200, 200**-0.5)
+
+    def found(spike: float) -> list[Noise]:
+        with double():
+            rows = rng.normal(size=(20, 64, 200)) + spike * rng.normal(size=(20, 64, 1)) * direction
+            return [jax.tree.map(np.asarray, tune._of_gradients(jnp.asarray(each))) for each in rows]
+
+    assert np.mean([each.largest for each in found(0.0)]) < 2, "along their own directions it were 5 and more"
+    spiked = found(7.0)
+    assert np.mean([each.largest for each in spiked]) == pytest.approx(50.0, rel=0.2)
+    assert np.mean([each.mean for each in spiked]) == pytest.approx(1 + 49 / 200, rel=0.1)
+    assert min(abs(each.direction @ direction) for each in spiked) > 0.8
 
 
 def test_the_noise_that_an_anchor_leaves_is_seen_away_from_it():
@@ -546,7 +628,7 @@ def test_the_noise_that_an_anchor_leaves_is_seen_away_from_it():
     with double():
         data = shuffled(target, 10, np.random.default_rng(1))
         found = measure(data, 10, CurvatureScale(), jax.random.key_data(jax.random.key(0)), np.array([0.5, -1.0]))
-    assert 1e-3 < found.anchored_noise / found.noise < 1
+    assert 1e-3 < found.anchored_noise.largest / found.noise.largest < 1
 
 
 def test_chains_of_a_network_begin_where_gradients_lead(monkeypatch):

@@ -154,7 +154,9 @@ CHAINS: dict[str, Rule] = {
         "num_temperatures to twice the figure barrier, or warm up longer.",
     ),
     "temperature_error": Rule(
-        "difference from one of the temperature that forces and positions of a stochastic-gradient chain show",
+        "largest difference from one of temperatures that forces and positions of a stochastic-gradient chain show: "
+        "in the mean over coordinates and, beyond two standard errors and not of a network, along the directions of "
+        "the largest gradient noise and curvature, and in the mean without the first",
         "at most",
         0.1,
         0.5,

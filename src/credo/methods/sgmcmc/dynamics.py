@@ -2,7 +2,8 @@
 
 The thermometer: at the target with density p(u)^{1/T} any coordinate has E[−(u_i − c_i) ∂_i log p(u)] = T, whatever the
 constant c (integrate by parts). Gradients that are unbiased serve as well as exact ones, and the batch of a step is
-independent of where it is taken: the mean of −(v − c)ᵀg / d shows by how much step size and noise heat the chain.
+independent of where it is taken: the mean of −(v − c)ᵀg / d shows by how much step size and noise heat the chain, and
+that of −aᵀ(v − c) aᵀg along a direction a how much there, where the noise may be many times the mean.
 
 No step of fixed length holds everywhere: where a density's curvature grows without bound, chains of explicit steps run
 away to infinity in the end (Hutzenthaler, Jentzen & Kloeden 2011). Forces are therefore bounded, coordinate by
@@ -23,12 +24,13 @@ from credo.normals import fold_in
 
 
 class Info(NamedTuple):
-    """``temperature``: of the configuration, a mean over the updates. ``num_steps``: gradients evaluated.
+    """``temperature``: of the configuration, a mean over the updates; ``directed``: along each of the directions.
 
-    ``bounded``: the share of updates in which a force was bounded.
+    ``num_steps``: gradients evaluated. ``bounded``: the share of updates in which a force was bounded.
     """
 
     temperature: Float[Array, ""]
+    directed: Float[Array, " directions"]
     bounded: Float[Array, ""]
     num_steps: Int[Array, ""]
     step_size: Float[Array, ""]
@@ -36,7 +38,8 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True)
 class Dynamics:
-    """``first``, ``total``: steps of warm-up and of sampling, which the schedule counts. ``center``: c above.
+    """``first``, ``total``: steps of warm-up and of sampling, which the schedule counts. ``center``: c above;
+    ``directions``: each an a.
 
     ``power``: the step size is ε^(power / 2), and the schedule is one of ε. ``most``: √ε |g_i| is bounded by it.
     """
@@ -46,6 +49,7 @@ class Dynamics:
     step_size: Float[Array, ""]
     center: Float[Array, " dim"]
     most: Float[Array, ""]
+    directions: Float[Array, "directions dim"]
     schedule: Schedule
     temperature: float
     num_steps: int
@@ -68,10 +72,12 @@ class Dynamics:
     def _most(self, size) -> Float[Array, ""]:
         return self.most / size ** (1 / self.power)
 
-    def seen(self, u, force, size) -> Float[Array, "2"]:
-        """(temperature of the configuration, whether a force was bounded)."""
+    def seen(self, u, force, size) -> Float[Array, " seen"]:
+        """(temperature of the configuration, whether a force was bounded, temperatures along the directions)."""
         is_bounded = jnp.any(jnp.abs(force) >= self._most(size))
-        return jnp.stack([-jnp.mean((u - self.center) / self.scale * force), is_bounded.astype(force.dtype)])
+        away = (u - self.center) / self.scale
+        directed = -(self.directions @ away) * (self.directions @ force)
+        return jnp.concatenate([jnp.stack([-jnp.mean(away * force), is_bounded.astype(force.dtype)]), directed])
 
 
 def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any, Info]:
@@ -82,8 +88,8 @@ def repeated(update: Callable, dynamics: Dynamics, key, state: Any) -> tuple[Any
         state, seen = update(fold_in(key, i), state)
         return state, total + seen
 
-    zeros = jnp.zeros(2, dynamics.scale.dtype)
+    zeros = jnp.zeros(2 + len(dynamics.directions), dynamics.scale.dtype)
     state, total = lax.fori_loop(0, dynamics.num_steps, body, (state, zeros))
-    temperature, bounded = total / dynamics.num_steps
+    total = total / dynamics.num_steps
     size, _ = dynamics.at(state.count - 1)
-    return state, Info(temperature, bounded, jnp.int32(dynamics.num_steps), size)
+    return state, Info(total[0], total[2:], total[1], jnp.int32(dynamics.num_steps), size)

@@ -36,7 +36,7 @@ class SGLD(StochasticGradient):
         return langevin.sgld(dynamics)
 
     def best_step(self, curvature, noise):
-        return 4 * BIAS / max(curvature, noise / self.temperature, 1.0)
+        return 4 * BIAS / max(curvature, float(noise.largest) / self.temperature, 1.0)
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -57,7 +57,7 @@ class SGHMC(StochasticGradient):
         return hamiltonian.sghmc(dynamics, self.friction)
 
     def best_step(self, curvature, noise):
-        heated = 2 * BIAS * self.friction * self.temperature / max(noise, 1e-12)
+        heated = 2 * BIAS * self.friction * self.temperature / max(float(noise.largest), 1e-12)
         return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), heated)
 
     def updates(self, step_size):
@@ -87,7 +87,10 @@ class SGNHT(StochasticGradient):
         return thermostat.nose_hoover(dynamics, self.diffusion)
 
     def best_step(self, curvature, noise):
-        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), 2 * self.diffusion * self.temperature / max(noise, 1e-12))
+        # T (1 + share) where the noise is largest, T (1 − share) where there is none: what the mean is not
+        uneven = float(noise.largest) - (1 + BIAS) * float(noise.mean)
+        heated = 2 * self.diffusion * self.temperature / max(float(noise.largest), uneven / BIAS, 1e-12)
+        return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), heated)
 
     def updates(self, step_size):
         return int(np.ceil(1 / step_size))
@@ -124,7 +127,7 @@ class ConstantSGD(StochasticGradient):
         return constant_rate.constant_sgd(dynamics)
 
     def best_step(self, curvature, noise):
-        return min(2 * self.temperature / max(noise, 1e-12), 0.5 / max(curvature, 1e-12))
+        return min(2 * self.temperature / max(float(noise.mean), 1e-12), 0.5 / max(curvature, 1e-12))
 
     def updates(self, step_size):
         return 100

@@ -2,8 +2,10 @@
 
     dv = r dt,  dr = g dt − ξ r dt + √(2 A) dW,  dξ = (rᵀr / d − T) dt        v = u / s, unit masses
 
-Gradient noise of any constant size raises ξ until the kinetic temperature is T. The parts are solved exactly, in a
-symmetric order with one gradient a step (Leimkuhler & Shang 2016): A B D O D B A with
+Gradient noise of any constant size raises ξ until the kinetic temperature is T in the mean over coordinates: that of
+a direction with noise V is T (A + h V / 2T) / (A + h V̄ / 2T), and steps are short where the noise is uneven
+(methods.py). The parts are solved exactly, in a symmetric order with one gradient a step (Leimkuhler & Shang 2016):
+A B D O D B A with
 
     A  v ← v + ½ h r        B  r ← r + ½ h g        D  ξ ← ξ + ½ h (rᵀr / d − T)
     O  r ← e^{−ξh} r + √(2 A (1 − e^{−2ξh}) / (2 ξ)) z

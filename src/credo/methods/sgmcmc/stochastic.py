@@ -14,7 +14,7 @@ import numpy as np
 
 from credo.algorithm import Algorithm, Options, Phase, as_key, stream
 from credo.compiling import brief
-from credo.diagnose.convergence import convergence, stuck_chains
+from credo.diagnose.convergence import convergence, mcse_mean, stuck_chains
 from credo.diagnose.function_space import observed, weights_of
 from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import judge
@@ -23,7 +23,7 @@ from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
 from credo.methods.sgmcmc.schedule import Constant, Schedule
-from credo.methods.sgmcmc.tune import Measured, Tuning, first_position, measure, ran_away
+from credo.methods.sgmcmc.tune import Measured, Noise, Tuning, first_position, measure, ran_away
 from credo.methods.sgmcmc.warm_up import warm_up
 from credo.model.structure import Structure
 from credo.model.windows import shuffled
@@ -59,6 +59,7 @@ class Chain:
             step_size=tuning.step_size,
             center=tuning.center,
             most=tuning.most,
+            directions=tuning.directions,
             schedule=method.schedule,
             temperature=method.temperature,
             num_steps=self.num_steps,
@@ -110,7 +111,7 @@ class StochasticGradient:
         """One draw of the chain."""
 
     @abstractmethod
-    def best_step(self, curvature: float, noise: float) -> float:
+    def best_step(self, curvature: float, noise: Noise) -> float:
         """The step size at which each term of the bias is about ``BIAS``."""
 
     @abstractmethod
@@ -209,17 +210,16 @@ class StochasticGradient:
         """Whether gradients are relative to those at the start."""
         if self.control_variates is not None:
             return self.control_variates
-        return float(found.anchored_noise) < float(found.noise)
+        return float(found.anchored_noise.largest) < float(found.noise.largest)
 
     def _tuning(self, found: Measured, position: np.ndarray, *, is_noisy: bool, is_apart: bool) -> Tuning:
         # where chains begin at modes of their own, an anchor at one of them would add noise to the others
         is_anchored = is_noisy and self._is_anchored(found) and not (is_apart and self.control_variates is None)
-        noise = float(found.anchored_noise if is_anchored else found.noise)
-        size = self.step_size or self.best_step(float(found.curvature), noise)
         anchor = Anchor(position, found.gradient) if is_anchored else None
+        size = self.step_size or self.best_step(float(found.curvature), found.noise_of(anchor))
         most = np.inf if self.num_warmup else self.most_of_draws()
         size, most, caution = (np.asarray(each, position.dtype) for each in (size, most, 1.0))
-        return Tuning(found.scale, size, position, anchor, most, caution)
+        return Tuning(found.scale, size, position, anchor, most, caution, found.directions(anchor))
 
     def doubts(self, tuning: Tuning) -> list[str]:
         """What is to be said of the draws whatever they look like."""
@@ -238,7 +238,8 @@ class StochasticGradient:
                 f"The time limit came after {num_draws} of {self.num_draws} draws in each chain, of which "
                 f"{self.schedule} keeps none: raise time_limit, or give a schedule of more cycles."
             )
-        positions, temperatures = chosen(positions, is_kept), np.asarray(infos.temperature)[:, is_kept]
+        positions = chosen(positions, is_kept)
+        temperatures, directed = (np.asarray(each)[:, is_kept] for each in (infos.temperature, infos.directed))
         if log_weights is not None:
             log_weights = np.broadcast_to(0.5 * self.power * log_weights, positions.shape[:2])
             log_weights = log_weights - np.log(np.sum(np.exp(log_weights)))
@@ -249,7 +250,9 @@ class StochasticGradient:
         figures = {
             **_convergence(seen, target.structure if weights_of(target) is None else None),
             "num_stuck_chains": int(np.sum(stuck_chains(positions))),
-            "temperature_error": abs(float(np.mean(temperatures)) / self.temperature - 1),
+            "temperature_error": _temperature_error(
+                temperatures, directed[..., : 0 if self.heuristic else None], target.dim, self.temperature
+            ),
             "step_size": float(tuning.step_size),
         }
         sentences = [said] if said else []
@@ -276,7 +279,7 @@ class StochasticGradient:
                 "num_steps": chain.num_steps,
                 "step_size": float(tuning.step_size),
                 "has_control_variates": tuning.anchor is not None,
-                "gradient_variance": float(found.noise if tuning.anchor is None else found.anchored_noise),
+                "gradient_variance": float(found.noise_of(tuning.anchor).largest),
                 "layout": done.layout,
                 "is_complete": done.is_complete,
                 "seconds": {"warmup": 0.0} | done.seconds,
@@ -288,6 +291,18 @@ class StochasticGradient:
 @functools.partial(brief, static_argnames="chain")
 def _first_state(data, tuning: Tuning, key, u, chain: Chain):
     return chain.algorithm(data, tuning).init(key, u)
+
+
+def _temperature_error(mean: np.ndarray, directed: np.ndarray, dim: int, temperature: float) -> float:
+    """The largest share by which a temperature is wrong: the ``mean`` over coordinates (chain, draw), or beyond two
+    standard errors those along directions (chain, draw, 2), and what the mean is without the first of them."""
+    error = abs(float(np.mean(mean)) / temperature - 1)
+    if not directed.shape[-1] or dim < 2:
+        return error
+    rest = (dim * mean - directed[..., 0]) / (dim - 1)
+    each = np.concatenate([directed, rest[..., None]], axis=-1) / temperature
+    beyond = np.abs(np.mean(each, axis=(0, 1)) - 1) - 2 * mcse_mean(each)
+    return max(error, float(np.max(beyond)))
 
 
 def _convergence(seen: np.ndarray, structure: Structure | None) -> dict[str, float]:

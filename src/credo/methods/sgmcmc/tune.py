@@ -1,9 +1,9 @@
 """Where chains begin, the scales of their coordinates and the step size: by what is measured where they are.
 
-With L the largest curvature of the scaled log density and V the largest variance of a coordinate of its stochastic
-gradient (of a network's weights the mean), a step of Langevin dynamics makes the stationary variance wrong by a share
-of about ε (L + V) / 4, one of Hamiltonian dynamics by h² L / 4 + h V / (2 γ). Steps are set so that each of these terms
-is about a twentieth.
+With L the largest curvature of the scaled log density and V the largest variance of its stochastic gradient along any
+direction (of a network's weights the mean of a coordinate's), a step of Langevin dynamics makes the stationary variance
+there wrong by a share of about ε (L + V) / 4, one of Hamiltonian dynamics by h² L / 4 + h V / (2 γ). Steps are set so
+that each of these terms is about a twentieth.
 """
 
 import functools
@@ -41,13 +41,25 @@ from credo.status import CredoError
 NUM_PRODUCTS = 20  # of the power method: L to a few percent
 MOST_ROWS = 8_192  # of each product: of more data the first of the shuffled rows, from which L is too large by a little
 MAX_STEPS = 200  # on the way to a mode
+MOST_DIRECTED = 100_000  # dimensions: 64 gradients are held to know the direction of their noise
 SMALL = 5e7  # rows times coordinates
+
+
+class Noise(NamedTuple):
+    """Of stochastic gradients in the scale: the variance along the ``direction`` where it is ``largest``, and the
+    ``mean`` of the coordinates' variances. Where no direction is kept both are one number: of a network's weights that
+    mean, in very many dimensions the largest of a coordinate."""
+
+    largest: Any
+    mean: Any
+    direction: Any
 
 
 class Tuning(NamedTuple):
     """Arguments of the compiled chain. ``most``: √ε times a force, ∞ in warm-up, where chains that run away are seen.
 
-    ``caution``: what the best step is multiplied by, since chains ran away from it.
+    ``caution``: what the best step is multiplied by, since chains ran away from it. ``directions`` (0 or 2, dim), of
+    length one in the scale: where the noise is largest and where the curvature is, of which a thermometer is kept.
     """
 
     scale: Any
@@ -56,16 +68,28 @@ class Tuning(NamedTuple):
     anchor: Anchor | None
     most: Any
     caution: Any
+    directions: Any
 
 
 class Measured(NamedTuple):
-    """In the scale: ``gradient`` on all data at the anchor; L; V without and with a control variate."""
+    """In the scale: ``gradient`` on all data at the anchor; L and its direction; V without and with a control variate.
+
+    Directions have no entry of a network, and in more dimensions than gradients are held of.
+    """
 
     scale: Float[Stored, " dim"]
     gradient: Float[Stored, " dim"]
     curvature: Float[Stored, ""]
-    noise: Float[Stored, ""]
-    anchored_noise: Float[Stored, ""]
+    steepest: Float[Stored, " some"]
+    noise: Noise
+    anchored_noise: Noise
+
+    def noise_of(self, anchor: Anchor | None) -> Noise:
+        return self.noise if anchor is None else self.anchored_noise
+
+    def directions(self, anchor: Anchor | None) -> Float[np.ndarray, "n dim"]:
+        found = np.stack([self.noise_of(anchor).direction, self.steepest])
+        return found if found.size else np.zeros((0, self.scale.size), found.dtype)
 
 
 def first_position(target: Target, batch_size: int | None, key, start, options: Options) -> np.ndarray:
@@ -123,8 +147,12 @@ def measure_among(
     scales = [_scale(target, stream(key, 0, i), u, batch_size, preconditioner) for i, u in numbered]
     scale = _middle(scales).astype(center.dtype)
     found = [_measure(target, stream(key, 1, i), u, center, scale, 0.0, batch_size) for i, u in numbered]
-    middle = [_middle(each) for each in zip(*(each[2:] for each in found), strict=True)]
-    return Measured(scale, found[0].gradient, *middle)
+    noise, anchored_noise = (
+        Noise(_middle([each.largest for each in noises]), _middle([each.mean for each in noises]), noises[0].direction)
+        for noises in ([each.noise for each in found], [each.anchored_noise for each in found])
+    )
+    curvature = _middle([each.curvature for each in found])
+    return Measured(scale, found[0].gradient, curvature, found[0].steepest, noise, anchored_noise)
 
 
 def _middle(values) -> np.ndarray:
@@ -171,17 +199,44 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
     step = scale * jax.random.normal(k_away, u.shape, u.dtype) / jnp.sqrt(jnp.maximum(curvature, 1.0))
     away, keys = u + distance * step, jax.random.split(k_noise, NUM_GRADIENTS)
 
-    def noise(anchor):
+    is_weight = weights_of(target)
+    has_directions = is_weight is None and target.dim <= MOST_DIRECTED
+    v = v / jnp.maximum(jnp.linalg.norm(v), jnp.finfo(v.dtype).tiny) if has_directions else jnp.zeros(0, v.dtype)
+
+    def noise(anchor) -> Noise:
         if batch_size is None:
-            return jnp.zeros(())
+            return Noise(jnp.zeros(()), jnp.zeros(()), v)
         estimate = stochastic_gradient(target, batch_size, anchor)
-        return _largest(variance_of(lambda key: scale * estimate(key, away), keys), weights_of(target))
 
-    return Measured(scale, gradient, curvature, noise(None), noise(Anchor(center, gradient)))
+        def one(key):
+            return scale * estimate(key, away)
+
+        if has_directions:
+            return _of_gradients(jax.lax.map(one, keys))
+        largest = _of_coordinates(variance_of(one, keys), is_weight)
+        return Noise(largest, largest, v)
+
+    return Measured(scale, gradient, curvature, v, noise(None), noise(Anchor(center, gradient)))
 
 
-def _largest(variances: Float[Array, " dim"], is_weight: np.ndarray | None) -> Float[Array, ""]:
+def _of_coordinates(variances: Float[Array, " dim"], is_weight: np.ndarray | None) -> Float[Array, ""]:
     """The weights of a network count together: it is judged by its predictions, in which all of them take part."""
     if is_weight is None:
         return jnp.max(variances)
     return jnp.max(jnp.concatenate([jnp.mean(variances[is_weight])[None], variances[~is_weight]]))
+
+
+def _of_gradients(drawn: Float[Array, "n dim"]) -> Noise:
+    """The direction of half of them is measured by the other half: by the same its variance would be far too large."""
+    away = drawn - jnp.mean(drawn, axis=0)
+    variances = jnp.sum(away**2, axis=0) / (len(drawn) - 1)
+    first, second = (half - jnp.mean(half, axis=0) for half in jnp.split(drawn, 2))
+    across = [jnp.var(there @ _principal(here), ddof=1) for here, there in ((first, second), (second, first))]
+    largest = jnp.maximum(jnp.max(variances), sum(across) / 2)
+    return Noise(largest, jnp.mean(variances), _principal(away))
+
+
+def _principal(rows: Float[Array, "n dim"]) -> Float[Array, " dim"]:
+    """The direction of most variance, by the eigenvectors of an (n, n) matrix."""
+    direction = jnp.linalg.eigh(rows @ rows.T)[1][:, -1] @ rows
+    return direction / jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(rows.dtype).tiny)

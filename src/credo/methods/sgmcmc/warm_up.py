@@ -47,11 +47,12 @@ def warm_up(method: "StochasticGradient", data: Any, key, first: Tuning, begin: 
             return tuning, states
         batch, positions = method.batch_of(data), [state.position for state in states]
         found = measure_among(data, batch, method.preconditioner, stream(key, STREAM), positions, tuning.center)
-        noise = found.noise if tuning.anchor is None else found.anchored_noise
-        if not all(np.all(np.isfinite(each)) for each in (found.scale, found.curvature, noise)):
+        noise = found.noise_of(tuning.anchor)
+        if not all(np.all(np.isfinite(each)) for each in (found.scale, found.curvature, noise.largest)):
             return tuning, states
-        size = method.best_step(float(found.curvature), float(noise)) * tuning.caution
-        return tuning._replace(scale=found.scale, step_size=np.asarray(size, tuning.step_size.dtype)), states
+        size = np.asarray(method.best_step(float(found.curvature), noise) * tuning.caution, tuning.step_size.dtype)
+        directions = found.directions(tuning.anchor).astype(tuning.directions.dtype)
+        return tuning._replace(scale=found.scale, step_size=size, directions=directions), states
 
     lengths = np.diff(np.unique(np.linspace(0, method.num_warmup, WINDOWS + 1).astype(int)))
     return [
