@@ -1,5 +1,7 @@
 """Training that is interrupted goes on from its checkpoint, bit for bit, whatever the method."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +66,18 @@ def test_an_interrupted_training_goes_on(name, tmp_path, monkeypatch):
         credo.fit(make(), method, key=3, checkpoint=tmp_path / "run", progress=False)
     resumed = credo.resume(tmp_path / "run", make(), progress=False)
     assert len(parts) > 6
+    jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_training_that_a_time_limit_cut_goes_on_as_if_it_had_not(name, tmp_path):
+    """What follows a part that was cut begins where that left it, and is no part of the run."""
+    make, method = METHODS[name]
+    whole = credo.fit(make(), method, key=3, progress=False)
+    with contextlib.suppress(credo.CredoError):  # of those whose answer needs the whole training
+        cut = credo.fit(make(), method, key=3, checkpoint=tmp_path / "run", time_limit=1e-6, progress=False)
+        assert not cut.info["is_complete"]
+    resumed = credo.resume(tmp_path / "run", make(), progress=False)
     jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
 
 

@@ -101,7 +101,7 @@ class VariationalLayers:
                 name="warming",
             )
             parts, begun = [warm], warm.parameters
-        if all(part.failed_at < 0 for part in parts):
+        if all(part.is_complete and part.failed_at < 0 for part in parts):  # else a checkpoint would go on from here
             parts.append(
                 train(
                     Bound(),
@@ -118,12 +118,15 @@ class VariationalLayers:
         is_bound = has_evidence(target)
         figures = {"elbo": elbo.value} if is_bound else {}
         num_updates = sum(part.num_updates for part in parts)
+        sentences = [sentence for part in parts for sentence in part.sentences]
+        if num_warm and not parts[0].is_complete:
+            sentences.append("The sds are as they began: till then the means alone are trained.")
         return Posterior(
             kind,
             target,
             verdict=judge(
                 figures | {"num_iterations": num_updates},
-                [*(sentence for part in parts for sentence in part.sentences), NARROW],
+                [*sentences, NARROW],
                 at_best="doubtful",
             ),
             info={
