@@ -241,3 +241,24 @@ def test_a_run_on_files_resumes_bit_for_bit(on_disk, tmp_path):
     whole = credo.fit(on_disk, method, key=2, checkpoint=tmp_path / "run")
     again = credo.resume(tmp_path / "run", MODEL.given(credo.Loader(batches(), in_memory=False)))
     assert np.array_equal(whole.kind.positions, again.kind.positions)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32, bool])
+def test_a_fit_of_arrays_knows_the_same_rows_in_files(dtype, tmp_path, monkeypatch):
+    """They were "other data of the same length", and all of them were in memory while they were hashed."""
+    inputs = {"wide": (4 * X).astype(dtype), "row": np.arange(N)}
+    model = credo.nn.BayesianNetwork(lambda p, x: apply(p, x["wide"]), WEIGHTS, head=credo.nn.Gaussian(0.5))
+    arrays, rows = model.given(inputs, Y, weights=np.ones(N)), credo.Rows(inputs, Y.copy(), np.ones(N))
+    method = credo.DeepEnsemble(members=2, batch_size=32, num_steps=4)
+    fitted = credo.fit(arrays, method, key=1, checkpoint=tmp_path / "run", progress=False)
+    fitted.save(tmp_path / "fit.credo")
+    monkeypatch.setattr(source, "AT_ONCE", 2_000)
+    files = model.given(credo.Loader(rows, in_memory=False))
+    assert files.source is not None
+    assert credo.load(tmp_path / "fit.credo", files).verdict == fitted.verdict
+    resumed = credo.resume(tmp_path / "run", files, progress=False)
+    jax.tree.map(np.testing.assert_array_equal, resumed.sample(1, 3), fitted.sample(1, 3))
+    rows.y[-1] += 1e-9
+    other = model.given(credo.Loader(rows, in_memory=False))
+    with pytest.raises(credo.CredoError, match="other data of the same length"):
+        credo.load(tmp_path / "fit.credo", other)

@@ -63,7 +63,7 @@ def fingerprint(target: Target, position) -> dict:
             for leaf, support in zip(target.structure.leaves, _supports(target), strict=True)
         ],
         "num_rows": target.size,
-        "data": _hash(_data(target)),
+        "data": _hash(target),
         "position": position.tolist(),
         "log_prior": float(_log_prior(target.model.prior, target.structure.unravel(jnp.asarray(position)))),
         "log_density": log_density_at(target, position),
@@ -117,7 +117,7 @@ def check(recorded: Mapping, model: Target | Model, x=None) -> None:
         return
     if recorded["num_rows"] != target.size:
         raise CredoError(f"The file was made with {recorded['num_rows']} rows of data; these have {target.size}.")
-    if recorded["data"] != _hash(_data(target)):
+    if recorded["data"] != _hash(target):
         raise CredoError("The file was made with other data of the same length: give the data that were fitted.")
     now = float(_log_density(target.flat(), jnp.asarray(recorded["position"])))
     _check_value("log density", recorded["log_density"], now)
@@ -195,20 +195,28 @@ def _decode(parameter: Mapping):
     return constraints.independent(support, extra) if extra else support
 
 
-def _data(target: Target):
-    if target.source is not None:
-        return list(target.source.files.blocks())
-    data = target.x, target.y, target.weights
-    return data if target.missing is None else (*data, target.missing)
-
-
-def _hash(data) -> str:
+def _hash(target: Target) -> str:
+    """Of the data, the same for rows in memory and in files."""
     digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
-        values = np.ascontiguousarray(leaf)
-        digest.update(f"{jax.tree_util.keystr(path)}{values.dtype}{values.shape}".encode())
-        digest.update(values.tobytes())
+    if target.source is None:
+        data = target.x, target.y, target.weights
+        whole = data if target.missing is None else (*data, target.missing)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(whole):
+            values = np.ascontiguousarray(leaf)
+            digest.update(_heading(path, values.dtype, values.shape))
+            digest.update(values.tobytes())
+        return digest.hexdigest()
+    files = target.source.files
+    leaves = jax.tree_util.tree_leaves_with_path(tuple(files.rows))
+    for number, ((path, leaf), dtype) in enumerate(zip(leaves, jax.tree.leaves(files.dtypes), strict=True)):
+        digest.update(_heading(path, dtype, leaf.shape))
+        for block in files.blocks():
+            digest.update(np.ascontiguousarray(jax.tree.leaves(block)[number]).tobytes())
     return digest.hexdigest()
+
+
+def _heading(path, dtype, shape) -> bytes:
+    return f"{jax.tree_util.keystr(path)}{dtype}{shape}".encode()
 
 
 def _names(parameters) -> str:
