@@ -30,7 +30,7 @@ LAYERS = (
     ("posterior",),
     ("predict",),
     ("methods.settings", "methods.from_prior",
-     "methods.optimise", "methods.particles.wide_mixture",
+     "methods.optimise", "methods.particles.wide_mixture", "methods.particles.weighing",
      "methods.particles.points", "methods.particles.reach", "methods.particles.importance",
      "methods.particles.copies", "methods.particles.elsewhere", "methods.particles.left_out",
      "methods.particles.correction", "methods.particles.scalars", "methods.particles.weighed",
@@ -62,6 +62,7 @@ SHARED_METHODS = (
     "methods.particles.scalars",
     "methods.particles.reach",
     "methods.particles.weighed",
+    "methods.particles.weighing",
     "methods.particles.wide_mixture",
     "methods.exact.checks",  # ready models of coordinate ascent speak as the exact families do
     "methods.exact.family",

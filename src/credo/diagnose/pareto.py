@@ -17,6 +17,7 @@ from credo.status import CredoError
 MIN_TAIL = 6  # with fewer points the first quartile, which the fit rests on, is the smallest of them
 EQUAL = 1e-8  # log weights this close differ by rounding only
 NEARLY_EQUAL = 0.99  # of the draws: what weights are worth whose tail moves nothing
+NEARLY_ALL = 0.9  # seen: 0.97 where a Gaussian is right at a k-hat of 1.2, below 0.6 where a twentieth lies elsewhere
 UNDERFLOW = -700.0  # exp() of less is zero or subnormal
 
 
@@ -68,8 +69,14 @@ def effective_sample_size(log_weights: Float[np.ndarray, " S"]) -> float:
     return float(np.sum(weights) ** 2 / np.sum(weights**2)) if weights.any() else 0.0
 
 
-def judged_shape(log_weights: Float[np.ndarray, " S"], k_hat: float) -> float:
+def judged_shape(
+    log_weights: Float[np.ndarray, " S"], k_hat: float, log_own: Float[np.ndarray, " S"] | None = None
+) -> float:
     """k̂ for a verdict: that of the tail, or 0 where raw ``log_weights`` are worth 99 % of their draws.
+
+    ``log_own``: log q/r, of draws some of which reach far by another r than the approximation q. What weights p/r
+    differ in from q/r then has hardly a share of the mass where they are worth 90 % as many draws as those, which
+    p = q would give.
 
     With χ² = E_q[(p/q − 1)²], about S/ESS − 1, any mean obeys |E_p f − E_q f| ≤ χ sd_q f (Cauchy & Schwarz): below
     0.1 sd there. Such weights differ in a few draws far out only, to which k̂ alone would give the word, or take a few
@@ -77,7 +84,8 @@ def judged_shape(log_weights: Float[np.ndarray, " S"], k_hat: float) -> float:
     """
     if _tail_size(len(log_weights), 1.0) < MIN_TAIL:
         return k_hat
-    return 0.0 if effective_sample_size(log_weights) >= NEARLY_EQUAL * len(log_weights) else k_hat
+    worth = NEARLY_EQUAL * len(log_weights) if log_own is None else NEARLY_ALL * effective_sample_size(log_own)
+    return 0.0 if effective_sample_size(log_weights) >= worth else k_hat
 
 
 def threshold(num_draws: int) -> float:

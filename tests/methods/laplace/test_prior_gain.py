@@ -5,6 +5,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
+from sklearn.datasets import load_digits
 
 import credo
 from credo.laplace import Dense, Diagonal, Kronecker, LastLayer
@@ -80,6 +81,44 @@ def test_of_weights_that_a_wider_prior_explains_none_is_cut_off():
     q = 1 + (factor - 1) * r
     whole = 0.5 * np.sum(np.log(factor) - np.log(q) - (factor - 1) * v / q)
     assert prior_gain.gain(prior_gain.Share(r, v), np.log(factor)) == pytest.approx(whole, rel=1e-10)
+
+
+def test_what_the_way_to_the_mode_may_account_for_is_no_gain():
+    """23,000 nats were named of weights 6 sds from the mode, where class labels could have gained 36."""
+    share = prior_gain.Share(r=np.full(3, 0.999), v=np.full(3, 10.0))
+    assert prior_gain.better_precision(share)[1] > 1_000
+    assert prior_gain.better_precision(share._replace(distance=4.0))[1] < 1
+    strong = prior_gain.Share(r=np.full(40, 0.01), v=np.full(40, 0.01))
+    at_mode, off = (prior_gain.gain(strong._replace(distance=d), np.log(10.0)) for d in (0.0, 4.0))
+    assert 0 < off < at_mode
+
+
+def test_weights_trained_elsewhere_promise_no_more_than_labels_can_gain():
+    x, y = load_digits(n_class=3, return_X_y=True)
+    x, y = x[:200] / 16, y[:200]
+    random = np.random.default_rng(0)
+    weights = {"a": random.normal(size=(64, 8)) / 8, "b": random.normal(size=(8, 3)) / 3}
+
+    def apply(p, x):
+        return jnp.tanh(x @ p["a"]) @ p["b"]
+
+    network = BayesianNetwork(apply, weights, head=Categorical(), prior=Isotropic(0.01))
+    trained = credo.fit(network.given(x, y), credo.MAP(batch_size=50, num_steps=400), progress=False)
+    elsewhere = BayesianNetwork(apply, trained.mean()["weights"], head=Categorical(), prior=Isotropic(1.0))
+    posterior = credo.fit(elsewhere.given(x, y), credo.Laplace(num_steps=0), progress=False)
+    assert 1 < posterior.verdict.figures["mode_distance"] < 10
+    assert 0 <= posterior.verdict.figures["prior_gain"] < -posterior.log_evidence.value
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_several_maxima_is_found(seed):
+    random = np.random.default_rng(seed)
+    r = random.choice([0.001, 0.1, 0.9, 0.999], 8)
+    share = prior_gain.Share(r, (1 - r) * random.chisquare(1, 8) * 10 ** random.uniform(-2, 2, 8))
+    factor, nats = prior_gain.better_precision(share)
+    best = max(prior_gain.gain(share, log) for log in np.linspace(-prior_gain.WIDEST, prior_gain.WIDEST, 4_001))
+    assert nats == pytest.approx(max(best, 0.0), abs=0.02)
+    assert prior_gain.gain(share, np.log(factor)) == pytest.approx(nats, abs=1e-9)
 
 
 def test_outputs_that_do_not_change_with_the_weights_are_told():

@@ -14,7 +14,7 @@ from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
 from credo.methods.particles import correction
 from credo.methods.particles.correction import correct
-from credo.methods.particles.reach import Reached
+from credo.methods.particles.weighing import Drawn
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -139,7 +139,7 @@ def test_what_only_draws_that_reach_far_meet_is_no_pass(slab, status):
         log_wide = -0.5 * (z**2).sum(axis=1) / 64 - 2 * np.log(8.0) + 0.5 * (z**2).sum(axis=1)
         log_r = np.log(0.98 + 0.02 * np.exp(log_wide))  # over q
         far = (z**2).sum(axis=1)
-        return Reached(z, np.log1p(slab * np.expm1(np.minimum(0.5 * far, 600.0))) - log_r, -log_r)
+        return Drawn(z, np.log1p(slab * np.expm1(np.minimum(0.5 * far, 600.0))) - log_r, -log_r)
 
     weighing = Weighing(np.zeros(2), np.eye(2))
     weighing.draw = draw

@@ -111,6 +111,7 @@ def test_no_error_is_named_where_none_can_be_known():
     assert narrow.verdict.figures["pareto_k"] > 0.7
     assert narrow.summary()["mcse_mean"].isna().all()
     assert np.isnan(narrow.log_evidence.error)
+    assert "Some points of Independent() reach far" in str(narrow.verdict)
     assert "mcse_mean" not in fit(target(), credo.Grid(), progress=False).summary(), "nodes are no sample"
 
 

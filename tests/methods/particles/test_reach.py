@@ -12,8 +12,8 @@ from scipy.special import logsumexp
 import credo
 from credo.diagnose.moments import shifts_between
 from credo.linalg.dense import Dense
-from credo.methods.particles.points import WIDE
 from credo.methods.particles.reach import SHARE, log_widening, reaching
+from credo.methods.particles.wide_mixture import WIDE
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -55,8 +55,8 @@ def test_an_overflow_far_out_has_no_weight_and_one_nearby_is_unknown(value):
     near = bare(lambda p: jnp.where(p["x"][0] > 1, jnp.nan, -0.5 * p["x"][0] ** 2))
     with double():
         kind, key = Gaussian(np.zeros(1), Dense(np.eye(1))), np.array([0, 1], np.uint32)
-        assert np.all(reaching(kind, far, key, 2_000, 2_000)(0).log_target < np.inf)
-        assert np.isnan(reaching(kind, near, key, 2_000, 2_000)(0).log_target).any()
+        assert np.all(reaching(kind, far, key, 2_000, 2_000)(0).log_weights < np.inf)
+        assert np.isnan(reaching(kind, near, key, 2_000, 2_000)(0).log_weights).any()
 
 
 def test_shifts_between_two_weighings():

@@ -9,6 +9,7 @@ import pytest
 import credo
 from credo.diagnose.moments import errors, figures_of_errors, stein_gap
 from credo.methods.particles.weighed import answer
+from credo.methods.particles.weighing import Drawn
 
 RANDOM = np.random.default_rng(2)
 
@@ -101,7 +102,8 @@ def test_draws_too_few_for_the_tail_of_their_weights_say_how_many_it_takes():
     target = few().flat()
 
     def draw(_):
-        return RANDOM.normal(size=(num_draws, 2)), -0.6 * np.log(1 - (np.arange(num_draws) + 0.5) / num_draws)
+        log_weights = -0.6 * np.log(1 - (np.arange(num_draws) + 0.5) / num_draws)
+        return Drawn(RANDOM.normal(size=(num_draws, 2)), log_weights)
 
     for num_draws in (100, 10_000):
         found = answer(target, draw, lambda u: -u, np.inf, most_rounds=1)
@@ -143,7 +145,7 @@ def test_nothing_is_added_after_the_deadline_or_where_weights_are_hopeless():
     def draw(i):
         calls.append(i)
         u = RANDOM.normal(size=(500, 2))
-        return u, RANDOM.normal(size=500) * (30.0 if is_hopeless else 1.5)
+        return Drawn(u, RANDOM.normal(size=500) * (30.0 if is_hopeless else 1.5))
 
     def gradient(u):
         return np.asarray(jax.vmap(jax.grad(target.log_density))(jnp.asarray(u)))

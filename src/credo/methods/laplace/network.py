@@ -153,7 +153,7 @@ def fit_network(
     kinked = kinks(target) if distance > RULES["mode_distance"].passes else ()
     is_mode = distance <= RULES["mode_distance"].doubtful and shape.min_curvature > 0
     if laplace.prior is None and is_mode and time.monotonic() <= deadline:
-        known = of_known_precision(shape.scale, u, num_before(target), target)
+        known = of_known_precision(shape.scale, u, num_before(target), target, distance)
         told = {**told[0], **known[0]}, (*told[1], *known[1])
     is_complete = num_updates == wanted and time.monotonic() <= deadline
     if not is_complete:

@@ -8,7 +8,9 @@ With A = H + τ I in a basis in which it is diagonal, r = τ / A the share of a 
 exact where the model is linear in the weights and its noise normal: the likelihood is then that of N(ŵ, A⁻¹) over the
 prior, whose product with another normal is known. There τ w̃² is (1 − r) [(1 − r) / s + r] times a χ² of one degree
 under the prior of precision sτ. Flat directions of a network, r near 1, can lie far beyond, where its curvature changes
-or the mode was not quite reached, and would count any number of nats: what exceeds ``MOST_LIKELY`` times it is cut off.
+or the mode was not quite reached, and would count any number of nats: what exceeds ``MOST_LIKELY`` times it is cut off,
+and where the weights lie d sds of the Gaussian from the mode, √τ w̃ counts as d √r nearer to zero for a weaker prior and
+further off for a stronger one.
 Where another precision would undo most of what the data determined, the curvature at the mode says nothing of it.
 """
 
@@ -28,6 +30,7 @@ from credo.model.target import Target
 
 WIDEST = np.log(1e6)  # factors of the precision that are looked at, either way
 MOST_LIKELY = 10.0  # of a χ² of one degree: exceeded by one direction of 600
+NUM_FACTORS = 41  # each twice the one before
 DECISIVE = 5.0  # nats: very strong evidence (Kass & Raftery 1995, section 3.2)
 SURE = 0.1  # of an output: what one of them determines is next to 1 where data are many
 NONE = 1e-6  # weights: less than rounding leaves of one
@@ -38,10 +41,11 @@ Told = tuple[dict[str, float], tuple[str, ...]]  # figures and sentences of a ve
 
 
 class Share(NamedTuple):
-    """``r`` and ``v`` = τ w̃², of each direction of the weights."""
+    """``r`` and ``v`` = τ w̃², of each direction of the weights; ``distance`` of the mode, in posterior sds."""
 
     r: np.ndarray
     v: np.ndarray
+    distance: float = 0.0
 
 
 def prior_precision(target: Target) -> float | None:
@@ -90,17 +94,20 @@ def gain(share: Share, log_factor: float) -> float:
     more = np.expm1(log_factor)
     q = 1 + more * share.r
     expected = (1 - share.r) * ((1 - share.r) * np.exp(-log_factor) + share.r)
-    v = np.minimum(share.v, MOST_LIKELY * expected)
+    off = np.sign(log_factor) * share.distance * np.sqrt(share.r)
+    v = np.minimum(np.square(np.maximum(np.sqrt(share.v) + off, 0.0)), MOST_LIKELY * expected)
     return 0.5 * float(np.sum(log_factor - np.log(q) - more * v / q))
 
 
-def of_known_precision(scale: ScaleOperator, mean: np.ndarray, num_fixed: int, target: Target) -> Told:
-    """Whether another precision is far more likely. Of a Gaussian at the mode."""
+def of_known_precision(
+    scale: ScaleOperator, mean: np.ndarray, num_fixed: int, target: Target, distance: float = 0.0
+) -> Told:
+    """Whether another precision is far more likely. Of a Gaussian at the mode, or at that ``distance`` from it."""
     tau = prior_precision(target)
     share = None if tau is None else share_of(scale, mean, num_fixed, tau)
     if share is None:
         return {}, ()
-    factor, nats = better_precision(share)
+    factor, nats = better_precision(share._replace(distance=distance))
     figures = {"num_determined": float(np.sum(1 - share.r)), "prior_gain": nats}
     if figures["num_determined"] < NONE:
         return figures, (
@@ -136,8 +143,11 @@ def of_tuned_precisions(scale: ScaleOperator, P: np.ndarray, num_fixed: int, num
 
 
 def better_precision(share: Share) -> tuple[float, float]:
-    """(the best factor, nats)."""
+    """(the best factor, nats): of a grid, since there may be several maxima, and from there. A factor of 1 gains 0."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(lambda log: -gain(share, log), bounds=(-WIDEST, WIDEST), method="bounded")
-    return float(np.exp(found.x)), -float(found.fun)
+    grid = np.linspace(-WIDEST, WIDEST, NUM_FACTORS)
+    best = int(np.argmax([gain(share, log) for log in grid]))
+    bounds = grid[max(best - 1, 0)], grid[min(best + 1, NUM_FACTORS - 1)]
+    found = minimize_scalar(lambda log: -gain(share, log), bounds=bounds, method="bounded")
+    return (float(np.exp(found.x)), -float(found.fun)) if found.fun < 0 else (1.0, 0.0)

@@ -32,8 +32,8 @@ from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import all_pass
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
-from credo.methods.particles.reach import Reached
 from credo.methods.particles.scalars import judged_values, scalars, varying_among
+from credo.methods.particles.weighing import Drawn
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 from credo.timing import counted
@@ -46,7 +46,6 @@ DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
 FEW = 4  # dimensions of a flow, whose tails are as light as its base's while its draws fit everywhere else
 WORTH = 0.5  # of the draws: where weights with a heavy tail are worth so much, a few draws far out have the say
-NEARLY_ALL = 0.9  # seen: 0.97 where a Gaussian is right at a k-hat of 1.2, below 0.6 where a twentieth lies elsewhere
 STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
 
 Draws = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -70,7 +69,7 @@ def correct(
     deadline: float = np.inf,
     most_rounds: int = MOST_ROUNDS,
     least_rounds: int = 1,
-    reach: Callable[[int], Reached] | None = None,
+    reach: Callable[[int], Drawn] | None = None,
     climber: Climber | None = None,
 ) -> Corrected:
     """``draw(i)``: the i-th round of draws of ``kind`` with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
@@ -175,21 +174,16 @@ def _most_draws(target: Target, size: int, dim: int, most_rounds: int) -> int:
 
 
 def _by_reach(
-    reach: Callable[[int], Reached], target: Target, deadline: float, most_rounds: int, num_draws: int
+    reach: Callable[[int], Drawn], target: Target, deadline: float, most_rounds: int, num_draws: int
 ) -> Corrected:
-    """From draws that reach far: k̂ of p/r, and how the moments under p/r differ from those under q/r.
-
-    k̂ has no say where weights p/r are worth nearly as many draws as q/r, which p = q would give: what they differ in
-    then has hardly a share of the mass.
-    """
+    """From draws that reach far: k̂ of p/r, and how the moments under p/r differ from those under q/r."""
     rounds = [reach(0)]
     size, dim = rounds[0].u.shape
     most = _most_draws(target, size, dim, most_rounds) // size
     while True:
         u, log_target, log_approximation = (np.concatenate(part) for part in zip(*rounds, strict=True))
         smoothed = smooth(log_target)
-        is_worth_all = effective_sample_size(log_target) >= NEARLY_ALL * effective_sample_size(log_approximation)
-        k_hat = 0.0 if is_worth_all and smoothed.k_hat > 0 else smoothed.k_hat
+        k_hat = min(smoothed.k_hat, judged_shape(log_target, smoothed.k_hat, log_approximation))
         figures = {"pareto_k": k_hat}
         answer = Corrected(figures, num_draws + len(u), 0, has_far_tail=True)
         if not k_hat <= RULES["pareto_k"].doubtful:
@@ -203,7 +197,7 @@ def _by_reach(
 
 
 def _also_by_reach(
-    reach: Callable[[int], Reached], target: Target, deadline: float, most_rounds: int, found: Corrected
+    reach: Callable[[int], Drawn], target: Target, deadline: float, most_rounds: int, found: Corrected
 ) -> tuple[Corrected, float]:
     """``found``, which passes, with what draws that reach far are sure of; of several rounds, what they leave open too.
     And the k̂ of their own weights.

@@ -29,8 +29,8 @@ from credo.methods.particles.correction import gradients
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
 from credo.methods.particles.points import Independent, Points
-from credo.methods.particles.points import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
 from credo.methods.particles.weighed import MOST_ROUNDS, answer
+from credo.methods.particles.weighing import draw_and_weigh as draw_and_weigh  # re-exported: other families weigh too
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind, Point
 from credo.posterior.marginals import student_variance
@@ -49,7 +49,7 @@ class Importance:
 
     ``num_draws`` S: 4,000 draws know k̂ to about 0.05 and serve k̂ up to 0.7; independent ones are added, up to eight
     times as many, until means and sds are known to within the bounds of a pass. ``points``: ``Independent()`` draws, of
-    which a tenth reach far where the proposal is Gaussian or a mixture of Gaussians, or ``Sobol()``, which for a
+    which a fifth reach far where the proposal is Gaussian or a mixture of Gaussians, or ``Sobol()``, which for a
     Gaussian proposal and a smooth target in few dimensions is worth many times the draws. The answer holds weighted
     draws (1, S, dim), or (replications, S / replications, dim); the evidence with its Monte Carlo error; ``mcse_mean``
     in its summary; and in its verdict ``pareto_k``, ``importance_ess`` (of the weights alone, as if the points were
@@ -99,6 +99,8 @@ class Importance:
         is_complete = num_draws >= chains * size
         cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."
         sentences = found.sentences if is_complete else (cut, *found.sentences)
+        if not found.k_hat <= RULES["pareto_k"].passes and not self.points.reaches_far:
+            sentences = (*sentences, "Some points of Independent() reach far, for tails that are too light: try these.")
         chains = max(1, num_draws // size) if chains > 1 else 1
         return Posterior(
             Draws(found.u.reshape(chains, -1, target.dim), found.log_weights.reshape(chains, -1).astype(found.u.dtype)),

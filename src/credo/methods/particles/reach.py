@@ -13,15 +13,14 @@ second they show what lies there: along a coordinate or, in few dimensions, alon
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
 from credo.algorithm import stream
-from credo.methods.particles.points import WIDE, reach_and_weigh, weigh_at
-from credo.methods.particles.wide_mixture import WideMixture
+from credo.methods.particles.weighing import Drawn, reach_and_weigh, weigh_at
+from credo.methods.particles.wide_mixture import WIDE, WideMixture
 from credo.model.target import Target
 from credo.posterior.kinds import Flow, Gaussian, Kind
 
@@ -29,23 +28,15 @@ SHARE = 0.2  # a
 STREAM = 3_000  # of the key's random numbers, apart from those of rounds of q
 MANY = 20  # dimensions: beyond, a coordinate gets few draws whatever their number, and a quarter of them has to do
 LEAST = 200  # draws of a round, where q has so many
-LARGEST = 1_000  # dimensions: a draw takes 4 dim exponentials
+LARGEST = 1_000  # dimensions: along one of them a draw takes 4 dim exponentials
 
 
-class Reached(NamedTuple):
-    """Draws of r, and the logs of p/r and of q/r there, up to constants."""
-
-    u: Float[np.ndarray, "S dim"]
-    log_target: Float[np.ndarray, " S"]
-    log_approximation: Float[np.ndarray, " S"]
-
-
-def reaching(kind: Kind, target: Target, key, num_draws: int, at_once: int) -> Callable[[int], Reached] | None:
+def reaching(kind: Kind, target: Target, key, num_draws: int, at_once: int) -> Callable[[int], Drawn] | None:
     """The i-th round of such draws of a Gaussian, a mixture of them or a flow; None of another kind, and in many
     dimensions."""
     size, wide = of_round(num_draws, target.dim), WideMixture.of(kind, SHARE)
     if wide is not None and target.dim <= MANY:
-        return lambda i: Reached(*reach_and_weigh(wide, target, stream(key, STREAM + i), size, at_once))
+        return lambda i: reach_and_weigh(wide, target, stream(key, STREAM + i), size, at_once)
     if not isinstance(kind, Gaussian | Flow) or target.dim > LARGEST:
         return None
     return functools.partial(
@@ -53,32 +44,57 @@ def reaching(kind: Kind, target: Target, key, num_draws: int, at_once: int) -> C
     )
 
 
+def drawn_far(
+    kind: Kind, target: Target, key, num_draws: int, batch: int, deadline: float = np.inf, share: float = SHARE
+) -> Drawn | None:
+    """Draws of which a ``share`` reaches far; None of a kind that has none. ``log_own`` where each coordinate has many.
+
+    ``deadline``, by ``time.monotonic()``: no batch begins after it, but the first.
+    """
+    if isinstance(kind, Gaussian | Flow):
+
+        def weigh(z):
+            return weigh_at(kind, target, z, batch, deadline)
+
+        found = _reach(weigh, np.random.default_rng(stream(key).tolist()), num_draws, target.dim, share)
+        return found if target.dim <= MANY else found._replace(log_own=None)
+    wide = WideMixture.of(kind, share)
+    found = None if wide is None else reach_and_weigh(wide, target, key, num_draws, batch, deadline)
+    return found and found._replace(log_own=None)
+
+
 def of_round(num_draws: int, dim: int) -> int:
     """How many draws reach far beside ``num_draws`` of q."""
     return num_draws if dim <= MANY else max(num_draws // 4, min(num_draws, LEAST))
 
 
-def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Reached:
-    """``weigh(z)``: (u, log p/q) at white coordinates (S, dim)."""
-    noise = np.random.default_rng(stream(key, STREAM + i).tolist())
+def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Drawn:
+    """The i-th round of them where ``weigh(z)`` gives (u, log p/q) at white coordinates (S, dim)."""
+    return _reach(weigh, np.random.default_rng(stream(key, STREAM + i).tolist()), num_draws, dim, SHARE)
+
+
+def _reach(weigh: Callable, noise: np.random.Generator, num_draws: int, dim: int, share: float) -> Drawn:
+    """``weigh(z)`` may give the first of the draws alone."""
     z = noise.normal(size=(num_draws, dim))
-    is_far = np.flatnonzero(noise.random(num_draws) < SHARE)
-    is_along_all = (noise.random(is_far.size) < 0.5)[:, None]
+    is_far = np.flatnonzero(noise.random(num_draws) < share)
+    is_along_all = ((noise.random(is_far.size) < 0.5) | (dim > LARGEST))[:, None]
     is_along = is_along_all | (np.arange(dim) == noise.integers(dim, size=is_far.size)[:, None])
     z[is_far] *= np.where(is_along, noise.choice(WIDE, size=is_far.size)[:, None], 1.0)
     u, log_weights = weigh(z)
-    widening = log_widening(z)
+    widening = log_widening(z[: len(u)], share)
     lost = np.isnan(log_weights) | (log_weights == np.inf)
-    lost[np.setdiff1d(np.arange(num_draws), is_far)] = False  # an overflow far out has no weight
-    return Reached(u, np.where(lost, -np.inf, log_weights) - widening, -widening)
+    lost[np.setdiff1d(np.arange(len(u)), is_far)] = False  # an overflow far out has no weight
+    return Drawn(u, np.where(lost, -np.inf, log_weights) - widening, -widening)
 
 
-def log_widening(z: Float[np.ndarray, "S dim"]) -> Float[np.ndarray, " S"]:
+def log_widening(z: Float[np.ndarray, "S dim"], share: float = SHARE) -> Float[np.ndarray, " S"]:
     """log r/q."""
     dim = z.shape[1]
-    squares = [z**2, np.sum(z**2, axis=1)[:, None]]
+    parts = [(np.sum(z**2, axis=1)[:, None], dim)]
+    if dim <= LARGEST:
+        parts.append((z**2, 1))
     total = []
-    for square, size in zip(squares, (1, dim), strict=True):
+    for square, size in parts:
         by_scale = [logsumexp(0.5 * square * (1 - 1 / s**2) - size * np.log(s), axis=1) for s in WIDE]
         total.append(logsumexp(by_scale, axis=0) - np.log(len(WIDE) * square.shape[1]))
-    return np.logaddexp(np.log1p(-SHARE), np.log(SHARE / 2) + np.logaddexp(*total))
+    return np.logaddexp(np.log1p(-share), np.log(share / len(parts)) + logsumexp(total, axis=0))

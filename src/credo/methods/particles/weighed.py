@@ -20,8 +20,8 @@ from credo.diagnose.moments import MOST, errors, figures_of_errors, stein_gap
 from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth, threshold
 from credo.diagnose.rules import RULES
 from credo.methods.particles.correction import MOST_NUMBERS
-from credo.methods.particles.points import Weighed
 from credo.methods.particles.scalars import judged_values
+from credo.methods.particles.weighing import Drawn
 from credo.model.target import Target
 
 MOST_ROUNDS = 8
@@ -46,17 +46,17 @@ class Answer(NamedTuple):
 
 def answer(
     target: Target,
-    draw: Callable[[int], Weighed],
+    draw: Callable[[int], Drawn],
     gradient: Callable[[np.ndarray], np.ndarray],
     deadline: float,
     most_rounds: int = MOST_ROUNDS,
 ) -> Answer:
-    """``draw(i)``: the i-th round of draws with raw log weights; ``gradient(u)``: ∇ log p at (S, dim).
+    """``draw(i)``: the i-th round of draws; ``gradient(u)``: ∇ log p at (S, dim).
 
     Nothing begins after ``deadline``, by ``time.monotonic()``, but the first round.
     """
     rounds = [draw(0)]
-    most_rounds = max(1, min(most_rounds, MOST_NUMBERS // max(rounds[0][0].size, 1)))
+    most_rounds = max(1, min(most_rounds, MOST_NUMBERS // max(rounds[0].u.size, 1)))
     while True:
         found = _judged(target, rounds)
         is_known = all(found.figures.get(name, np.inf) <= RULES[name].passes for name in MOST)
@@ -73,10 +73,11 @@ def answer(
                 rounds.append(draw(i))
 
 
-def _judged(target: Target, rounds: list[Weighed]) -> Answer:
-    u, raw = (np.concatenate(part) for part in zip(*rounds, strict=True))
+def _judged(target: Target, rounds: list[Drawn]) -> Answer:
+    u, raw = (np.concatenate(part) for part in zip(*(each[:2] for each in rounds), strict=True))
+    own = [each.log_own for each in rounds if each.log_own is not None]
     smoothed = smooth(raw)
-    k_hat = float(judged_shape(raw, smoothed.k_hat))
+    k_hat = float(judged_shape(raw, smoothed.k_hat, np.concatenate(own) if own else None))
     figures = {
         "pareto_k": k_hat,
         "importance_ess": effective_sample_size(smoothed.log_weights),

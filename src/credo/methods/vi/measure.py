@@ -16,8 +16,8 @@ from credo.methods.optimise.objective import log_density
 from credo.methods.particles.correction import correct, gradients
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.importance import draw_and_weigh, values_at_once
-from credo.methods.particles.points import Weighed
-from credo.methods.particles.reach import Reached, reaching
+from credo.methods.particles.reach import reaching
+from credo.methods.particles.weighing import Drawn, Weighed
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.needs import MAX_ROUNDS, rounds_at_once
 from credo.methods.vi.upper import evidence_upper
@@ -79,7 +79,7 @@ def assess(
     q: Kind,
     target: Target,
     deadline: float = np.inf,
-    reach: Callable[[int], Reached] | None = None,
+    reach: Callable[[int], Drawn] | None = None,
     climber: Climber | None = None,
     most_rounds: int = MAX_ROUNDS,
 ) -> Measured:

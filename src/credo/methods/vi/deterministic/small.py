@@ -16,7 +16,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.memory import budget
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import chunk_size
-from credo.methods.particles.points import Weighed
+from credo.methods.particles.weighing import Weighed
 from credo.methods.vi.deterministic.climb import Problem, climb
 from credo.methods.vi.deterministic.derivatives import AtPositions
 from credo.methods.vi.deterministic.fitted import Fitted

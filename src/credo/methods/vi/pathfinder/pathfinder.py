@@ -36,14 +36,15 @@ from credo.methods.optimise.objective import (
 from credo.methods.particles.correction import gradients
 from credo.methods.particles.elsewhere import LARGEST, Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_density, log_evidence
-from credo.methods.particles.points import log_widening, wide_scales
 from credo.methods.particles.weighed import answer
+from credo.methods.particles.weighing import Drawn
 from credo.methods.vi.families.full_rank import FullRank
 from credo.methods.vi.faults import verdict_of
 from credo.methods.vi.measure import measure
 from credo.methods.vi.needs import of_draws
 from credo.methods.vi.pathfinder.climb import Path, climb
 from credo.methods.vi.pathfinder.inverse_hessian import Root
+from credo.methods.vi.pathfinder.wide import log_widening, wide_scales
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Gaussian
 from credo.posterior.posterior import Posterior
@@ -66,7 +67,7 @@ class Best:
     elbo: float
 
     def log_prob(self, u: Float[np.ndarray, "S dim"], scales: Float[np.ndarray, " n"]) -> Float[np.ndarray, " S"]:
-        """Of draws made with ``scales`` (points.py)."""
+        """Of draws made with ``scales`` (wide.py)."""
         squares, dim = np.sum(self.root.whitened(u - self.mean) ** 2, axis=1), u.shape[1]
         log_normal = -0.5 * squares - self.root.log_det() - 0.5 * dim * np.log(2 * np.pi)
         return log_normal + log_widening(squares, dim, scales)
@@ -248,7 +249,7 @@ class Pathfinder:
                 log_q = logsumexp(each, axis=0, b=(sizes / len(u))[:, None])
             log_weights = densities(target, u, at_once) - log_q
             is_lost = np.isnan(log_weights) & (np.concatenate(scales) > 1)  # of a wide draw, as after overflow
-            return u, np.where(is_lost, -np.inf, log_weights)
+            return Drawn(u, np.where(is_lost, -np.inf, log_weights))
 
         found = answer(target, draw, lambda u: gradients(log_density, target, u, at_once), deadline)
         if found.is_lost:
