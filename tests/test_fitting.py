@@ -168,6 +168,11 @@ def test_a_class_is_no_method():
         credo.fit(TARGET, credo.Laplace)  # type: ignore[arg-type]
 
 
+def test_a_ready_model_of_coordinate_ascent_is_no_method():
+    with pytest.raises(CredoError, match=r"call GaussianMixture\(…\).fit\(data\)"):
+        credo.fit(TARGET, credo.vi.cavi.GaussianMixture(3))  # type: ignore[arg-type]
+
+
 def test_large_ints_are_keys_of_their_own():
     """Whatever JAX's setting: without its 64-bit mode 2**40 would be cut off to 0."""
     posterior = credo.fit(TARGET, credo.Laplace())

@@ -1,5 +1,6 @@
 """Fit, resume and load: dispatch only."""
 
+import inspect
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -87,6 +88,12 @@ def fit(
     _check_target(target, "fit()")
     if isinstance(method, type) or not hasattr(method, "fit"):
         raise CredoError(f"fit() takes a method such as Laplace() or NUTS(), with its brackets; got {method!r}.")
+    if not _takes_options(method):
+        name = type(method).__name__
+        raise CredoError(
+            f"{name} is a model with a fit of its own, and no method for others: call {name}(…).fit(data), or give "
+            "fit() a method such as Laplace() or NUTS()."
+        )
     check_settings(method)
     if target.dim == 0:
         raise CredoError("The model has no parameter, so there is nothing to infer: give it a prior, or a latent site.")
@@ -99,6 +106,11 @@ def fit(
     if isinstance(key, Tracer):
         raise CredoError("The key is being traced, by jax.jit or vmap: call fit() outside, once a key.")
     return _fit(target, method, as_key(key), start, precision, options)
+
+
+def _takes_options(method: Method) -> bool:
+    parameters = inspect.signature(method.fit).parameters.values()
+    return any(each.name == "options" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def resume(

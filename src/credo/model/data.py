@@ -336,11 +336,14 @@ MASKED = (
 )
 
 
+OF_LOADER = "(of a Loader, in what gives its batches)"
+
+
 def _remedy(name: str) -> str:
     if name == "y":
-        return "drop those rows or impute them, by given(x, y, missing='drop') or 'impute'"
+        return f"drop those rows or impute them, by given(x, y, missing='drop') or 'impute' {OF_LOADER}"
     if _is_outcome(name):
-        return f"drop those rows, by given(x, y, missing='drop'), or {MASKED}"
+        return f"drop those rows, by given(x, y, missing='drop') {OF_LOADER}, or {MASKED}"
     return "drop those rows or impute them"
 
 

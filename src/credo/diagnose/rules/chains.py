@@ -113,8 +113,9 @@ CHAINS: dict[str, Rule] = {
         ANY,
         "this library; Vehtari et al. (2024)",
         "The tail of some parameter has the shape {value:.2f} (0.4 passes): from 0.5 on it has no variance, from 1 on "
-        "no mean, and near that draws understate the sd and its error. Report its median and quantiles (tail ESS says "
-        "how well these are known), or give it a prior with a lighter tail.",
+        "no mean, and near that draws understate the sd and its error. A rare part of the posterior that few draws "
+        "have met looks alike: draw longer, and where that is all, it passes. Else report its median and quantiles "
+        "(tail ESS says how well these are known), or give it a prior with a lighter tail.",
         "look for parameters whose values overflow or stay the same for long",
     ),
     "num_stuck_chains": Rule(
