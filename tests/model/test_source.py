@@ -176,7 +176,7 @@ def test_what_else_a_loader_may_get_wrong():
         (credo.Loader([X[:3]]), "give \\(x, y\\)"),
         (credo.Loader([(X[:3], Y[:3]), (X[:3, :1], Y[:3])]), "Batch 1 has other columns"),
         (credo.Loader([(X[:3], Y[:2])]), "differ in length"),
-        (credo.Loader([(X[:3], np.array([0.0, np.nan, 1.0]))], in_memory=False), r"of a Loader, in what gives its batch"),
+        (credo.Loader([(X[:3], np.array([0.0, np.nan, 1.0]))], in_memory=False), "of a Loader, in what gives"),
     ]
     for loader, words in wrong:
         with pytest.raises(credo.CredoError, match=words):
