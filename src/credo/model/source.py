@@ -33,8 +33,8 @@ class Loader:
     it is known; a loader that gives more or fewer is refused. ``in_memory``: None for what fits into a quarter of it.
     An iterable is read once, in its own order, and kept: in memory, or in a file without a name in TMPDIR as large as
     the data. Every fit shuffles the rows by its key, whatever the loader does; random augmentation inside the loader is
-    therefore drawn once. Fits by minibatches read a batch when they need it, which calls Python and takes some tenths of
-    a millisecond beside the disk's own time, and Laplace() all rows at every turn, some at a time.
+    therefore drawn once. Fits by minibatches read a batch when they need it, by a call of Python that takes some tenths
+    of a millisecond beside the disk's own time, and Laplace() all rows at every turn, some at a time.
 
     >>> import numpy as np, credo
     >>> batches = ((np.ones((4, 2)), np.zeros(4)) for _ in range(3))
