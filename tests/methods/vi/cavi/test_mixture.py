@@ -345,6 +345,7 @@ def test_verdict_tells_overlap_from_separation():
     together = GaussianMixture(2).fit(x, start=(x > 0).astype(int))
     assert together.verdict.status != "pass"
     assert together.verdict.figures["pareto_k"] > 0.2
+    assert any("write this mixture as one" in sentence for sentence in together.verdict.sentences)
     with_many = GaussianMixture(2).fit(np.tile(X, (200, 1)), start=np.tile(Z % 2, 200))
     assert with_many.verdict.status == "doubtful"
     assert any("examine" in sentence for sentence in with_many.verdict.sentences)

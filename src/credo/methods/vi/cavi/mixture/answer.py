@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from credo.arguments import as_key
 from credo.diagnose.pareto import proposal_figures
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import all_pass, judge
 from credo.methods.vi.cavi.mixture.components import Components, NormalWishartComponents, PointComponents
 from credo.methods.vi.cavi.mixture.factors import NormalWishartFactor, PointFactor
 from credo.methods.vi.cavi.mixture.priors import Units
@@ -21,6 +21,10 @@ from credo.status import CredoError, Estimate, Verdict
 
 IN_USE = 0.5  # rows that a component expects to own
 MOST_DRAWS, LEAST_DRAWS = 16_000, 1_000  # for the verdict
+AS_MODEL = (
+    "NUTS(), Importance() and other families take a credo.Model: write this mixture as one, its components ordered, or "
+    "take fewer components here."
+)
 RESPONSIBILITIES = 5 * 10**7  # of all draws: about a second
 
 
@@ -98,7 +102,8 @@ class MixturePosterior:
         u, log_weights = weigh(self.factor, self.statistics, rows, rng, num_draws, self.counts >= IN_USE)
         weighed = proposal_figures((u - u.mean(axis=0)) / u.std(axis=0), log_weights)
         at_best = "pass" if fit.is_converged else "doubtful"
-        return judge({**fit.figures, **weighed}, fit.sentences, at_best=at_best)
+        sentences = fit.sentences if all_pass(weighed) else (*fit.sentences, AS_MODEL)
+        return judge({**fit.figures, **weighed}, sentences, at_best=at_best)
 
     @property
     def num_components(self) -> int:
