@@ -1,11 +1,15 @@
 """Options of the compiler change how long it takes, never whether a program runs or what it answers."""
 
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
-from credo.compiling import BRIEF, LONG, NATIVE, TINY, brief, known, refused
+import credo
+from credo.compiling import BRIEF, LONG, NATIVE, TINY, brief, known, refused, signature
 
 VECTOR = np.linspace(-1.0, 2.0, 7, dtype=np.float32)
 
@@ -62,3 +66,29 @@ def test_the_gradient_of_a_maximum_over_an_axis_is_exact(options, shape):
         top = z.max(axis=1).astype(float) + 1
         expected = top.sum() if inner is not jax.nn.relu else top[top > 0].sum()
         assert float(slope(np.float32(0.7))) == pytest.approx(expected, rel=1e-5)
+
+
+def test_signatures_tell_models_of_the_same_shapes_apart():
+    """Whose trees differ in static data alone, which the hash of a tree's structure leaves out."""
+    x = np.arange(6.0)
+
+    def target(law):
+        return credo.Model({"a": law}, lambda p, x: dist.Normal(p["a"], 1.0)).given(x, x)
+
+    normal, again, cauchy = target(dist.Normal(0.0, 1.0)), target(dist.Normal(0.0, 2.0)), target(dist.Cauchy(0.0, 1.0))
+    assert hash(jax.tree.structure(normal)) == hash(jax.tree.structure(cauchy))
+    found = [signature((each, x), {"n": 1}) for each in (normal, cauchy)]
+    assert found[0] != found[1] != signature((cauchy, x), {"n": 2})
+    assert signature((normal, x), {}) != signature((normal, x[:5]), {})
+    assert (signature((again, x), {"n": 1}) == found[0]) == (jax.tree.structure(again) == jax.tree.structure(normal))
+    assert signature(({"a": 1.0, "b": 2.0},), {}) == signature(({"b": 5.0, "a": 1.0},), {})
+
+
+def test_programs_are_prepared_for_each_model_once(caplog):
+    doubled = brief(lambda tree: jax.tree.map(lambda leaf: 2 * leaf, tree))
+    doubled.prepare({"a": VECTOR})
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        doubled.prepare({"a": VECTOR})
+        assert not caplog.records
+        doubled.prepare({"b": VECTOR})
+        assert any("ompil" in record.message for record in caplog.records)

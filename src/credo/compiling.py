@@ -56,10 +56,18 @@ def has_many_rows(tree) -> bool:
 
 
 def signature(args, static: dict) -> int:
-    """Of a call: what decides which program it runs."""
+    """Of a call, by what decides which program it runs: a number, which keeps nothing of the arguments alive."""
     leaves, structure = jax.tree.flatten(args)
     shapes = tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
-    return hash((structure, shapes, tuple(static.items())))
+    return hash((structure, _static(structure), shapes, tuple(static.items())))
+
+
+def _static(structure) -> int:
+    """Of a tree's nodes what is no leaf, which the hash of a ``PyTreeDef`` leaves out."""
+    data = structure.node_data()
+    kind, fields = data if data is not None else (None, None)
+    fields = tuple(fields) if isinstance(fields, list) else fields  # the keys of a dict
+    return hash((kind, fields, *map(_static, structure.children())))
 
 
 class brief:

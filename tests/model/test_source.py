@@ -248,7 +248,8 @@ def test_a_fit_of_arrays_knows_the_same_rows_in_files(dtype, tmp_path, monkeypat
     """They were "other data of the same length", and all of them were in memory while they were hashed."""
     inputs = {"wide": (4 * X).astype(dtype), "row": np.arange(N)}
     model = credo.nn.BayesianNetwork(lambda p, x: apply(p, x["wide"]), WEIGHTS, head=credo.nn.Gaussian(0.5))
-    arrays, rows = model.given(inputs, Y, weights=np.ones(N)), credo.Rows(inputs, Y.copy(), np.ones(N))
+    ones = np.ones(N, int)  # as whole numbers, which weights need not be
+    arrays, rows = model.given(inputs, Y, weights=ones), credo.Rows(inputs, Y.copy(), ones)
     method = credo.DeepEnsemble(members=2, batch_size=32, num_steps=4)
     fitted = credo.fit(arrays, method, key=1, checkpoint=tmp_path / "run", progress=False)
     fitted.save(tmp_path / "fit.credo")
@@ -262,3 +263,22 @@ def test_a_fit_of_arrays_knows_the_same_rows_in_files(dtype, tmp_path, monkeypat
     other = model.given(credo.Loader(rows, in_memory=False))
     with pytest.raises(credo.CredoError, match="other data of the same length"):
         credo.load(tmp_path / "fit.credo", other)
+
+
+@pytest.mark.parametrize("name", ["laplace", "sgld"])
+def test_a_fit_of_files_is_loaded_with_its_target(name, tmp_path, on_disk):
+    """It was "made with 0 rows of data": what a posterior keeps of files are a few inputs."""
+    fits = {
+        "laplace": (NETWORK.given(credo.Loader(batches(), in_memory=False)), credo.Laplace(num_steps=20)),
+        "sgld": (on_disk, credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1)),
+    }
+    target, method = fits[name]
+    fitted = credo.fit(target, method, progress=False)
+    fitted.save(tmp_path / "fit.credo")
+    loaded = credo.load(tmp_path / "fit.credo", target)
+    jax.tree.map(np.testing.assert_array_equal, loaded.sample(1, 3), fitted.sample(1, 3))
+    loaded.save(tmp_path / "again.credo")
+    assert credo.load(tmp_path / "again.credo", target).verdict.sentences == fitted.verdict.sentences
+    other = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
+    with pytest.raises(credo.CredoError, match="another model|prior"):
+        credo.load(tmp_path / "fit.credo", other.given(credo.Loader(batches(), in_memory=False)))

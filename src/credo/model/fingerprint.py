@@ -67,6 +67,7 @@ def fingerprint(target: Target, position) -> dict:
         "position": position.tolist(),
         "log_prior": float(_log_prior(target.model.prior, target.structure.unravel(jnp.asarray(position)))),
         "log_density": log_density_at(target, position),
+        **({"is_released": True} if target.is_released else {}),
     }
 
 
@@ -108,6 +109,8 @@ def check(recorded: Mapping, model: Target | Model, x=None) -> None:
                 f"The file holds another model: {parameter['name']!r} had support {_shown(parameter['support'])} and "
                 f"has {_shown(support)} here. Give the model that was fitted."
             )
+    if target is not None and recorded.get("is_released"):  # its data lay outside of memory, and are not known
+        target, model = None, target.model
     if target is None:
         if isinstance(model.prior, Prior):  # an adapter's may need the data
             u = model.structure.unravel(jnp.asarray(recorded["position"]))

@@ -104,7 +104,8 @@ class Files:
         def of_input(leaf):
             return leaf.dtype if leaf.dtype == bool else of(leaf)
 
-        return Rows(jax.tree.map(of_input, self.rows.x), *jax.tree.map(of, self.rows[1:]))
+        weights = None if self.rows.weights is None else self.dtype
+        return Rows(jax.tree.map(of_input, self.rows.x), jax.tree.map(of, self.rows.y), weights)
 
     def like(self, number: int) -> Rows:
         """Shapes and types of ``number`` rows."""

@@ -323,6 +323,11 @@ class Target(eqx.Module):
             converted, source=dataclasses.replace(converted.source, files=self.source.files.cast(dtype))
         )
 
+    @property
+    def is_released(self) -> bool:
+        """Whether it had data outside of memory, and a few inputs are left."""
+        return self.size == 0 and self.model.likelihood is not None and bool(jax.tree.leaves(self.x))
+
     def released(self) -> "Target":
         """The target without data outside of memory: what a posterior keeps for predictions."""
         if self.source is None:

@@ -247,7 +247,7 @@ def test_a_proposal_that_is_nearly_right_passes():
 
 
 def test_light_weights_have_a_say_whatever_the_shape_of_their_tail():
-    """A t of six degrees among other coordinates: sd and evidence are right and their errors known, and k-hat high."""
+    """A t of six degrees among other coordinates: sd and evidence are right, and k-hat is high."""
     target = Model({"u": dist.StudentT(6.0), "v": dist.Normal(0.0, 1.0).expand([3])}, None).given()
     q = Posterior(Gaussian(np.zeros(4), Diagonal(np.array([1.15, 1.0, 1.0, 1.0]))), target, verdict=Verdict("pass"))
     shapes = []
@@ -256,7 +256,8 @@ def test_light_weights_have_a_say_whatever_the_shape_of_their_tail():
         shapes.append(smooth(draws.log_weights).k_hat)
         posterior = fit(target, Importance(q), key=key, progress=False)
         assert posterior.verdict.status == "pass"
-        assert abs(posterior.log_evidence.value) < NUM_ERRORS * posterior.log_evidence.error
+        assert abs(posterior.log_evidence.value) < 0.05
+        assert np.isnan(posterior.log_evidence.error) == (shapes[-1] > 0.7), "errors need the tail's variance"
         assert posterior.sd()["u"] == pytest.approx(np.sqrt(1.5), rel=0.1)
     assert max(shapes) > 0.7
 
@@ -276,15 +277,15 @@ def test_what_the_proposal_itself_would_weigh_is_known_where_each_coordinate_has
         np.testing.assert_allclose(log_weights, log_own, atol=1e-9)
 
 
-@pytest.mark.parametrize("slab", [5.0, 10.0, 30.0])
-def test_a_heavy_tail_of_one_coordinate_among_others_does_not_pass_with_a_wrong_sd(slab):
-    """Where draws reached far in all coordinates together only, sds at half or a third of their size passed."""
+@pytest.mark.parametrize(("weight", "slab"), [(0.05, 5.0), (0.01, 30.0)])
+def test_a_heavy_tail_of_one_coordinate_among_others_does_not_pass_with_a_wrong_sd(weight, slab):
+    """Where draws reached far in all coordinates together only, sds at a third of their size passed."""
     heavy = dist.MixtureSameFamily(
-        dist.Categorical(jnp.array([0.95, 0.05])), dist.Normal(jnp.zeros(2), jnp.array([1.0, slab]))
+        dist.Categorical(jnp.array([1 - weight, weight])), dist.Normal(jnp.zeros(2), jnp.array([1.0, slab]))
     )
     target = Model({"u": heavy, "v": dist.Normal(0.0, 1.0).expand([4])}, None).given()
     q = Posterior(Gaussian(np.zeros(5), Diagonal(np.full(5, 1.05))), target, verdict=Verdict("pass"))
-    expected = np.sqrt(0.95 + 0.05 * slab**2)
+    expected = np.sqrt(1 - weight + weight * slab**2)
     for key in range(4):
         posterior = fit(target, Importance(q), key=key, progress=False)
         if posterior.verdict.status == "pass":

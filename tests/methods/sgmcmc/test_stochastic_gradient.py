@@ -65,8 +65,9 @@ def dynamics(
     return Dynamics(gradient, *arrays, schedule or Constant(), temperature, num_steps, 0, total, power)
 
 
-def noise(largest, mean=None) -> Noise:
-    return Noise(largest, largest if mean is None else mean, np.zeros(2))
+def noise(largest, mean=None, least=None) -> Noise:
+    mean = largest if mean is None else mean
+    return Noise(largest, mean, mean if least is None else least, np.zeros(2))
 
 
 def exact(key, u):
@@ -555,6 +556,20 @@ def test_a_thermostat_takes_up_what_all_directions_have_of_the_noise(mean):
     share = (A + h * 9.0 / 2) / (A + h * mean / 2) - 1
     assert share == pytest.approx(0.05 if mean < 9 else 0.0)
     assert h * 9.0 / (2 * A) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(("largest", "mean", "least"), [(1.05, 1.0, 0.0), (9.0, 9.0, 0.0), (3.0, 1.0, 0.5)])
+def test_nor_is_a_direction_of_little_noise_cold(largest, mean, least):
+    h = credo.SGNHT().best_step(0.1, noise(largest, mean, least))
+    shares = [(1 + h * v / 2) / (1 + h * mean / 2) - 1 for v in (largest, least)]
+    assert max(map(abs, shares)) == pytest.approx(0.05)
+
+
+def test_a_direction_of_no_length_hides_no_other():
+    """Where no curvature is, as of densities linear by pieces, its temperature is zero throughout."""
+    rng = np.random.default_rng(0)
+    directed = np.stack([2.0 + 0.2 * rng.normal(size=(4, 500)), np.zeros((4, 500))], axis=-1)
+    assert _temperature_error(np.ones((4, 500)), directed, 3, 1.0) == pytest.approx(1.0, abs=0.1)
 
 
 def skewed_noise(key, u):

@@ -99,7 +99,7 @@ class Importance:
         is_complete = num_draws >= chains * size
         cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."
         sentences = found.sentences if is_complete else (cut, *found.sentences)
-        if not found.k_hat <= RULES["pareto_k"].passes and not self.points.reaches_far:
+        if found.k_hat > RULES["pareto_k"].passes and not self.points.reaches_far:
             sentences = (*sentences, "Some points of Independent() reach far, for tails that are too light: try these.")
         chains = max(1, num_draws // size) if chains > 1 else 1
         return Posterior(

@@ -57,11 +57,11 @@ class Points(ABC):
 class Independent(Points):
     """Independent draws, of any proposal that has a density.
 
-    ``wide_share``: so many of the draws of a Gaussian proposal, of a mixture of Gaussians, or of the Gaussian behind a
-    flow have sds 2, 4, 8 and 16 times as large, in one coordinate or in all of them, and all are weighed against the
-    mixture (defensive: Hesterberg 1995; reach.py). Few weights are then large where the Gaussian's tails are too light,
-    and what lies beyond them may be met; where the density is no number at a wide draw, as after an overflow, it counts
-    as zero. 0 for none.
+    ``wide_share``: so many of the draws of a Gaussian proposal, or of the Gaussian behind a flow, have sds 2, 4, 8 and
+    16 times as large, in one coordinate or in all of them, those of a mixture of Gaussians in all of them, and all are
+    weighed against the mixture (defensive: Hesterberg 1995; reach.py). Few weights are then large where the Gaussian's
+    tails are too light, and what lies beyond them may be met; where the density is no number at a wide draw, as after
+    an overflow, it counts as zero. 0 for none.
     """
 
     wide_share: float = SHARE

@@ -28,6 +28,7 @@ SHARE = 0.2  # a
 STREAM = 3_000  # of the key's random numbers, apart from those of rounds of q
 MANY = 20  # dimensions: beyond, a coordinate gets few draws whatever their number, and a quarter of them has to do
 LEAST = 200  # draws of a round, where q has so many
+AT_ONCE = 200_000  # numbers of an array
 LARGEST = 1_000  # dimensions: along one of them a draw takes 4 dim exponentials
 
 
@@ -89,6 +90,11 @@ def _reach(weigh: Callable, noise: np.random.Generator, num_draws: int, dim: int
 
 def log_widening(z: Float[np.ndarray, "S dim"], share: float = SHARE) -> Float[np.ndarray, " S"]:
     """log r/q."""
+    rows = max(1, AT_ONCE // max(z.shape[1], 1))
+    return np.concatenate([_log_widening(z[i : i + rows], share) for i in range(0, len(z), rows)])
+
+
+def _log_widening(z: Float[np.ndarray, "S dim"], share: float) -> Float[np.ndarray, " S"]:
     dim = z.shape[1]
     parts = [(np.sum(z**2, axis=1)[:, None], dim)]
     if dim <= LARGEST:

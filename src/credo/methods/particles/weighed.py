@@ -28,7 +28,10 @@ MOST_ROUNDS = 8
 
 
 class Answer(NamedTuple):
-    """Draws (S, dim) with raw and smoothed log weights, the figures of their verdict and sentences beside it."""
+    """Draws (S, dim) with raw and smoothed log weights, the figures of their verdict and sentences beside it.
+
+    ``k_hat``: of the tail, whatever it is worth, by which errors are known or not.
+    """
 
     u: Float[np.ndarray, "S dim"]
     raw: Float[np.ndarray, " S"]
@@ -91,4 +94,5 @@ def _judged(target: Target, rounds: list[Drawn]) -> Answer:
             enough = int(np.ceil(10 ** (1 / (1 - k_hat))))
             few = f"With a Pareto k-hat of {k_hat:.2f}, {len(u):,} draws are too few: raise num_draws to {enough:,}."
             sentences = (few,)
-    return Answer(u, raw, smoothed.log_weights, k_hat, figures, sentences, 0)
+    tail = float(judged_shape(raw, smoothed.k_hat))
+    return Answer(u, raw, smoothed.log_weights, tail, figures, sentences, 0)

@@ -87,8 +87,9 @@ class SGNHT(StochasticGradient):
         return thermostat.nose_hoover(dynamics, self.diffusion)
 
     def best_step(self, curvature, noise):
-        # T (1 + share) where the noise is largest, T (1 − share) where there is none: what the mean is not
-        uneven = float(noise.largest) - (1 + BIAS) * float(noise.mean)
+        # within T (1 ± share) where the noise is largest and where it is least: of weights the mean alone is known
+        largest, mean, least = (float(each) for each in (noise.largest, noise.mean, noise.least))
+        uneven = max(largest - (1 + BIAS) * mean, (1 - BIAS) * mean - least)
         heated = 2 * self.diffusion * self.temperature / max(float(noise.largest), uneven / BIAS, 1e-12)
         return min(np.sqrt(4 * BIAS / max(curvature, 1.0)), heated)
 

@@ -302,7 +302,7 @@ def _temperature_error(mean: np.ndarray, directed: np.ndarray, dim: int, tempera
     rest = (dim * mean - directed[..., 0]) / (dim - 1)
     each = np.concatenate([directed, rest[..., None]], axis=-1) / temperature
     beyond = np.abs(np.mean(each, axis=(0, 1)) - 1) - 2 * mcse_mean(each)
-    return max(error, float(np.max(beyond)))
+    return float(np.nanmax([error, *beyond]))  # NaN along a direction of no length, where no curvature is
 
 
 def _convergence(seen: np.ndarray, structure: Structure | None) -> dict[str, float]:

@@ -45,13 +45,17 @@ MOST_DIRECTED = 100_000  # dimensions: 64 gradients are held to know the directi
 SMALL = 5e7  # rows times coordinates
 
 
+SIZES = "largest", "mean", "least"
+
+
 class Noise(NamedTuple):
-    """Of stochastic gradients in the scale: the variance along the ``direction`` where it is ``largest``, and the
-    ``mean`` of the coordinates' variances. Where no direction is kept both are one number: of a network's weights that
-    mean, in very many dimensions the largest of a coordinate."""
+    """Of stochastic gradients in the scale: the variance along the ``direction`` where it is ``largest``, the ``mean``
+    of the coordinates' variances and the ``least`` of them. Where no direction is kept the first two are one number, of
+    a network's weights that mean, in very many dimensions the largest of a coordinate, and the least is zero."""
 
     largest: Any
     mean: Any
+    least: Any
     direction: Any
 
 
@@ -59,7 +63,8 @@ class Tuning(NamedTuple):
     """Arguments of the compiled chain. ``most``: √ε times a force, ∞ in warm-up, where chains that run away are seen.
 
     ``caution``: what the best step is multiplied by, since chains ran away from it. ``directions`` (0 or 2, dim), of
-    length one in the scale: where the noise is largest and where the curvature is, of which a thermometer is kept.
+    length one in the scale, or none where there is no curvature: where the noise is largest and where the curvature is,
+    of which a thermometer is kept.
     """
 
     scale: Any
@@ -148,7 +153,7 @@ def measure_among(
     scale = _middle(scales).astype(center.dtype)
     found = [_measure(target, stream(key, 1, i), u, center, scale, 0.0, batch_size) for i, u in numbered]
     noise, anchored_noise = (
-        Noise(_middle([each.largest for each in noises]), _middle([each.mean for each in noises]), noises[0].direction)
+        noises[0]._replace(**{name: _middle([getattr(each, name) for each in noises]) for name in SIZES})
         for noises in ([each.noise for each in found], [each.anchored_noise for each in found])
     )
     curvature = _middle([each.curvature for each in found])
@@ -205,7 +210,7 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
 
     def noise(anchor) -> Noise:
         if batch_size is None:
-            return Noise(jnp.zeros(()), jnp.zeros(()), v)
+            return Noise(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), v)
         estimate = stochastic_gradient(target, batch_size, anchor)
 
         def one(key):
@@ -214,7 +219,7 @@ def _measure(target: Target, key, u, center, scale, distance, batch_size: int | 
         if has_directions:
             return _of_gradients(jax.lax.map(one, keys))
         largest = _of_coordinates(variance_of(one, keys), is_weight)
-        return Noise(largest, largest, v)
+        return Noise(largest, largest, jnp.zeros(()), v)
 
     return Measured(scale, gradient, curvature, v, noise(None), noise(Anchor(center, gradient)))
 
@@ -233,7 +238,7 @@ def _of_gradients(drawn: Float[Array, "n dim"]) -> Noise:
     first, second = (half - jnp.mean(half, axis=0) for half in jnp.split(drawn, 2))
     across = [jnp.var(there @ _principal(here), ddof=1) for here, there in ((first, second), (second, first))]
     largest = jnp.maximum(jnp.max(variances), sum(across) / 2)
-    return Noise(largest, jnp.mean(variances), _principal(away))
+    return Noise(largest, jnp.mean(variances), jnp.min(variances), _principal(away))
 
 
 def _principal(rows: Float[Array, "n dim"]) -> Float[Array, " dim"]:
