@@ -1,7 +1,8 @@
 """How programs were written for XLA, let go of once there are many.
 
-JAX (0.10) keeps that text of the last 2,048 programs, each in an MLIR context of its own: 1.5 MB apiece, and a thread that has
-had a thousand of them at once takes two or three times as long to write the next. Nothing that is compiled needs it.
+JAX (0.10) keeps that text of the last 2,048 programs, each in an MLIR context of its own: 1.5 MB apiece, and a thread
+that has had a thousand of them at once takes two or three times as long to write the next. Nothing that is compiled
+needs it.
 """
 
 import contextlib
