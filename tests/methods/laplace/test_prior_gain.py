@@ -70,7 +70,7 @@ def test_weights_held_at_zero_are_no_better_prior():
     )
     claimed = prior_gain.better_precision(share)[1] + posterior.log_evidence.value
     assert claimed > 20 - len(y) * np.log(num_classes)  # what the curvature alone would say, and what constants have
-    assert "prior_gain" not in posterior.verdict.figures
+    assert posterior.verdict.figures.get("prior_gain", 0.0) < prior_gain.DECISIVE
     assert not any("nats higher" in each for each in posterior.verdict.sentences)
 
 
