@@ -6,12 +6,15 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
+from scipy import stats
 
 import credo
 import targets
+from credo.methods.particles.wide_mixture import WIDE
 from credo.methods.vi.pathfinder import pathfinder
 from credo.methods.vi.pathfinder.climb import climb
 from credo.methods.vi.pathfinder.inverse_hessian import InverseHessian
+from credo.methods.vi.pathfinder.wide import log_widening, wide_scales
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian
 from credo.status import CredoError
@@ -248,3 +251,13 @@ def test_a_density_without_rows_that_is_no_number_in_places_has_an_answer():
     weighed = credo.fit(model.given(), credo.Pathfinder(num_paths=2), progress=False)
     assert np.isnan(weighed.verdict.figures["pareto_k"]), "of draws of q that have no weight nothing is known"
     assert weighed.verdict.status != "pass"
+
+
+@pytest.mark.parametrize("every", [10, 2])
+def test_wide_draws_are_weighed_against_the_scales_they_were_made_with(every):
+    scales, z = wide_scales(40 * every, every), np.linspace(-300.0, 300.0, 10_001)
+    assert [np.sum(scales == scale) for scale in WIDE] == [10] * len(WIDE)
+    found = log_widening(z**2, 1, scales) + stats.norm.logpdf(z)
+    mixture = (1 - 1 / every) * stats.norm.pdf(z) + np.mean([stats.norm(0, s).pdf(z) for s in WIDE], axis=0) / every
+    is_seen = mixture > 0
+    np.testing.assert_allclose(found[is_seen], np.log(mixture[is_seen]), atol=1e-9)

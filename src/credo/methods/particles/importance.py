@@ -9,7 +9,8 @@ Cochran 1977, chapter 6; Owen 2013, section 9.2), which for groups of one is the
     error of log p(D):  sd(W_g) / (mean(W_g) √G) = (G/(G−1) (1/ESS_W − 1/G))^½,  ESS_W = (Σ W_g)² / Σ W_g²
     error of E[f | D]:  (G/(G−1) Σ_g (Σ_{s∈g} w̄_s (f_s − μ̂))²)^½,  Σ w̄ = 1,  μ̂ = Σ w̄ f   (``mcse_mean`` of summary())
 both times the sd of Student's t with G−1 degrees of freedom, which few groups ask for (marginals.student_variance).
-Above k̂ = 0.7 the variance that they estimate does not exist in practice, and they are NaN: unknown.
+Above k̂ = 0.7 the variance that they estimate does not exist in practice, and they are NaN: unknown. ``mcse_mean`` is
+named there too where the weights are worth nearly all of their draws (pareto.judged_shape), the evidence's is not.
 """
 
 from dataclasses import dataclass, field

@@ -43,9 +43,7 @@ MOST_ROWS = 8_192  # of each product: of more data the first of the shuffled row
 MAX_STEPS = 200  # on the way to a mode
 MOST_DIRECTED = 100_000  # dimensions: 64 gradients are held to know the direction of their noise
 SMALL = 5e7  # rows times coordinates
-
-
-SIZES = "largest", "mean", "least"
+SIZES = "largest", "mean", "least"  # of the noise
 
 
 class Noise(NamedTuple):

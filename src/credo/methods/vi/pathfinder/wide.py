@@ -7,14 +7,9 @@ from scipy.special import logsumexp
 from credo.methods.particles.wide_mixture import WIDE
 
 
-def wide_scales(num_draws: int, every: int | None, first: int = 0) -> Float[np.ndarray, " S"]:
-    """What white noise is multiplied by: 1, and for one draw of so many those of ``WIDE`` in turn.
-
-    ``first``: the number of the first draw.
-    """
-    if every is None:
-        return np.ones(num_draws)
-    number = first + np.arange(num_draws)
+def wide_scales(num_draws: int, every: int) -> Float[np.ndarray, " S"]:
+    """What white noise is multiplied by: 1, and for one draw of so many those of ``WIDE`` in turn."""
+    number = np.arange(num_draws)
     return np.where(number % every == every - 1, WIDE[number // every % len(WIDE)], 1.0)
 
 
