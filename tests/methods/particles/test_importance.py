@@ -268,7 +268,7 @@ def test_what_the_proposal_itself_would_weigh_is_known_where_each_coordinate_has
     target = Model({"m": dist.Normal(0.0, 1.0).expand([dim])}, None).given()
     kind = Gaussian(np.zeros(dim), Diagonal(np.ones(dim)))
     with double():
-        u, log_weights, log_own = Independent().draw_and_weigh(kind, target.flat(), KEY, 500, 64)
+        u, log_weights, log_own, _ = Independent().draw_and_weigh(kind, target.flat(), KEY, 500, 64)
     assert np.max(np.abs(u)) > 6
     if dim > 20:
         assert log_own is None

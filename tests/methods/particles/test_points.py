@@ -2,6 +2,7 @@
 
 import time
 
+import jax.numpy as jnp
 import jax.scipy.stats as jstats
 import numpy as np
 import numpyro.distributions as dist
@@ -107,11 +108,11 @@ def test_two_groups_have_the_plain_error():
 
 
 def test_no_error_is_named_where_none_can_be_known():
-    narrow = fit(target(), Importance(proposal(0.3), points=Sobol()), progress=False)
+    narrow = fit(target(), Importance(proposal(0.3), points=Independent(wide_share=0.0)), progress=False)
     assert narrow.verdict.figures["pareto_k"] > 0.7
     assert narrow.summary()["mcse_mean"].isna().all()
     assert np.isnan(narrow.log_evidence.error)
-    assert "Some points of Independent() reach far" in str(narrow.verdict)
+    assert "A wide_share of the points can reach far" in str(narrow.verdict)
     assert "mcse_mean" not in fit(target(), credo.Grid(), progress=False).summary(), "nodes are no sample"
 
 
@@ -138,6 +139,55 @@ def test_points_do_not_depend_on_how_many_memory_holds():
     np.testing.assert_allclose(few[1], many[1], rtol=1e-12)
 
 
+def test_errors_are_known_where_tails_are_too_light():
+    """Of plain points: errors of the evidence three times as large, and eleven of 24 beyond 1.96 of what was said."""
+    law = Model.from_log_density(
+        lambda p: jstats.t.logpdf(p["w"], 5.0).sum(), {"w": dist.constraints.real_vector}, {"w": (5,)}
+    ).given()
+    light = Posterior(Gaussian(np.zeros(5), Diagonal(np.full(5, 1.2))), law, verdict=Verdict("pass"))
+    found = [fit(law, Importance(light, points=Sobol()), key=key, progress=False) for key in range(24)]
+    assert {each.kind.positions.shape for each in found} == {(16, 512, 5)}
+    value, error = np.array([(each.log_evidence.value, each.log_evidence.error) for each in found]).T
+    assert np.median(error) < 0.004
+    assert np.sum(np.abs(value) > 1.96 * error) <= stats.binom.isf(1e-5, 24, 0.05)
+
+
+def test_in_each_group_the_mixture_knows_the_integral_of_the_proposal():
+    """The control variate: under Sobol points of r, q/r has mean one in each scramble, exactly."""
+    law = Model.from_log_density(
+        lambda p: jstats.t.logpdf(p["w"], 5.0).sum(), {"w": dist.constraints.real_vector}, {"w": (2,)}
+    ).given()
+    kind = Gaussian(np.zeros(2), Diagonal(np.ones(2)))
+    with double():
+        drawn = Sobol().draw_and_weigh(kind, law.flat(), np.array([1, 2], np.uint32), 4_000, 256)
+    log_p = stats.t.logpdf(drawn.u, 5).sum(axis=1)
+    log_q = stats.norm.logpdf(drawn.u).sum(axis=1)
+    np.testing.assert_allclose(np.exp(drawn.log_weights - log_p + log_q).reshape(16, 512).mean(axis=1), 1, rtol=1e-12)
+    assert np.abs(np.exp(drawn.log_own).reshape(16, 512).mean(axis=1) - 1).max() > 1e-4
+
+
+def test_a_part_of_one_coordinate_far_out_is_met():
+    """A twentieth with the sd 5 of the third coordinate, which plain points pass over: a sd of 1 and not of 1.48."""
+
+    def heavy(params):
+        one = jnp.logaddexp(
+            jnp.log(0.95) + jstats.norm.logpdf(params["w"][2]), jnp.log(0.05) + jstats.norm.logpdf(params["w"][2], 0, 5)
+        )
+        return one + jstats.norm.logpdf(jnp.delete(params["w"], 2)).sum()
+
+    law = Model.from_log_density(heavy, {"w": dist.constraints.real_vector}, {"w": (4,)}).given()
+    light = Posterior(Gaussian(np.zeros(4), Diagonal(np.ones(4))), law, verdict=Verdict("pass"))
+    posterior = fit(law, Importance(light, points=Sobol()), progress=False)
+    np.testing.assert_allclose(posterior.sd()["w"], [1, 1, np.sqrt(0.95 + 0.05 * 25), 1], rtol=0.1)
+
+
+def test_points_go_through_a_flow():
+    flow = fit(target(), credo.ADVI(family=credo.vi.Flow()), progress=False)
+    posterior = fit(target(), Importance(flow, points=Sobol()), progress=False)
+    assert posterior.verdict.status == "pass"
+    assert abs(posterior.log_evidence.value) < stats.t.isf(3e-6, 15) * posterior.log_evidence.error
+
+
 def test_a_time_limit_keeps_whole_scrambles():
     method = Importance(proposal(), num_draws=4_096, points=Sobol())
     whole = fit(target(), method, progress=False)
@@ -156,7 +206,7 @@ def test_a_single_precision_fit():
 
 def test_what_sobol_points_cannot_do_has_its_sentence():
     mixture = Mixture(np.log([0.5, 0.5]), (proposal().kind, proposal(2.0).kind))
-    with pytest.raises(CredoError, match="mapped to a Gaussian, and the proposal is a Mixture"):
+    with pytest.raises(CredoError, match="mapped to a Gaussian or a flow, and the proposal is a Mixture"):
         fit(target(), Importance(proposal(kind=mixture), points=Sobol()), progress=False)
     with pytest.raises(CredoError, match=r"Sobol\(replications=1\): replications is 2 or more"):
         fit(target(), Importance(proposal(), points=Sobol(replications=1)), progress=False)
@@ -165,8 +215,9 @@ def test_what_sobol_points_cannot_do_has_its_sentence():
 
 
 def test_more_coordinates_than_sobol_sequences_have():
-    wide = Gaussian(np.zeros(21_202), Diagonal(np.ones(21_202)))
+    wide = Gaussian(np.zeros(21_201), Diagonal(np.ones(21_201)))
     begun = time.monotonic()
-    with pytest.raises(CredoError, match="21,202 coordinates and Sobol sequences 21,201 at most"):
-        Sobol().draw_and_weigh(wide, target(), None, 16, 16)
+    many = Model({"w": dist.Normal(0.0, 1.0).expand([21_201])}, None).given()
+    with pytest.raises(CredoError, match="21,201 coordinates and Sobol points 21,200 at most"):
+        Sobol().draw_and_weigh(wide, many, None, 16, 16)
     assert time.monotonic() - begun < 1

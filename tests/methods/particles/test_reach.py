@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 import credo
 from credo.diagnose.moments import shifts_between
 from credo.linalg.dense import Dense
-from credo.methods.particles.reach import SHARE, log_widening, reaching
+from credo.methods.particles.reach import SHARE, log_widening, reaching, widened
 from credo.methods.particles.wide_mixture import WIDE
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
@@ -38,7 +38,7 @@ def test_draws_are_those_of_the_mixture_and_weights_those_of_the_target():
     target = bare(lambda p: 3.0 + dist.MultivariateNormal(jnp.array(mean), jnp.array(covariance)).log_prob(p["x"]), 2)
     with double():
         draw = reaching(Gaussian(mean, Dense(lower)), target, np.array([0, 1], np.uint32), 100_000, 50_000)
-        u, log_target, log_approximation = draw(0)
+        u, log_target, log_approximation, _ = draw(0)
         np.testing.assert_allclose(log_target - log_approximation, 3.0, atol=1e-9)
         assert np.any(draw(1).u != u)
     w = np.exp(log_approximation)
@@ -47,6 +47,17 @@ def test_draws_are_those_of_the_mixture_and_weights_those_of_the_target():
     z = np.linalg.solve(lower, (u - mean).T).T
     share = 0.75 * SHARE * np.mean(2 * stats.norm.sf(6 / WIDE))  # half of them in both, the rest in one of two
     np.testing.assert_allclose(np.mean(np.abs(z) > 6, axis=0), share, rtol=0.08)
+
+
+def test_one_number_says_what_a_draw_reaches_along_and_how_far():
+    choice = (np.arange(80_000) + 0.5) / 80_000
+    factor = widened(np.ones((80_000, 3)), choice, 0.2)
+    assert np.all(factor[:64_000] == 1)
+    for scale in WIDE:
+        assert np.sum(np.all(factor == scale, axis=1)) == 2_000
+        alone = np.sum((factor == scale) & (factor.sum(axis=1) == scale + 2)[:, None], axis=0)
+        np.testing.assert_allclose(alone, 2_000 / 3, atol=1)
+    assert np.all(widened(np.ones((9, 3)), choice[-9:], 0.0) == 1)
 
 
 @pytest.mark.parametrize("value", [jnp.inf, jnp.nan])

@@ -88,13 +88,13 @@ def test_an_sd_that_is_known_badly_does_not_pass():
     assert len(np.unique(posterior.kind.positions[0], axis=0)) == 32_000, "each round has draws of its own"
 
 
-def test_sobol_points_stay_as_many_as_they_were():
-    """They are whole groups: the shape that was promised."""
+def test_no_rounds_are_added_to_sobol_points():
+    """They are whole groups: of the size that was promised, and as many again that reach far, for tails as these."""
     target = few()
     proposal = credo.fit(target, credo.Laplace())
     posterior = credo.fit(target, credo.Importance(proposal, num_draws=512, points=credo.Sobol()), progress=False)
     assert posterior.verdict.figures["log_sd_limit"] > 0.095
-    assert posterior.kind.positions.shape == (16, 32, 2)
+    assert posterior.kind.positions.shape == (16, 64, 2)
 
 
 def test_draws_too_few_for_the_tail_of_their_weights_say_how_many_it_takes():

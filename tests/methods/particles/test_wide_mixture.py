@@ -50,7 +50,7 @@ def test_draws_have_its_density():
     """Weights q/r have mean one, and under them the draws have the mixture's own mean."""
     model = credo.Model({"x": dist.Normal(0.0, 10.0).expand([2])}, None)
     with double():
-        u, log_p_r, log_q_r = reach_and_weigh(WIDE_ONE, model.given().flat(), jax.random.key(1), 20_000, 500)
+        u, log_p_r, log_q_r, _ = reach_and_weigh(WIDE_ONE, model.given().flat(), jax.random.key(1), 20_000, 500)
         log_r = np.asarray(jax.vmap(WIDE_ONE.log_prob_u)(u))
     np.testing.assert_allclose(log_p_r, stats.norm.logpdf(u, scale=10.0).sum(axis=1) - log_r, rtol=1e-9, atol=1e-9)
     weights = np.exp(log_q_r)
@@ -83,7 +83,7 @@ def test_a_density_that_overflows_far_out_has_no_weight_there():
         {"x": (2,)},
     )
     with double():
-        _, log_p_r, _ = reach_and_weigh(WIDE_ONE, model.given().flat(), jax.random.key(2), 4_000, 500)
+        _, log_p_r, *_ = reach_and_weigh(WIDE_ONE, model.given().flat(), jax.random.key(2), 4_000, 500)
     assert not np.any(np.isnan(log_p_r))
     assert np.any(log_p_r == -np.inf)
 

@@ -181,7 +181,8 @@ def _by_reach(
     size, dim = rounds[0].u.shape
     most = _most_draws(target, size, dim, most_rounds) // size
     while True:
-        u, log_target, log_approximation = (np.concatenate(part) for part in zip(*rounds, strict=True))
+        columns = zip(*(each[:3] for each in rounds), strict=True)
+        u, log_target, log_approximation = (np.concatenate(column) for column in columns)
         smoothed = smooth(log_target)
         k_hat = min(smoothed.k_hat, judged_shape(log_target, smoothed.k_hat, log_approximation))
         figures = {"pareto_k": k_hat}

@@ -101,14 +101,17 @@ class Importance:
         cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."
         sentences = found.sentences if is_complete else (cut, *found.sentences)
         if found.k_hat > RULES["pareto_k"].passes and not self.points.reaches_far:
-            sentences = (*sentences, "Some points of Independent() reach far, for tails that are too light: try these.")
-        chains = max(1, num_draws // size) if chains > 1 else 1
+            sentences = (
+                *sentences,
+                "A wide_share of the points can reach far, for tails that are too light: 0.2 is the default.",
+            )
+        groups = found.num_groups
         return Posterior(
-            Draws(found.u.reshape(chains, -1, target.dim), found.log_weights.reshape(chains, -1).astype(found.u.dtype)),
+            Draws(found.u.reshape(groups, -1, target.dim), found.log_weights.reshape(groups, -1).astype(found.u.dtype)),
             target,
             verdict=judge(found.figures | unseen, sentences, at_best="doubtful" if found.sentences else "pass"),
             info={"num_densities": num_draws, "num_gradients": found.num_gradients, "is_complete": is_complete},
-            log_evidence=log_evidence(found.raw, found.k_hat, chains) if has_evidence(target) else None,
+            log_evidence=log_evidence(found.raw, found.k_hat, groups) if has_evidence(target) else None,
         )
 
     def _check(self, target: Target, proposal) -> None:

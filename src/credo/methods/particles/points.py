@@ -7,27 +7,33 @@ Sobol points (Sobol 1967; scrambled by random matrices and shifts: Matoušek 199
 for a Gaussian proposal N(m, S Sᵀ). Each v_ri is uniform on the cube, so that a mean over points is as unbiased as one
 over draws; for smooth integrands its error falls almost as n^−3/2 (Owen 1997) and not as n^−½. Points of one scramble
 depend on one another, scrambles do not: R groups of n, and the spread of the groups is what the error is known by.
+
+Where the Gaussian's tails are too light p/q has no bound, few groups meet a large weight, and the spread of the others
+is too small. Each group then gets n points more, of one dimension more, whose first coordinate says which part of r
+(reach.py) the others belong to: 2n points of a defensive mixture, weighed against it as one, with q/r as a control
+variate (Owen & Zhou 2000). Where tails are no trouble it would cost what smooth integrands gain: r's parts are steps.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
 from credo.algorithm import stream
-from credo.methods.particles.reach import SHARE, drawn_far
-from credo.methods.particles.weighing import Drawn, draw_and_weigh, map_and_weigh
+from credo.diagnose.pareto import smooth
+from credo.methods.particles.reach import MANY, SHARE, defended, drawn_far, widened
+from credo.methods.particles.weighing import Drawn, draw_and_weigh, weigh_at
 from credo.model.target import Target
-from credo.posterior.kinds import Gaussian, Kind
+from credo.posterior.kinds import Flow, Gaussian, Kind
 from credo.status import CredoError
 
-MAX_SOBOL_DIM = 21_201  # direction numbers are known for so many coordinates (Joe & Kuo 2008)
+MAX_SOBOL_DIM = 21_200  # direction numbers are known for one coordinate more (Joe & Kuo 2008)
 BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
+HEAVY = 0.25  # k̂ of plain Sobol points above which their errors are too small
+HALF = 0.5  # of the points that are added then
 
 
 @dataclass(frozen=True)
@@ -84,47 +90,78 @@ class Independent(Points):
 
 @dataclass(frozen=True)
 class Sobol(Points):
-    """Scrambled Sobol points mapped to a Gaussian proposal, as ``Importance(proposal, points=Sobol())``.
+    """Scrambled Sobol points mapped to a Gaussian proposal, or to the Gaussian behind a flow, as
+    ``Importance(proposal, points=Sobol())``.
 
     ``replications``: R independent scrambles. Their spread gives the standard errors, which are therefore known to
     1/√(2(R − 1)), 18 % for 16, and made larger by what few can tell (7 % for 16), so that normal quantiles serve; for
     R < 4, where none do, by nothing. Each holds a power of two of points, so that ``num_draws`` is rounded up: 4,000
-    draws are 16 × 256. None reaches far, as some of ``Independent()`` do: where the proposal's tails are too light (k̂
-    above 0.3 or so) sums of weights are skewed, and errors too small.
-    Raises CredoError for a proposal that is not Gaussian, and above 21,201 coordinates.
+    draws are 16 × 256. Where the proposal's tails are too light (k̂ above 0.25), each gets as many points again, half
+    of which reach far, as some of ``Independent()`` do; all are weighed against the mixture.
+    Raises CredoError for another proposal, and above 21,200 coordinates.
     """
 
     replications: int = field(default=16, metadata={"at_least": 2})
+
+    @property
+    def reaches_far(self):
+        return True
 
     def shape(self, num_draws: int) -> tuple[int, int]:
         return self.replications, 2 ** int(np.ceil(np.log2(max(num_draws / self.replications, 1.0))))
 
     def draw_and_weigh(self, kind, target, key, num_draws, batch, deadline=np.inf) -> Drawn:
-        if not isinstance(kind, Gaussian):
+        if not isinstance(kind, Gaussian | Flow):
             raise CredoError(
-                f"Sobol points are mapped to a Gaussian, and the proposal is a {type(kind).__name__}: use "
+                f"Sobol points are mapped to a Gaussian or a flow, and the proposal is a {type(kind).__name__}: use "
                 "points=Independent(), or a proposal by Laplace() or ADVI()."
             )
-        if kind.mean.size > MAX_SOBOL_DIM:
+        if target.dim > MAX_SOBOL_DIM:
             raise CredoError(
-                f"The proposal has {kind.mean.size:,} coordinates and Sobol sequences {MAX_SOBOL_DIM:,} at most: use "
+                f"The proposal has {target.dim:,} coordinates and Sobol points {MAX_SOBOL_DIM:,} at most: use "
                 "points=Independent()."
             )
         _, size = self.shape(num_draws)
-        batch = min(2 ** int(np.log2(batch)), size)
-        parts = []
-        for num_done, white in enumerate(self._scrambles(key, size, kind.mean.size)):
-            if num_done >= 2 and time.monotonic() > deadline:  # two tell a spread
-                break
-            for z in white.reshape(-1, batch, kind.mean.size):
-                parts.append(jax.tree.map(np.asarray, map_and_weigh(kind, target, z.astype(kind.mean.dtype))))
-        return Drawn(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-    def _scrambles(self, key, size: int, dim: int) -> Iterator[Float[np.ndarray, "n dim"]]:
-        """Standard normal points, a scramble at a time."""
-        from scipy.stats import qmc
-
+        near, groups = [], []
         for r in range(self.replications):
-            generator = np.random.default_rng(stream(key, r).tolist())
-            engine = qmc.Sobol(dim, scramble=True, bits=BITS, rng=generator)
-            yield ndtri(engine.random_base2(int(np.log2(size))) + 2.0 ** -(BITS + 1))
+            if r >= 2 and time.monotonic() > deadline:  # two tell a spread
+                break
+            z = ndtri(_scramble(stream(key, r), size, target.dim))
+            near.append((z, np.zeros(size, bool), *weigh_at(kind, target, z, batch)))
+        _, _, u, log_weights = _joined(near)
+        plain = Drawn(u, log_weights, num_groups=len(near))
+        if not smooth(log_weights).k_hat > HEAVY:
+            return plain
+        for r, group in enumerate(near):
+            if time.monotonic() > deadline:
+                return plain
+            choice, *v = _scramble(stream(key, self.replications + r), size, target.dim + 1).T
+            z = widened(ndtri(np.stack(v, axis=1)), choice, HALF)
+            groups.append(_joined([group, (z, choice >= 1 - HALF, *weigh_at(kind, target, z, batch))]))
+        z, is_far, u, log_weights = _joined(groups)
+        u, log_weights, log_own, _ = defended(u, log_weights, z, is_far, HALF / 2)
+        own = np.exp(np.asarray(log_own).reshape(len(groups), -1))
+        calibrated = log_weights + _calibration(own).ravel()
+        return Drawn(u, calibrated, log_own if target.dim <= MANY else None, len(groups))
+
+
+def _scramble(seed, size: int, dim: int) -> Float[np.ndarray, "n dim"]:
+    """Points of the cube, ``size`` of them a power of two."""
+    from scipy.stats import qmc
+
+    engine = qmc.Sobol(dim, scramble=True, bits=BITS, rng=np.random.default_rng(seed.tolist()))
+    return engine.random_base2(int(np.log2(size))) + 2.0 ** -(BITS + 1)
+
+
+def _calibration(own: Float[np.ndarray, "R S"]) -> Float[np.ndarray, "R S"]:
+    """Logs of factors near one under which q/r has mean one in each group, as it has under r.
+
+    1 + λ (q/r − mean q/r), λ = (1 − mean q/r) / var q/r: the regression of p/r on the control variate q/r.
+    """
+    deviation = own - own.mean(axis=1, keepdims=True)
+    slope = (1 - own.mean(axis=1, keepdims=True)) / np.maximum(own.var(axis=1, keepdims=True), 1e-12)
+    return np.log1p(np.clip(slope * deviation, -0.5, 0.5))
+
+
+def _joined(parts: list) -> tuple[np.ndarray, ...]:
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))

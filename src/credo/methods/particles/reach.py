@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import logsumexp
 
 from credo.algorithm import stream
@@ -76,16 +76,31 @@ def reach(weigh: Callable, i: int, *, num_draws: int, dim: int, key) -> Drawn:
 
 def _reach(weigh: Callable, noise: np.random.Generator, num_draws: int, dim: int, share: float) -> Drawn:
     """``weigh(z)`` may give the first of the draws alone."""
-    z = noise.normal(size=(num_draws, dim))
-    is_far = np.flatnonzero(noise.random(num_draws) < share)
-    is_along_all = ((noise.random(is_far.size) < 0.5) | (dim > LARGEST))[:, None]
-    is_along = is_along_all | (np.arange(dim) == noise.integers(dim, size=is_far.size)[:, None])
-    z[is_far] *= np.where(is_along, noise.choice(WIDE, size=is_far.size)[:, None], 1.0)
+    choice = noise.random(num_draws)
+    z = widened(noise.normal(size=(num_draws, dim)), choice, share)
     u, log_weights = weigh(z)
-    widening = log_widening(z[: len(u)], share)
-    lost = np.isnan(log_weights) | (log_weights == np.inf)
-    lost[np.setdiff1d(np.arange(len(u)), is_far)] = False  # an overflow far out has no weight
-    return Drawn(u, np.where(lost, -np.inf, log_weights) - widening, -widening)
+    return defended(u, log_weights, z[: len(u)], (choice >= 1 - share)[: len(u)], share)
+
+
+def widened(z: Float[np.ndarray, "S dim"], choice: Float[np.ndarray, " S"], share: float) -> Float[np.ndarray, "S dim"]:
+    """Draws of r from those of q: the last ``share`` of ``choice``, uniform on (0, 1), reaches far and says along what,
+    and how far."""
+    is_far, dim = np.flatnonzero(choice >= 1 - share), z.shape[1]
+    place = (choice[is_far] - (1 - share)) / max(share, 1e-300) * 2 * len(WIDE)
+    cell = np.minimum(place.astype(int), 2 * len(WIDE) - 1)
+    coordinate = np.minimum(((place - cell) * dim).astype(int), dim - 1)
+    is_along_all = ((cell >= len(WIDE)) | (dim > LARGEST))[:, None]
+    is_along = is_along_all | (np.arange(dim) == coordinate[:, None])
+    z = z.copy()
+    z[is_far] *= np.where(is_along, WIDE[cell % len(WIDE)][:, None], 1.0)
+    return z
+
+
+def defended(u, log_weights, z: Float[np.ndarray, "S dim"], is_far: Bool[np.ndarray, " S"], share: float) -> Drawn:
+    """Draws of r with their weights, from the logs of p/q at the white coordinates z."""
+    is_lost = is_far & (np.isnan(log_weights) | (log_weights == np.inf))  # an overflow far out has no weight
+    widening = log_widening(z, share)
+    return Drawn(u, np.where(is_lost, -np.inf, log_weights) - widening, -widening)
 
 
 def log_widening(z: Float[np.ndarray, "S dim"], share: float = SHARE) -> Float[np.ndarray, " S"]:

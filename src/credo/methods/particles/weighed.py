@@ -30,7 +30,7 @@ MOST_ROUNDS = 8
 class Answer(NamedTuple):
     """Draws (S, dim) with raw and smoothed log weights, the figures of their verdict and sentences beside it.
 
-    ``k_hat``: of the tail, whatever it is worth, by which errors are known or not.
+    ``k_hat``: of the tail, whatever it is worth, by which errors are known or not. ``num_groups``: as of ``Drawn``.
     """
 
     u: Float[np.ndarray, "S dim"]
@@ -40,6 +40,7 @@ class Answer(NamedTuple):
     figures: dict[str, float]
     sentences: tuple[str, ...]
     num_gradients: int
+    num_groups: int
 
     @property
     def is_lost(self) -> bool:
@@ -95,4 +96,4 @@ def _judged(target: Target, rounds: list[Drawn]) -> Answer:
             few = f"With a Pareto k-hat of {k_hat:.2f}, {len(u):,} draws are too few: raise num_draws to {enough:,}."
             sentences = (few,)
     tail = float(judged_shape(raw, smoothed.k_hat))
-    return Answer(u, raw, smoothed.log_weights, tail, figures, sentences, 0)
+    return Answer(u, raw, smoothed.log_weights, tail, figures, sentences, 0, rounds[0].num_groups)

@@ -19,11 +19,15 @@ Weighed = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
 
 
 class Drawn(NamedTuple):
-    """Draws with the logs of their weights p/r, and of q/r where some of them reach far by another r than q."""
+    """Draws with the logs of their weights p/r, and of q/r where some of them reach far by another r than q.
+
+    ``num_groups``: how many independent groups they are, one after the other; 1 where each draw is independent.
+    """
 
     u: Float[np.ndarray, "S dim"]
     log_weights: Float[np.ndarray, " S"]
     log_own: Float[np.ndarray, " S"] | None = None
+    num_groups: int = 1
 
 
 def _is_large(_, target: Target, *__) -> bool:
