@@ -345,6 +345,23 @@ def test_a_fit_stopped_before_it_began_is_resumed_from_its_start(tmp_path, monke
     np.testing.assert_array_equal(resumed.kind.positions, whole.kind.positions)
 
 
+def test_a_fit_that_prepares_for_long_is_kept_from_its_first_moment(tmp_path, monkeypatch):
+    """SIGTERM ends such a fit at once, without a word: what was asked for is in the folder already."""
+    method = credo.SGLD(chains=2, num_warmup=4, num_draws=8, num_steps=2)
+
+    def interrupt(*_):
+        assert (tmp_path / "run.safetensors").exists()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("credo.methods.sgmcmc.stochastic.measure", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            credo.fit(TARGET, method, checkpoint=tmp_path, progress=False)
+    assert "credo.resume begins it" in caught.value.__notes__[0]
+    resumed = credo.resume(tmp_path, TARGET, progress=False)
+    np.testing.assert_array_equal(resumed.kind.positions, credo.fit(TARGET, method, progress=False).kind.positions)
+
+
 def test_a_start_that_is_a_posterior_is_not_kept(tmp_path, monkeypatch):
     """A file holds no posterior to start from, and so none is promised."""
     start = credo.fit(TARGET, credo.Laplace())

@@ -31,6 +31,7 @@ from credo.diagnose.scales import (
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
 from credo.lowered import let_go
+from credo.memory import limited
 from credo.methods.mcmc.start import knows_widths
 from credo.methods.particles.elsewhere import PLACE
 from credo.methods.settings import check_settings, from_json, to_json
@@ -205,7 +206,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         if options.checkpoint is not None and not options.resume:
             identity = _identity(given, method, key, precision, start)
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
-        with _in_a_sentence(target, method), request_kept(options):
+        with _in_a_sentence(target, method), request_kept(options), limited(options.max_memory):
             posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
         place = _elsewhere(posterior, noted)

@@ -161,10 +161,11 @@ class Journal:
 
 @contextmanager
 def request_kept(options: Options) -> Iterator[None]:
-    """Around a fit: at its end, whatever ends it, what was asked for is in the folder of its checkpoint.
+    """Around a fit: from its first moment to its end, whatever ends it, what was asked for is in the folder of its
+    checkpoint.
 
-    A method that runs for long has written it itself. CredoError where the work of another run lies there, or another
-    fit is at work.
+    A method that runs for long adds what its run knows of itself. CredoError where the work of another run lies there,
+    or another fit is at work.
     """
     if options.checkpoint is None:
         yield
@@ -177,8 +178,14 @@ def request_kept(options: Options) -> Iterator[None]:
     with _alone_in(journal.folder):
         if any(path != journal.folder / "run.safetensors" for path in journal.folder.rglob("*.safetensors")):
             raise occupied(journal.folder)
+        if options.is_repeatable:
+            journal.announce()
         try:
             yield
+        except KeyboardInterrupt as error:
+            if not getattr(error, "__notes__", ()):
+                error.add_note(journal.kept())
+            raise
         finally:
             if options.is_repeatable:
                 journal.announce_if_missing()

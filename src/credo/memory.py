@@ -5,7 +5,9 @@ not fit is cut into chunks; what cannot be cut is refused, with the figure, the 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +19,7 @@ from credo.storage import available_memory
 
 SHARE = 2  # of the memory that is free now: the work of one fit or prediction, where nobody says how much
 CHUNK = 256 * 2**20  # bytes of intermediates at once: more is no faster
+LIMIT: ContextVar[int | None] = ContextVar("max_memory", default=None)
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -31,9 +34,20 @@ class Need(NamedTuple):
     num_bytes: float
 
 
+@contextmanager
+def limited(max_memory: int | None) -> Iterator[None]:
+    """``max_memory`` for work that is not told, as predictions for a verdict within a fit."""
+    token = LIMIT.set(max_memory)
+    try:
+        yield
+    finally:
+        LIMIT.reset(token)
+
+
 def budget(max_memory: int | None = None) -> int:
     """Bytes that the work may take: ``max_memory`` of the fit, else half of what the machine could give now."""
-    return available_memory() // SHARE if max_memory is None else max_memory
+    limit = LIMIT.get() if max_memory is None else max_memory
+    return available_memory() // SHARE if limit is None else limit
 
 
 def chunk_bytes(max_memory: int | None = None) -> int:

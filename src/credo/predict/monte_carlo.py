@@ -16,6 +16,7 @@ from credo.algorithm import as_key, stream, streams
 from credo.batches import in_batches
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
+from credo.memory import budget
 from credo.model.distributions import rowwise
 from credo.model.target import Target
 from credo.model.user_head import AnyHead
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 MAX_STORED = 2**25  # numbers: draws of a posterior that stores none are made anew for each chunk of rows above this
+ALWAYS_STORED = 2**18  # numbers
+ARRAYS = 4  # of as many numbers, while draws are made
 FEW = 256  # draws where the caller does not say
 MANY = 1_024  # that are stored or independent, of parameters that are not a network's
 NUM_GROUPS = 32  # runs of neighbours whose spread tells the error of an average over chains: to 13 %
@@ -86,7 +89,7 @@ class MonteCarlo:
             positions, weights = _thin(stored, draw_weights(kind), number, generator)
         else:
             positions, weights = None, None
-            if number * dim <= MAX_STORED:
+            if _may_be_stored(number * dim):
                 generator = np.random.default_rng(stream(key, 3).tolist())
                 positions = stratified_positions(widened(kind), generator, number, dim)
                 positions = np.asarray(_positions(kind, keys)) if positions is None else positions
@@ -99,6 +102,11 @@ class MonteCarlo:
 @jax.jit
 def _positions(kind: Kind, keys):
     return jax.vmap(lambda data: kind.sample_u(as_key(data)))(keys)
+
+
+def _may_be_stored(numbers: int) -> bool:
+    few = min(ALWAYS_STORED, MAX_STORED)
+    return numbers <= few or (numbers <= MAX_STORED and ARRAYS * 8 * numbers <= budget())
 
 
 def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int, generator: np.random.Generator):

@@ -17,6 +17,7 @@ from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.product import Product
 
 MAX_NUMBERS = 2**23  # 64 MB for each array of the work; independent draws above
+AT_ONCE = 2**19  # numbers, of which several arrays are held
 MAX_QUANTILES = 2**18  # of distributions whose quantiles cost microseconds each: at most a second
 TINY, ALMOST_ONE = np.finfo(np.float64).tiny, 1.0 - 2.0**-53
 
@@ -26,7 +27,7 @@ def stratified_positions(kind: Kind, generator: np.random.Generator, number: int
     if number * dim > MAX_NUMBERS:
         return None
     if isinstance(kind, Gaussian):
-        return np.asarray(_from_white(kind, ndtri(hypercube(generator, number, dim))))
+        return _moved(kind, _white(generator, number, dim))
     if isinstance(kind, Product) and number * dim <= MAX_QUANTILES:
         values = {name: _draw(d, generator, number) for name, d in kind.distributions.items()}
         if all(value is not None for value in values.values()):
@@ -38,6 +39,25 @@ def hypercube(generator: np.random.Generator, number: int, dim: int) -> np.ndarr
     """v (number, dim), inside (0, 1)."""
     strata = generator.permuted(np.tile(np.arange(number), (dim, 1)), axis=1).T
     return np.clip((strata + generator.uniform(size=(number, dim))) / number, 2.0**-60, ALMOST_ONE)
+
+
+def _white(generator: np.random.Generator, number: int, dim: int) -> np.ndarray:
+    """Standard normal numbers from hypercubes, some coordinates at a time."""
+    white, columns = np.empty((number, dim)), max(1, AT_ONCE // number)
+    for first in range(0, dim, columns):
+        part = white[:, first : first + columns]
+        part[:] = ndtri(hypercube(generator, number, part.shape[1]))
+    return white
+
+
+def _moved(kind: Gaussian, white: np.ndarray) -> np.ndarray:
+    """Positions in the place of white noise, some draws at a time."""
+    number, dim = white.shape
+    at_once = -(-number // -(-number * dim // AT_ONCE))
+    for first in range(0, number, at_once):
+        part = white[first : first + at_once]
+        part[:] = np.asarray(_from_white(kind, np.resize(part, (at_once, dim))))[: len(part)]
+    return white
 
 
 @jax.jit
