@@ -32,7 +32,7 @@ def changed(values, index, value):
 def test_not_finite(value):
     with pytest.raises(CredoError, match=r"x has 1 NaN or infinite value \(the first in row 4"):
         MODEL.given(changed(X, (4, 1), value), Y)
-    with pytest.raises(CredoError, match=r"y has 1 NaN or infinite value \(the first in row 2"):
+    with pytest.raises(CredoError, match=r"y has 1 (NaN or )?infinite value \(the first in row 2"):
         MODEL.given(X, changed(Y, 2, value))
 
 

@@ -12,11 +12,14 @@ import pytest
 
 import credo
 from credo import memory
+from credo.linalg.diagonal import Diagonal
 from credo.methods.vi import measure as measuring
 from credo.methods.vi.needs import MAX_ROUNDS, of_draws
 from credo.model import blocks
+from credo.posterior.kinds import Gaussian
 from credo.precision import double
 from credo.predict import linearised, projection, stream
+from credo.predict.monte_carlo import MonteCarlo
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(40, 3)), RNG.integers(6, size=40)
@@ -75,6 +78,25 @@ def test_a_fit_plans_with_half_of_what_is_free_and_a_quarter_of_that_at_once(mon
     assert memory.chunk_bytes() == 1_000
     assert memory.chunk_bytes(10**12) == memory.CHUNK
     assert [memory.at_once(each, 50) for each in (100, 1, 10_000)] == [10, 50, 1]
+
+
+def test_work_within_a_fit_that_is_not_told_keeps_its_limit():
+    assert memory.budget() > 2e8
+    with memory.limited(100_000_000):
+        assert memory.budget() == 100_000_000
+        assert memory.budget(7) == 7
+        with memory.limited(None):
+            assert memory.budget() > 2e8
+    assert memory.budget() > 2e8
+
+
+def test_draws_for_predictions_are_stored_where_the_limit_of_the_fit_has_room(monkeypatch):
+    dim = 2_000
+    kind = Gaussian(np.zeros(dim), Diagonal(np.ones(dim)))
+    for limit, is_stored in ((None, True), (17_000_000, True), (16_000_000, False)):  # four arrays of 4 MB
+        with memory.limited(limit), double():
+            positions = MonteCarlo(256)._draws(kind, dim, np.array([0, 1], np.uint32), False)[0]
+        assert (positions is not None) == is_stored
 
 
 @pytest.mark.slow

@@ -130,6 +130,13 @@ def test_parts():
 
 
 @needs_funsor
+def test_nothing_is_calibrated_against_data_that_stay():
+    """Its one data set is in its density: parameters of the prior would be ranked among draws given these data."""
+    with pytest.raises(CredoError, match="cannot simulate data, so it cannot be calibrated: it sums out z"):
+        credo.diagnose.sbc(from_numpyro(mixture, Y).given().model, credo.NUTS(), 10, progress=False)
+
+
+@needs_funsor
 def test_a_second_target_compiles_nothing():
     count = []
 

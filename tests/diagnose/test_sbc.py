@@ -537,7 +537,7 @@ def test_fits_with_too_few_independent_draws_are_doubtful():
         (lambda: sbc(WAITING, ByGrid(), 5, size=6, time_limit="1 s"), "time_limit is a number of seconds"),
         (
             lambda: sbc(credo.Model.from_log_density(lambda p: -p["a"], {"a": dist.constraints.positive}), ByGrid()),
-            "bare log density cannot simulate",
+            "cannot simulate data, so it cannot be calibrated: it is a bare log density",
         ),
         (
             lambda: sbc(credo.Model({"a": dist.ImproperUniform(dist.constraints.real, (), ())}, None), ByGrid()),

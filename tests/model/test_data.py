@@ -49,8 +49,35 @@ def given(x=X, y=Y, likelihood=line, prior=PRIOR, **options):
 def test_not_finite(name, value):
     data = {"x": X.copy(), "y": Y.copy(), "weights": np.ones(4)}
     data[name][2] = value
-    with pytest.raises(CredoError, match=rf"{name} has \d NaN or infinite value.*first in row 2: {value}"):
+    kind = "infinite value" if name == "y" and np.isinf(value) else "NaN or infinite value"
+    with pytest.raises(CredoError, match=rf"{name} has \d {kind}.*first in row 2: {value}"):
         given(**data)
+
+
+def test_whole_numbers_as_objects_stay_whole():
+    """Classes are whole numbers, and a column of a table that once held others is of objects."""
+    target = given(y=np.array([0, 1, 2, 1], object))
+    assert target.y.dtype.kind == "i"
+    assert given(y=np.array([0, 1.5, 2, 1], object)).y.dtype.kind == "f"
+    assert given(y=np.array([0, 2**70, 2, 1], object)).y.dtype.kind == "f"
+
+
+def test_bounds_of_censored_rows_that_are_not_known():
+    """An infinite bound is no missing value: to drop those rows would drop the survivors."""
+
+    def survival(params, x):
+        flags = jnp.zeros(4, int)
+        return dist.IntervalCensoredDistribution(dist.Exponential(jnp.exp(params["w"][0]) * jnp.ones(4)), flags, flags)
+
+    bounds = np.array([[1.0, 2.0], [1.0, np.inf], [0.5, 1.0], [2.0, 3.0]])
+    for missing in (None, "drop", "impute"):
+        with pytest.raises(CredoError, match=r"y has 1 infinite value.*any finite number.*right_censored=1"):
+            given(y=bounds, likelihood=survival, missing=missing)
+    with pytest.raises(CredoError, match=r"row 1: \[-0.5  1. \]. Of an interval both ends lie inside.*left_censored=1"):
+        given(
+            y=np.where(bounds == np.inf, 1.0, bounds) - np.array([[0, 0], [1.5, 0], [0, 0], [0, 0]]),
+            likelihood=survival,
+        )
 
 
 def test_the_column_is_named():

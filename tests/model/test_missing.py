@@ -188,7 +188,7 @@ HALF = np.stack([Y, HOLED], axis=1)
             line,
             np.where(np.arange(N) == 7, np.inf, HOLED),
             "drop",
-            r"y has 1 NaN or infinite value \(the first in row 7: inf",
+            r"y has 1 infinite value \(the first in row 7: inf\), which are not missing",
         ),
         (line, HOLED, "ignore", "missing is 'drop', 'impute' or None; got 'ignore'"),
         (line, HOLED[:-1], "drop", r"differ in length \(x has 12, y has 11"),

@@ -172,7 +172,7 @@ def test_what_else_a_loader_may_get_wrong():
     spent = batches()
     list(spent)
     wrong = [
-        (credo.Loader(spent), "no batch"),
+        (credo.Loader(spent), "no rows"),
         (credo.Loader([X[:3]]), "give \\(x, y\\)"),
         (credo.Loader([(X[:3], Y[:3]), (X[:3, :1], Y[:3])]), "Batch 1 has other columns"),
         (credo.Loader([(X[:3], Y[:2])]), "differ in length"),

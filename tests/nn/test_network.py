@@ -288,7 +288,7 @@ def test_leaves_that_cannot_be_weights(params, sentence):
         (Gaussian(), 2, Y, "outputs of shape \\(12, 2\\) for outcomes of shape \\(12,\\)"),
         (Gaussian(), 1, Y[:, None], "give y\\[:, 0\\]"),
         (HeteroscedasticGaussian(), 3, Y, "even number of outputs"),
-        (Poisson(), 1, COUNTS[:7], "for 7 outcomes"),
+        (Poisson(), 1, COUNTS[:7], "differ in length"),
     ],
 )
 def test_outputs_and_outcomes_that_do_not_match(head, num_outputs, y, sentence):
@@ -345,6 +345,10 @@ def test_what_people_bring_is_taken_or_named():
     assert network.given(x.tolist(), y.tolist()).size == 4
     with pytest.raises(credo.CredoError, match=r"classes, which are whole numbers, and y holds floats.*astype\(int\)"):
         network.given(x, y.astype(float))
+    with pytest.raises(credo.CredoError, match=r"differ in length \(x has 3, y has 4 rows\)"):
+        network.given(x[:3], y)
+    with pytest.raises(credo.CredoError, match="Batch 0: y has dtype <U1, not numbers: encode it, classes as whole"):
+        network.given(credo.Loader([(x, np.array(["a", "b", "a", "b"]))]))
     with pytest.raises(credo.CredoError, match=r"dict of columns.*give x.to_numpy\(\)"):
         network.given(pd.DataFrame(x), y)
     posterior = credo.fit(network.given(x, y), credo.MAP(), progress=False)

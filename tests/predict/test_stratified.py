@@ -40,6 +40,19 @@ def test_every_stratum_of_every_coordinate_holds_one_point():
     assert abs(np.corrcoef(hypercube(np.random.default_rng(1), 4_000, 2).T)[0, 1]) < 4 / np.sqrt(4_000)
 
 
+@pytest.mark.parametrize("at_once", [7, 40, 120])
+def test_draws_made_in_parts_are_moved_as_one(at_once, monkeypatch):
+    """Ten draws of three coordinates: by single coordinates, by pairs, and all together."""
+    whole = stratified_positions(gaussian().kind, np.random.default_rng(5), 10, 3)
+    monkeypatch.setattr(stratified, "AT_ONCE", at_once)
+    with double():
+        found = stratified_positions(gaussian().kind, np.random.default_rng(5), 10, 3)
+    white = stats.norm.cdf(np.linalg.solve(np.linalg.cholesky(C), (found - CENTRE).T)).T
+    np.testing.assert_array_equal(np.sort((white * 10).astype(int), axis=0), np.tile(np.arange(10)[:, None], 3))
+    if at_once == 120:
+        np.testing.assert_allclose(found, whole, rtol=1e-5)
+
+
 def test_each_draw_alone_has_the_law_of_the_posterior():
     """The first two of 8 draws, over 2,000 keys; two draws of one key are correlated by −1/7 at most in size."""
     with double():

@@ -92,6 +92,11 @@ class NumPyroModel(Model):
             )
         return super().without_likelihood
 
+    @property
+    def density_has_data(self) -> bool:
+        prior = self.prior
+        return isinstance(prior, NumPyroPrior) and bool(prior.terms or (prior.discrete and prior.outcomes))
+
     def given(self, x=None, y=None, *, weights=None, missing: Literal["drop", "impute"] | None = None) -> Target:
         """The posterior: ``x`` and ``y`` are the arguments of the program that are not bound yet, in this order.
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution, Independent
+from numpyro.distributions import Distribution, Independent, IntervalCensoredDistribution
 from numpyro.distributions.distribution import MaskedDistribution
 
 from credo.model.dependence import dependencies
@@ -260,8 +260,17 @@ def _check_support(name: str, traced: Distribution, distribution: Callable, u: d
         )
         raise CredoError(
             f"{name} has {len(rows)} row(s) outside the likelihood's support ({kind}); the first is row {rows[0]}: "
-            f"{np.asarray(values)[rows[0]]}. Recode {name}, drop those rows, or choose another likelihood."
+            f"{np.asarray(values)[rows[0]]}. {_recoded(name, traced)}"
         )
+
+
+def _recoded(name: str, distribution: Distribution) -> str:
+    if isinstance(unwrapped(distribution), IntervalCensoredDistribution):
+        return (
+            "Of an interval both ends lie inside: one that begins at the edge of the support is left-censored at its "
+            f"upper end (left_censored=1, and any {name}[…, 0] inside), one without an end right-censored."
+        )
+    return f"Recode {name}, drop those rows, or choose another likelihood."
 
 
 def _bounds(distribution: Distribution) -> list:

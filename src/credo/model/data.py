@@ -4,6 +4,7 @@ Floats become float64 and text becomes codes where a group asks for it; nothing 
 wrong with a table is said here, before anything is compiled.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MappingView
 from datetime import date
@@ -307,6 +308,14 @@ def column(name: str, leaf) -> np.ndarray:
     if not jax.numpy.issubdtype(values.dtype, np.floating):  # of which bfloat16 is one to JAX alone
         raise CredoError(f"{name} has dtype {values.dtype}, which is not a real number: convert it to float or int.")
     bad = ~np.isfinite(values)
+    if _is_outcome(name) and bad.any() and not np.isnan(values).any():
+        first = tuple(np.argwhere(bad)[0])
+        raise CredoError(
+            f"{name} has {_counted(bad.sum(), 'infinite value')} (the first in row {first[0] if first else 0}: "
+            f"{values[first]}), which are not missing and cannot be observed: correct those rows. A bound of censored "
+            "rows that is not known is any finite number, as the likelihood says which rows are censored "
+            "(right_censored=1)."
+        )
     if bad.any():
         first = tuple(np.argwhere(bad)[0])
         raise CredoError(
@@ -317,13 +326,16 @@ def column(name: str, leaf) -> np.ndarray:
 
 
 def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
-    """A pandas column of mixed objects: numbers if all are numbers, text otherwise; None counts as missing."""
+    """A pandas column of mixed objects: whole numbers or numbers if all are, text otherwise; None counts as missing."""
     missing = are_missing(values)
     if missing.any():
         first = int(np.argwhere(missing)[0][0]) if values.ndim else 0
         raise CredoError(
             f"{name} has {_counted(missing.sum(), 'missing value')} (the first in row {first}): {_remedy(name)}."
         )
+    if all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values.flat):
+        with contextlib.suppress(OverflowError):
+            return values.astype(np.int64)
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):

@@ -127,6 +127,11 @@ class Model(eqx.Module):
         return "it has none, or was loaded without its model (give it: credo.load(path, model))"
 
     @property
+    def density_has_data(self) -> bool:
+        """Whether data enter the density by another way than a likelihood."""
+        return self.log_factor is not None
+
+    @property
     def derived(self) -> dict[str, Callable]:
         return {name: function for name, function in self.derived_functions if function is not None}
 

@@ -195,7 +195,7 @@ def _gathered(batches: Iterable, size: int | None) -> Rows:
         else:
             _append(files, leaves)
     if structure is None:
-        raise CredoError("The loader gave no batch: if it is a generator, it may have been read before.")
+        raise CredoError("The loader gave no rows: if it is a generator, it may have been read before.")
     if size is not None and count != size:
         raise CredoError(
             f"The loader gave {count:,} rows and says that it has {size:,}: a generator that was partly read gives "
@@ -237,9 +237,13 @@ def _batch(batch, number: int) -> Rows:
     rows = Rows(*parts)
     if rows.y is None:
         raise CredoError(f"Batch {number} of the loader has no outcomes y.")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
-        if leaf.dtype.kind not in "biuf":
-            raise CredoError(f"Batch {number}: {column_name(path[1:], 'x')} has dtype {leaf.dtype}, not numbers.")
+    for root, tree in zip(Rows._fields, rows, strict=True):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.dtype.kind not in "biuf":
+                raise CredoError(
+                    f"Batch {number}: {column_name(path, root)} has dtype {leaf.dtype}, not numbers: encode it, "
+                    "classes as whole numbers from 0 on."
+                )
     return rows
 
 

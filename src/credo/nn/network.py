@@ -95,6 +95,7 @@ class BayesianNetwork(Model):
             check_request(self, missing)
             columns = inputs(x, self.groups, rows=self.group_rows)[0]
             seen = (columns, outcomes(y)) if missing is None else _observed(columns, y, missing)
+            num_rows(*seen, None)
             with double():  # as fits are: JAX keeps a constant in the precision in which it first met it
                 self._check_outputs(*seen)
         return super().given(x, y, weights=weights, missing=missing)

@@ -89,8 +89,8 @@ APPROXIMATIONS: dict[str, Rule] = {
         0.1,
         1.0,
         "this library",
-        "The ELBO was still rising by {value:.2g} nats when the fit stopped (0.1 passes). Allow more steps, or a "
-        "larger step size; one that leaps to and fro asks for a smaller one, or for DADVI().",
+        "The ELBO was still rising by {value:.2g} nats when the fit stopped (0.1 passes). Allow more steps; by "
+        "noisy gradients also a larger step size or, where it leaps to and fro, a smaller one, or DADVI().",
         "look for draws at which the log density is not finite, and lower the step size",
     ),
     "elbo_rise": Rule(

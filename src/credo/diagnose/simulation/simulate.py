@@ -55,15 +55,15 @@ class Truths(NamedTuple):
 
 def from_prior(model: Model, x, size: int | None, num_simulations: int, key) -> Truths:
     """Parameters from the prior, data from the likelihood at ``x``."""
-    if model.log_factor is not None:
-        raise CredoError(
-            "A bare log density cannot simulate data, so it cannot be calibrated: write the model as prior and "
-            "likelihood."
-        )
 
     def positions_of(index):
         return _prior(model, keys_of(key, TRUTH, index))
 
+    if model.density_has_data:
+        raise CredoError(
+            f"This model cannot simulate data, so it cannot be calibrated: {model.without_likelihood}. Write it as "
+            "prior and likelihood."
+        )
     if model.likelihood is None:
         if size is not None or x is not None:
             raise CredoError("The model has no likelihood, hence no data: leave x and size out.")
