@@ -198,6 +198,17 @@ def test_a_time_limit_keeps_whole_scrambles():
     assert any("after 512 of 4,096 draws" in sentence for sentence in posterior.verdict.sentences)
 
 
+def test_a_time_limit_keeps_whole_groups_of_those_that_reach_far():
+    method = Importance(proposal(0.6), num_draws=4_096, points=Sobol())
+    whole = fit(target(), method, progress=False)
+    assert whole.kind.positions.shape == (16, 512, 2)
+    posterior = fit(target(), method, time_limit=1e-6, progress=False)
+    np.testing.assert_array_equal(posterior.kind.positions, whole.kind.positions[:2])
+    assert any("after 1,024 of 8,192 draws" in sentence for sentence in posterior.verdict.sentences)
+    assert not posterior.info["is_complete"]
+    assert whole.info["is_complete"]
+
+
 def test_a_single_precision_fit():
     posterior = fit(target(), Importance(proposal(), points=Sobol()), precision="float32", progress=False)
     assert posterior.kind.positions.dtype == np.float32

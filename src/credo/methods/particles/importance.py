@@ -97,8 +97,9 @@ class Importance:
         log_z = float(logsumexp(found.raw) - np.log(num_draws))
         weighed = {"log_weights": found.log_weights, "climber": climber, "log_z": log_z}
         unseen = left_out(proposal.kind, target, found.u, found.figures, deadline, **weighed)
-        is_complete = num_draws >= chains * size
-        cut = f"The time limit came after {num_draws:,} of {chains * size:,} draws."
+        asked = max(chains * size, chains * (num_draws // found.num_groups))
+        is_complete = num_draws >= asked
+        cut = f"The time limit came after {num_draws:,} of {asked:,} draws."
         sentences = found.sentences if is_complete else (cut, *found.sentences)
         if found.k_hat > RULES["pareto_k"].passes and not self.points.reaches_far:
             sentences = (

@@ -32,6 +32,7 @@ from credo.status import CredoError
 
 MAX_SOBOL_DIM = 21_200  # direction numbers are known for one coordinate more (Joe & Kuo 2008)
 BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
+FEWEST = 2  # groups that tell a spread
 HEAVY = 0.25  # k̂ of plain Sobol points above which their errors are too small
 HALF = 0.5  # of the points that are added then
 
@@ -124,17 +125,16 @@ class Sobol(Points):
         _, size = self.shape(num_draws)
         near, groups = [], []
         for r in range(self.replications):
-            if r >= 2 and time.monotonic() > deadline:  # two tell a spread
+            if r >= FEWEST and time.monotonic() > deadline:
                 break
             z = ndtri(_scramble(stream(key, r), size, target.dim))
             near.append((z, np.zeros(size, bool), *weigh_at(kind, target, z, batch)))
         _, _, u, log_weights = _joined(near)
-        plain = Drawn(u, log_weights, num_groups=len(near))
         if not smooth(log_weights).k_hat > HEAVY:
-            return plain
+            return Drawn(u, log_weights, num_groups=len(near))
         for r, group in enumerate(near):
-            if time.monotonic() > deadline:
-                return plain
+            if r >= FEWEST and time.monotonic() > deadline:
+                break
             choice, *v = _scramble(stream(key, self.replications + r), size, target.dim + 1).T
             z = widened(ndtri(np.stack(v, axis=1)), choice, HALF)
             groups.append(_joined([group, (z, choice >= 1 - HALF, *weigh_at(kind, target, z, batch))]))
