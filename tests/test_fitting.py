@@ -47,6 +47,7 @@ def test_starts_from_parameters():
         ({"w": ["a", "b"], "sd": 1.0}, "'w' the value .*: give numbers"),
         ({"w": [0.0, 0.0], "sd": 1.0, "s": 2.0}, "start has 's', which is no parameter; the model has w, sd"),
         ("map", "start is a posterior"),
+        (np.full(1, 2 + 1j), "start is a posterior"),
     ],
 )
 def test_refuses_a_start(start, sentence):
@@ -360,6 +361,44 @@ def test_a_fit_that_prepares_for_long_is_kept_from_its_first_moment(tmp_path, mo
     assert "credo.resume begins it" in caught.value.__notes__[0]
     resumed = credo.resume(tmp_path, TARGET, progress=False)
     np.testing.assert_array_equal(resumed.kind.positions, credo.fit(TARGET, method, progress=False).kind.positions)
+
+
+def test_a_fit_killed_before_its_run_is_resumed_in_its_layout(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("credo.methods.mcmc.sampling.sample", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            credo.fit(TARGET, SHORT, checkpoint=tmp_path, layout="vectorized", progress=False)
+    assert credo.resume(tmp_path, TARGET, progress=False).info["layout"] == "vectorized"
+
+
+@pytest.mark.parametrize("start", [None, credo.Laplace()])
+def test_ctrl_c_after_the_run_says_that_it_is_kept(tmp_path, monkeypatch, start):
+    """As while the verdict is made."""
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    posterior = start and credo.fit(TARGET, start, progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("credo.methods.mcmc.chains.figures", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            credo.fit(TARGET, SHORT, start=posterior, checkpoint=tmp_path, progress=False)
+    assert "The run so far is kept" in caught.value.__notes__[0]
+    whole = credo.fit(TARGET, SHORT, start=posterior, progress=False)
+    resumed = credo.resume(tmp_path, TARGET, progress=False)
+    np.testing.assert_array_equal(resumed.kind.positions, whole.kind.positions)
+
+
+def test_a_loop_of_the_users_own_in_single_precision_comes_before_a_fit():
+    """JAX 0.10 keeps labels of 64 bits as whole numbers of 32 for all programs that meet the same array."""
+    model = Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Bernoulli(logits=p["w"] * x))
+    target = model.given(X[:, 0], np.arange(len(X)) % 2).flat()
+    with jax.enable_x64(False):
+        jax.lax.fori_loop(0, 3, lambda _, u: u + jax.grad(target.log_density)(u), jax.numpy.zeros(1))
+    assert credo.fit(target, credo.Laplace(), progress=False).verdict.status == "pass"
 
 
 def test_a_start_that_is_a_posterior_is_not_kept(tmp_path, monkeypatch):

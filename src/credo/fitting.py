@@ -75,14 +75,16 @@ def fit(
 
     ``key``: int or JAX key; the same key gives the same answer. ``start``: a posterior, parameters (a dict), or a flat
     unconstrained position (dim,) or (chains, dim). ``checkpoint``: a folder from which ``resume`` continues (fits of
-    few steps, such as Laplace() and DADVI(), keep what was asked for alone, once they end, and are done again).
+    few steps, such as Laplace() and DADVI(), keep what was asked for alone, and are done again).
     ``precision``: "float64" (default) or "float32", the precision of the work, of the approximation and of its draws;
     means, sds, quantiles, predictions, evidence and verdict are computed from those in float64, for every method.
     ``layout``: "threads" (chains on threads; the rule on a CPU) or "vectorized" (all chains in one program; the rule on
     an accelerator). ``time_limit``: seconds after which the run stops cleanly with what it has (beside a checkpoint,
     once its start is found, so that ``resume`` goes on from the same). ``max_memory``: bytes of work and of draws in
     memory; more draws lie in a file without a name, in the folder of the checkpoint or in TMPDIR, as long as the
-    posterior lives (left out, a quarter of the free memory decides about draws). ``progress``: show a bar.
+    posterior lives (left out, a quarter of the free memory decides about draws). Draws of a network's weights that do
+    not fit, by which a verdict looks at predictions, are others, and its figures differ within their error.
+    ``progress``: show a bar.
 
     Raises CredoError, a sentence with cause, value and remedy, where the request cannot be answered.
     """
@@ -204,7 +206,7 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
         given, target = target, in_blocks(target.cast(np.float64 if is_double else np.float32), options.max_memory)
         start = start_position(target, start)
         if options.checkpoint is not None and not options.resume:
-            identity = _identity(given, method, key, precision, start)
+            identity = _identity(given, method, key, precision, start, options.layout)
             options = options._replace(identity=identity, is_repeatable=not isinstance(start, Posterior))
         with _in_a_sentence(target, method), request_kept(options), limited(options.max_memory):
             posterior = method.fit(target, key=key, start=start, options=options)
@@ -322,7 +324,7 @@ def _in_precision(kind, dtype):
     return jax.tree.map(convert, kind)
 
 
-def _identity(target: Target, method: Method, key, precision: str | None, start) -> dict[str, Any]:
+def _identity(target: Target, method: Method, key, precision: str | None, start, layout: str | None) -> dict[str, Any]:
     """What a checkpoint is of. ``start``: a posterior, which is no text and left out, or positions, or None."""
     with double():
         known = fingerprint(target, probe(target))
@@ -332,6 +334,7 @@ def _identity(target: Target, method: Method, key, precision: str | None, start)
         "settings": to_json(method),
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         **({} if impl == THREEFRY else {"key_impl": impl}),
+        **({} if layout is None else {"layout": layout}),
         "precision": precision,
         "start": None if start is None or isinstance(start, Posterior) else np.asarray(start).tolist(),
         **({"knows_widths": True} if knows_widths(start) else {}),

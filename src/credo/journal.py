@@ -176,7 +176,7 @@ def request_kept(options: Options) -> Iterator[None]:
         return
     journal = Journal(options.checkpoint, options.identity or {}, resume=False)
     with _alone_in(journal.folder):
-        if any(path != journal.folder / "run.safetensors" for path in journal.folder.rglob("*.safetensors")):
+        if _holds_work(journal.folder):
             raise occupied(journal.folder)
         if options.is_repeatable:
             journal.announce()
@@ -184,6 +184,7 @@ def request_kept(options: Options) -> Iterator[None]:
             yield
         except KeyboardInterrupt as error:
             if not getattr(error, "__notes__", ()):
+                journal.is_begun = _holds_work(journal.folder)  # by a journal of the method's own
                 error.add_note(journal.kept())
             raise
         finally:
@@ -230,6 +231,11 @@ def read_identity(folder: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise CredoError(f"The folder {folder} holds no run to continue: begin one with fit(..., checkpoint=...).")
     return read_arrays(path, kind="run")[1]["identity"]
+
+
+def _holds_work(folder: Path) -> bool:
+    """Whether there is more in ``folder`` than what was asked for."""
+    return any(path != folder / "run.safetensors" for path in folder.rglob("*.safetensors"))
 
 
 def _is_begun(folder: Path) -> bool:

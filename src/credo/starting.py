@@ -25,6 +25,8 @@ def start_position(target: Target, start):
     if isinstance(start, Mapping):
         return _with_whole_numbers(target, _position_of(target, start))
     try:
+        if np.iscomplexobj(start):
+            raise TypeError("complex numbers")
         position = np.asarray(start, np.float64)
     except (TypeError, ValueError) as error:
         raise CredoError(

@@ -54,10 +54,11 @@ def test_not_finite(name, value):
         given(**data)
 
 
-def test_whole_numbers_as_objects_stay_whole():
-    """Classes are whole numbers, and a column of a table that once held others is of objects."""
-    target = given(y=np.array([0, 1, 2, 1], object))
+def test_outcomes_that_are_whole_numbers_as_objects_stay_whole():
+    """Classes are whole numbers, and a column of a table that once held others is of objects. Inputs may be any."""
+    target = given(np.array([0, 1, 2, 1], object), np.array([0, 1, 2, 1], object), likelihood=constant)
     assert target.y.dtype.kind == "i"
+    assert target.x.dtype.kind == "f"
     assert given(y=np.array([0, 1.5, 2, 1], object)).y.dtype.kind == "f"
     assert given(y=np.array([0, 2**70, 2, 1], object)).y.dtype.kind == "f"
 
@@ -71,7 +72,9 @@ def test_bounds_of_censored_rows_that_are_not_known():
 
     bounds = np.array([[1.0, 2.0], [1.0, np.inf], [0.5, 1.0], [2.0, 3.0]])
     for missing in (None, "drop", "impute"):
-        with pytest.raises(CredoError, match=r"y has 1 infinite value.*any finite number.*right_censored=1"):
+        with pytest.raises(
+            CredoError, match=r"y has 1 infinite value.*any number inside the support, as right_censored=1"
+        ):
             given(y=bounds, likelihood=survival, missing=missing)
     with pytest.raises(CredoError, match=r"row 1: \[-0.5  1. \]. Of an interval both ends lie inside.*left_censored=1"):
         given(

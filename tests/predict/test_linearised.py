@@ -9,11 +9,13 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
+import credo
 from credo.linalg.dense import Dense
 from credo.linalg.lowrank import LowRank
 from credo.model.model import Model
 from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
+from credo.posterior.product import Product
 from credo.precision import double
 from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
@@ -254,3 +256,19 @@ def test_settings_are_checked():
 def test_settings_of_jax_are_left_alone():
     linear()[0].predict(X_NEW, Linearised()).quantile(0.5)
     assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_product_of_normal_distributions_is_a_gaussian(columns):
+    """Orthogonal columns have a conjugate answer by parts; the same rules take it as that of columns that lean."""
+    x = np.linalg.qr(np.random.default_rng(0).normal(size=(30, columns)))[0]
+    model = credo.Model(
+        {"w": dist.Normal(0.5, 2.0).expand([columns])}, lambda params, x: dist.Normal(x @ params["w"], 0.3)
+    )
+    posterior = credo.fit(model.given(x, x.sum(axis=1)), credo.Exact())
+    assert isinstance(posterior.kind, Product)
+    gaussian = credo.fit(model.given(x, x.sum(axis=1)), credo.Laplace())
+    for rule in (Linearised(), Quadrature()):
+        found, known = posterior.predict(x, rule), gaussian.predict(x, rule)
+        np.testing.assert_allclose(found.mean, known.mean, rtol=1e-6)
+        np.testing.assert_allclose(found.variance, known.variance, rtol=1e-6)

@@ -93,9 +93,13 @@ class NumPyroModel(Model):
         return super().without_likelihood
 
     @property
-    def density_has_data(self) -> bool:
+    def unlike_its_prior(self) -> str | None:
         prior = self.prior
-        return isinstance(prior, NumPyroPrior) and bool(prior.terms or (prior.discrete and prior.outcomes))
+        if isinstance(prior, NumPyroPrior) and prior.terms:
+            return f"its density has log factors ({', '.join(prior.terms)}), which nothing is drawn from"
+        if isinstance(prior, NumPyroPrior) and prior.discrete and prior.outcomes:
+            return self.without_likelihood
+        return None
 
     def given(self, x=None, y=None, *, weights=None, missing: Literal["drop", "impute"] | None = None) -> Target:
         """The posterior: ``x`` and ``y`` are the arguments of the program that are not bound yet, in this order.

@@ -312,9 +312,9 @@ def column(name: str, leaf) -> np.ndarray:
         first = tuple(np.argwhere(bad)[0])
         raise CredoError(
             f"{name} has {_counted(bad.sum(), 'infinite value')} (the first in row {first[0] if first else 0}: "
-            f"{values[first]}), which are not missing and cannot be observed: correct those rows. A bound of censored "
-            "rows that is not known is any finite number, as the likelihood says which rows are censored "
-            "(right_censored=1)."
+            f"{values[first]}), which are not missing and cannot be observed: correct those rows. Of an "
+            "interval-censored row a bound that is not known is any number inside the support, as right_censored=1 or "
+            "left_censored=1 says that it does not count."
         )
     if bad.any():
         first = tuple(np.argwhere(bad)[0])
@@ -326,14 +326,16 @@ def column(name: str, leaf) -> np.ndarray:
 
 
 def _from_objects(name: str, values: np.ndarray) -> np.ndarray:
-    """A pandas column of mixed objects: whole numbers or numbers if all are, text otherwise; None counts as missing."""
+    """A pandas column of mixed objects: numbers if all are numbers, whole ones where outcomes all are, as classes must
+    be; text otherwise; None counts as missing."""
     missing = are_missing(values)
     if missing.any():
         first = int(np.argwhere(missing)[0][0]) if values.ndim else 0
         raise CredoError(
             f"{name} has {_counted(missing.sum(), 'missing value')} (the first in row {first}): {_remedy(name)}."
         )
-    if all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values.flat):
+    is_whole = all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values.flat)
+    if _is_outcome(name) and is_whole:
         with contextlib.suppress(OverflowError):
             return values.astype(np.int64)
     try:

@@ -127,9 +127,9 @@ class Model(eqx.Module):
         return "it has none, or was loaded without its model (give it: credo.load(path, model))"
 
     @property
-    def density_has_data(self) -> bool:
-        """Whether data enter the density by another way than a likelihood."""
-        return self.log_factor is not None
+    def unlike_its_prior(self) -> str | None:
+        """Why draws of the prior and the likelihood do not have this density; None where they do."""
+        return "it is a bare log density" if self.log_factor is not None else None
 
     @property
     def derived(self) -> dict[str, Callable]:

@@ -311,10 +311,15 @@ class Target(eqx.Module):
         return lambda params, x: head.natural(self.likelihood_distribution(params, x), params, x)
 
     def cast(self, dtype) -> "Target":
-        """The same target with its floating-point data and hyperparameters in ``dtype``."""
+        """The same target with its floating-point data and hyperparameters in ``dtype``.
+
+        No array is the same object: JAX 0.10 keeps what it made of one in a user's loop, whole numbers in 32 bits.
+        """
 
         def convert(leaf):
-            return leaf.astype(dtype) if np.issubdtype(np.asarray(leaf).dtype, np.floating) else leaf
+            if np.issubdtype(np.asarray(leaf).dtype, np.floating):
+                return leaf.astype(dtype)
+            return leaf.view() if isinstance(leaf, np.ndarray) else leaf
 
         converted = jax.tree.map(convert, self)
         if self.source is None:

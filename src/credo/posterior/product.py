@@ -11,9 +11,10 @@ import numpyro.distributions as dist
 from numpyro.distributions import Distribution, biject_to
 from scipy import special
 
+from credo.linalg.diagonal import Diagonal
 from credo.model.distributions import bare, in_jax
 from credo.model.structure import Structure
-from credo.posterior.kinds import Kind
+from credo.posterior.kinds import Gaussian, Kind
 
 
 class Product(Kind):
@@ -39,6 +40,15 @@ class Product(Kind):
             log_jacobian = transform.log_abs_det_jacobian(position[name], value)
             total = total + jnp.sum(d.log_prob(value)) + jnp.sum(log_jacobian)
         return total
+
+
+def as_gaussian(kind: Kind) -> Kind:
+    """``kind``; a product of normal distributions as the Gaussian that it is."""
+    if not isinstance(kind, Product) or not all(type(bare(d)) is dist.Normal for d in kind.distributions.values()):
+        return kind
+    moments = moments_of(kind.distributions)
+    mean, sd = (kind.structure.ravel({name: jnp.asarray(each[i]) for name, each in moments.items()}) for i in (0, 1))
+    return Gaussian(np.asarray(mean), Diagonal(np.asarray(sd)))
 
 
 def moments_of(distributions: Mapping[str, Distribution]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -14,6 +14,7 @@ from credo.algorithm import as_key
 from credo.model.user_head import AnyHead, UserHead
 from credo.normals import normal
 from credo.posterior.kinds import Gaussian, Kind
+from credo.posterior.product import as_gaussian
 from credo.predict import layer_draws
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS, by_column
@@ -154,13 +155,13 @@ class ProjectedLaw(eqx.Module):
 def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int) -> tuple[Law, Any]:
     how = outlook(posterior, table, rule, key)
     if how.num_outputs > MANY_OUTPUTS or isinstance(how.head, UserHead):
-        return _drawn(how, widened(posterior.kind), key, DRAWS_A_NODE * number), table.x
+        return _drawn(how, widened(as_gaussian(posterior.kind)), key, DRAWS_A_NODE * number), table.x
     rows = how.rows(table)
     # locations of a t in several columns are no closed form: its columns share no mixing variable
     is_closed = how.head.name in ("normal", "student_t") or how.head.column == "normal"
     if is_closed and rows.mean is not None and not np.diagonal(rows.covariance, axis1=1, axis2=2)[:, 1::2].any():
         number = 1  # a known scale is no integral
-    return ProjectedLaw(how, number, None if how.prepared is None else widened(posterior.kind)), rows
+    return ProjectedLaw(how, number, None if how.prepared is None else widened(as_gaussian(posterior.kind))), rows
 
 
 class LayeredLaw(MixtureLaw):

@@ -16,7 +16,7 @@ from credo.algorithm import as_key, stream, streams
 from credo.batches import in_batches
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
-from credo.memory import budget
+from credo.memory import LIMIT
 from credo.model.distributions import rowwise
 from credo.model.target import Target
 from credo.model.user_head import AnyHead
@@ -105,8 +105,9 @@ def _positions(kind: Kind, keys):
 
 
 def _may_be_stored(numbers: int) -> bool:
-    few = min(ALWAYS_STORED, MAX_STORED)
-    return numbers <= few or (numbers <= MAX_STORED and ARRAYS * 8 * numbers <= budget())
+    """Within a fit that was given ``max_memory`` fewer may be; what happens to be free decides about no draws."""
+    limit = LIMIT.get()
+    return numbers <= MAX_STORED and (limit is None or numbers <= ALWAYS_STORED or ARRAYS * 8 * numbers <= limit)
 
 
 def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int, generator: np.random.Generator):

@@ -22,6 +22,7 @@ from credo.model.layers import Layers, find_layers
 from credo.model.target import Target
 from credo.model.user_head import AnyHead, UserHead
 from credo.posterior.kinds import Gaussian, Kind, Point
+from credo.posterior.product import as_gaussian
 from credo.predict import by_draws, by_layers
 from credo.predict.inputs import Table, widened
 from credo.predict.links import LINKS
@@ -113,7 +114,7 @@ def centre_of(kind: Kind) -> Float[Stored, " dim"]:
 
 
 def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
-    kind, target = posterior.kind, without_data(posterior.target)
+    kind, target = as_gaussian(posterior.kind), without_data(posterior.target)
     if not isinstance(kind, Gaussian | Point):
         raise CredoError(
             f"{rule}() needs a Gaussian posterior, and this one is {type(kind).__name__}: use MonteCarlo(), or "

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
+from scipy.special import gammaln
 
 import credo
 from credo.fitting import fit
@@ -150,6 +151,19 @@ def test_errors_are_known_where_tails_are_too_light():
     value, error = np.array([(each.log_evidence.value, each.log_evidence.error) for each in found]).T
     assert np.median(error) < 0.004
     assert np.sum(np.abs(value) > 1.96 * error) <= stats.binom.isf(1e-5, 24, 0.05)
+
+
+def test_weights_that_met_no_tail_do_not_decide_that_there_is_none():
+    """In 46 of 60 keys 4,096 points of a t of ten degrees had a k̂ below 0.25, and an evidence too low for its error."""
+    scale = -2.5 * np.log(10 * np.pi) + float(gammaln(7.5) - gammaln(5.0))
+    law = Model.from_log_density(
+        lambda p: scale - 7.5 * jnp.log1p(p["w"] @ p["w"] / 10), {"w": dist.constraints.real_vector}, {"w": (5,)}
+    ).given()
+    light = Posterior(Gaussian(np.zeros(5), Diagonal(np.full(5, 1.2))), law, verdict=Verdict("pass"))
+    found = [fit(law, Importance(light, points=Sobol()), key=key, progress=False) for key in range(12)]
+    assert {each.kind.positions.shape for each in found} == {(16, 512, 5)}
+    value, error = np.array([(each.log_evidence.value, each.log_evidence.error) for each in found]).T
+    assert np.sum(np.abs(value) > 1.96 * error) <= stats.binom.isf(1e-5, 12, 0.05)
 
 
 def test_in_each_group_the_mixture_knows_the_integral_of_the_proposal():

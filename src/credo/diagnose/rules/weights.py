@@ -108,15 +108,16 @@ WEIGHTS: dict[str, Rule] = {
         "look for a gradient that is not finite",
     ),
     "copy_weight": Rule(
-        "log weight of copies of the draws, with components exchanged or signs turned, where the density is as high: "
-        "far above that of the draws, the approximation leaves an equal mode out",
+        "log weight of copies of the draws, with components exchanged or signs turned, where the density is as high, "
+        "to a factor of 100: far above that of the draws, the approximation leaves such a mode out",
         "at most",
         10.0,
         ANY,
         "this library",
-        "With entries exchanged, or signs turned, the density is as high, and the approximation has next to nothing "
-        "there (log weight {value:.0f}, 10 passes): it holds one of several equal modes. Order the components "
-        "(dist.constraints.ordered_vector), take MixtureOf(k) as the family, or use ParallelTempering() or SMC().",
+        "With entries exchanged, or signs turned, the density is as high, to a factor of 100, and the approximation "
+        "has next to nothing there (log weight {value:.0f}, 10 passes): it holds one of several modes. Order the "
+        "components (dist.constraints.ordered_vector), take MixtureOf(k) as the family, or use ParallelTempering() or "
+        "SMC().",
     ),
     "mode_share": Rule(
         "share of the posterior that lies about other modes, found by climbing from far away and from draws of the "

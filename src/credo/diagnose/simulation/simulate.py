@@ -59,10 +59,10 @@ def from_prior(model: Model, x, size: int | None, num_simulations: int, key) -> 
     def positions_of(index):
         return _prior(model, keys_of(key, TRUTH, index))
 
-    if model.density_has_data:
+    if model.unlike_its_prior is not None:
         raise CredoError(
-            f"This model cannot simulate data, so it cannot be calibrated: {model.without_likelihood}. Write it as "
-            "prior and likelihood."
+            f"This model cannot simulate data, so it cannot be calibrated: {model.unlike_its_prior}. Write it as "
+            "prior and likelihood alone."
         )
     if model.likelihood is None:
         if size is not None or x is not None:

@@ -157,7 +157,8 @@ def end_warmup(records, tuning: Tuning, states: list[State]):
 
 def metrics(metric: MetricEstimator, kept: dict[str, np.ndarray], tuning: Tuning, is_shared: bool) -> ScaleOperator:
     """One a replica, or one for all of them where they have one target."""
-    gradients = kept["base_gradient"] + tuning.betas[:, None] * kept["gain_gradient"]
+    with np.errstate(invalid="ignore"):  # 0 times a gain that overflowed
+        gradients = kept["base_gradient"] + tuning.betas[:, None] * kept["gain_gradient"]
 
     def estimate(k: int, positions, gradients):
         previous = jax.tree.map(lambda a: a[k], tuning.metric)

@@ -52,7 +52,8 @@ class DiagonalMetric:
 
     def initial(self, gradients) -> Diagonal:
         """From the gradients at the starts, for draws of variance one: s² = 1/|g|."""
-        mean_square = np.mean(np.square(np.asarray(gradients, np.float64)), axis=0)
+        with np.errstate(over="ignore"):
+            mean_square = np.mean(np.square(np.asarray(gradients, np.float64)), axis=0)
         return Diagonal(np.clip(mean_square, SMALLEST, LARGEST) ** -0.25)
 
     def estimate(self, positions, gradients, previous) -> Diagonal:

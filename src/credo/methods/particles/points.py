@@ -11,7 +11,8 @@ depend on one another, scrambles do not: R groups of n, and the spread of the gr
 Where the Gaussian's tails are too light p/q has no bound, few groups meet a large weight, and the spread of the others
 is too small. Each group then gets n points more, of one dimension more, whose first coordinate says which part of r
 (reach.py) the others belong to: 2n points of a defensive mixture, weighed against it as one, with q/r as a control
-variate (Owen & Zhou 2000). Where tails are no trouble it would cost what smooth integrands gain: r's parts are steps.
+variate (Owen & Zhou 2000). Where p/q is bounded it would cost what smooth integrands gain: r's parts are steps. Which
+it is, points tell that reach far and are not in the answer: the weights themselves are small where none was met.
 """
 
 import time
@@ -23,7 +24,6 @@ from jaxtyping import Float
 from scipy.special import ndtri
 
 from credo.algorithm import stream
-from credo.diagnose.pareto import smooth
 from credo.methods.particles.reach import MANY, SHARE, defended, drawn_far, widened
 from credo.methods.particles.weighing import Drawn, draw_and_weigh, weigh_at
 from credo.model.target import Target
@@ -33,8 +33,9 @@ from credo.status import CredoError
 MAX_SOBOL_DIM = 21_200  # direction numbers are known for one coordinate more (Joe & Kuo 2008)
 BITS = 52  # of a coordinate: with half a cell added, never 0 nor 1 in float64
 FEWEST = 2  # groups that tell a spread
-HEAVY = 0.25  # k̂ of plain Sobol points above which their errors are too small
+HEAVY = np.log(20.0)  # log p/q far out, above that of half of the points, from where it counts as unbounded
 HALF = 0.5  # of the points that are added then
+FEWEST_CALIBRATED = 64  # points of a scramble, below which a regression on them has a bias
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,9 @@ class Sobol(Points):
     ``replications``: R independent scrambles. Their spread gives the standard errors, which are therefore known to
     1/√(2(R − 1)), 18 % for 16, and made larger by what few can tell (7 % for 16), so that normal quantiles serve; for
     R < 4, where none do, by nothing. Each holds a power of two of points, so that ``num_draws`` is rounded up: 4,000
-    draws are 16 × 256. Where the proposal's tails are too light (k̂ above 0.25), each gets as many points again, half
-    of which reach far, as some of ``Independent()`` do; all are weighed against the mixture.
+    draws are 16 × 256. Where the target is not bounded by 20 times the proposal, as by tails that are too light, each
+    gets as many points again, half of which reach far, as some of ``Independent()`` do; all are weighed against the
+    mixture.
     Raises CredoError for another proposal, and above 21,200 coordinates.
     """
 
@@ -130,19 +132,24 @@ class Sobol(Points):
             z = ndtri(_scramble(stream(key, r), size, target.dim))
             near.append((z, np.zeros(size, bool), *weigh_at(kind, target, z, batch)))
         _, _, u, log_weights = _joined(near)
-        if not smooth(log_weights).k_hat > HEAVY:
+        if not self._is_unbounded(kind, target, key, size, batch, float(np.median(log_weights))):
             return Drawn(u, log_weights, num_groups=len(near))
         for r, group in enumerate(near):
             if r >= FEWEST and time.monotonic() > deadline:
                 break
-            choice, *v = _scramble(stream(key, self.replications + r), size, target.dim + 1).T
-            z = widened(ndtri(np.stack(v, axis=1)), choice, HALF)
+            z, choice = _far(stream(key, self.replications + r), size, target.dim, HALF)
             groups.append(_joined([group, (z, choice >= 1 - HALF, *weigh_at(kind, target, z, batch))]))
         z, is_far, u, log_weights = _joined(groups)
         u, log_weights, log_own, _ = defended(u, log_weights, z, is_far, HALF / 2)
-        own = np.exp(np.asarray(log_own).reshape(len(groups), -1))
-        calibrated = log_weights + _calibration(own).ravel()
-        return Drawn(u, calibrated, log_own if target.dim <= MANY else None, len(groups))
+        if size >= FEWEST_CALIBRATED:
+            log_weights += _calibration(np.exp(np.asarray(log_own).reshape(len(groups), -1))).ravel()
+        return Drawn(u, log_weights, log_own if target.dim <= MANY else None, len(groups))
+
+    def _is_unbounded(self, kind: Gaussian | Flow, target: Target, key, size: int, batch: int, usual: float) -> bool:
+        """Whether p/q is far larger than ``usual`` at some point that reaches far."""
+        z, _ = _far(stream(key, 2 * self.replications), size, target.dim, 1.0)
+        _, log_weights = weigh_at(kind, target, z, batch)
+        return bool(np.any(log_weights[log_weights < np.inf] > usual + HEAVY))
 
 
 def _scramble(seed, size: int, dim: int) -> Float[np.ndarray, "n dim"]:
@@ -151,6 +158,12 @@ def _scramble(seed, size: int, dim: int) -> Float[np.ndarray, "n dim"]:
 
     engine = qmc.Sobol(dim, scramble=True, bits=BITS, rng=np.random.default_rng(seed.tolist()))
     return engine.random_base2(int(np.log2(size))) + 2.0 ** -(BITS + 1)
+
+
+def _far(seed, size: int, dim: int, share: float) -> tuple[Float[np.ndarray, "n dim"], Float[np.ndarray, " n"]]:
+    """Points of which the last ``share`` of the second numbers, uniform on (0, 1), reaches far."""
+    choice, *v = _scramble(seed, size, dim + 1).T
+    return widened(ndtri(np.stack(v, axis=1)), choice, share), choice
 
 
 def _calibration(own: Float[np.ndarray, "R S"]) -> Float[np.ndarray, "R S"]:

@@ -42,8 +42,9 @@ class MixturePosterior:
 
     ``verdict``, ``log_evidence`` (a lower bound; None for a point) and ``info`` are those of every posterior: ``info``
     has ``elbo_path`` (2, sweeps) (their numbers, and the nats after each; for a point EM's bound of the log likelihood,
-    which it meets at the end), ``restarts`` (where each start led, by rows as many as all), ``num_sweeps``,
-    ``is_complete`` and ``seconds``. Components come in the order of their weights, largest first.
+    which it meets at the end where there is no ridge, and lies below by the ridge's penalty else), ``restarts`` (where
+    each start led, by rows as many as all), ``num_sweeps``, ``is_complete`` and ``seconds``. Components come in the
+    order of their weights, largest first.
 
     The factors assume that labels and parameters are independent, and cover one of K! orders of the components: where
     components overlap, sds are too small, as the verdict says. Arrays are NumPy's, in the units of the data. The rows
