@@ -342,7 +342,7 @@ def test_where_the_other_mode_lies_is_a_start_whatever_the_prior(prior, first):
         return dist.MixtureSameFamily(dist.Categorical(jnp.array([0.5, 0.5])), parts).expand([1])
 
     target = credo.Model(prior, likelihood).given(y=np.array([0.0]))
-    one = credo.fit(target, credo.Laplace(), key=1, progress=False)
-    other = credo.fit(target, credo.Laplace(), key=1, start=one.info["elsewhere"], progress=False)
+    one = credo.fit(target, credo.Laplace(), key=2, progress=False)
+    other = credo.fit(target, credo.Laplace(), key=2, start=one.info["elsewhere"], progress=False)
     places = sorted(float(np.log(first(posterior.mean()))) for posterior in (one, other))
     np.testing.assert_allclose(places, [0.0, 3.0], atol=0.1)
