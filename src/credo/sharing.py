@@ -15,6 +15,7 @@ from jax.extend import core as jex
 
 from credo.equations import CALLS, bind, evaluate, programs, renewed
 
+KEEPING = "_as_it_is"  # what a call to keep something is called in a program
 WORTH_IT = 16  # numbers from which what is dear is kept
 DEAR, LONG = 16, 64  # operations a number, from which it is dear: in a gradient of samplers, and in other programs
 FUNCTIONS = {"exp", "exp2", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "cbrt", "logistic", "lgamma", "digamma"}
@@ -74,7 +75,7 @@ def _evaluate(program: jex.ClosedJaxpr, *args) -> list:
 
     def outputs(_: int, equation, operands: list) -> list:
         name = equation.primitive.name
-        if equation.params.get("name") == _as_it_is.__name__:  # kept already: within another call it would be nothing
+        if equation.params.get("name") == KEEPING:  # kept already: within another call it would be nothing
             return [_as_it_is(*operands)]
         if name in CALLS:
             return _evaluate(equation.params[CALLS[name]], *operands)
