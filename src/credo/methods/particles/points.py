@@ -11,8 +11,9 @@ depend on one another, scrambles do not: R groups of n, and the spread of the gr
 Where the Gaussian's tails are too light p/q has no bound, few groups meet a large weight, and the spread of the others
 is too small. Each group then gets n points more, of one dimension more, whose first coordinate says which part of r
 (reach.py) the others belong to: 2n points of a defensive mixture, weighed against it as one, with q/r as a control
-variate (Owen & Zhou 2000). Where p/q is bounded it would cost what smooth integrands gain: r's parts are steps. Which
-it is, points tell that reach far and are not in the answer: the weights themselves are small where none was met.
+variate (Owen & Zhou 2000; a regression, of a bias as 1/n). Where p/q is bounded it would cost what smooth integrands
+gain: r's parts are steps. Which it is, points tell that reach far and are not in the answer: the weights themselves are
+small where none was met.
 """
 
 import time
