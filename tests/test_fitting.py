@@ -397,7 +397,8 @@ def test_a_loop_of_the_users_own_in_single_precision_comes_before_a_fit():
     model = Model({"w": dist.Normal(0.0, 1.0)}, lambda p, x: dist.Bernoulli(logits=p["w"] * x))
     target = model.given(X[:, 0], np.arange(len(X)) % 2).flat()
     with jax.enable_x64(False):
-        jax.lax.fori_loop(0, 3, lambda _, u: u + jax.grad(target.log_density)(u), jax.numpy.zeros(1))
+        walk = jax.jit(lambda u: jax.lax.fori_loop(0, 3, lambda _, u: u + jax.grad(target.log_density)(u), u))
+        walk(jax.numpy.zeros(1))
     assert credo.fit(target, credo.Laplace(), progress=False).verdict.status == "pass"
 
 

@@ -166,6 +166,11 @@ def test_weights_that_met_no_tail_do_not_decide_that_there_is_none():
     assert np.sum(np.abs(value) > 1.96 * error) <= stats.binom.isf(1e-5, 12, 0.05)
 
 
+@pytest.mark.parametrize(("factor", "size"), [(1.3, 256), (1.01, 256), (0.95, 512)])
+def test_points_are_added_where_the_target_is_wider(factor, size):
+    assert fit(target(), Importance(proposal(factor), points=Sobol()), progress=False).kind.positions.shape[1] == size
+
+
 def test_in_each_group_the_mixture_knows_the_integral_of_the_proposal():
     """The control variate: under Sobol points of r, q/r has mean one in each scramble, exactly."""
     law = Model.from_log_density(
