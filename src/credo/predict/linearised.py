@@ -153,15 +153,15 @@ class ProjectedLaw(eqx.Module):
 
 
 def _projected(posterior: "Posterior", table: Table, key, rule: str, number: int) -> tuple[Law, Any]:
-    how = outlook(posterior, table, rule, key)
+    how, kind = outlook(posterior, table, rule, key), as_gaussian(posterior.kind)
     if how.num_outputs > MANY_OUTPUTS or isinstance(how.head, UserHead):
-        return _drawn(how, widened(as_gaussian(posterior.kind)), key, DRAWS_A_NODE * number), table.x
+        return _drawn(how, widened(kind), key, DRAWS_A_NODE * number), table.x
     rows = how.rows(table)
     # locations of a t in several columns are no closed form: its columns share no mixing variable
     is_closed = how.head.name in ("normal", "student_t") or how.head.column == "normal"
     if is_closed and rows.mean is not None and not np.diagonal(rows.covariance, axis1=1, axis2=2)[:, 1::2].any():
         number = 1  # a known scale is no integral
-    return ProjectedLaw(how, number, None if how.prepared is None else widened(as_gaussian(posterior.kind))), rows
+    return ProjectedLaw(how, number, None if how.prepared is None else widened(kind)), rows
 
 
 class LayeredLaw(MixtureLaw):

@@ -138,6 +138,13 @@ def test_the_first_scales_are_those_by_which_draws_of_variance_one_have_such_gra
     np.testing.assert_allclose(found.scale, [0.5, 2.0])
 
 
+def test_a_start_whose_gradient_has_no_square_has_the_smallest_scale():
+    """Warnings are errors here: NumPy's of the overflow reached the user."""
+    found = DiagonalMetric().initial(np.array([[1e200, 1.0]]))
+    assert 0 < found.scale[0] < 1e-3
+    np.testing.assert_allclose(found.scale[1], 1.0)
+
+
 def test_few_draws_are_weighed_against_the_scales_before():
     """Of 4 · (5 − 1) draws and 10, by their logarithms."""
     u, before = draws(5)[0], np.full(6, 3.0)

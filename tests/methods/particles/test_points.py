@@ -141,7 +141,7 @@ def test_points_do_not_depend_on_how_many_memory_holds():
 
 
 def test_errors_are_known_where_tails_are_too_light():
-    """Of plain points: errors of the evidence three times as large, and eleven of 24 beyond 1.96 of what was said."""
+    """Of plain points 47 % of 60 keys lay beyond 1.96 of what was said, a median of 0.01."""
     law = Model.from_log_density(
         lambda p: jstats.t.logpdf(p["w"], 5.0).sum(), {"w": dist.constraints.real_vector}, {"w": (5,)}
     ).given()

@@ -97,6 +97,7 @@ class Importance:
         log_z = float(logsumexp(found.raw) - np.log(num_draws))
         weighed = {"log_weights": found.log_weights, "climber": climber, "log_z": log_z}
         unseen = left_out(proposal.kind, target, found.u, found.figures, deadline, **weighed)
+        # groups that got points far out are larger than was promised
         asked = max(chains * size, chains * (num_draws // found.num_groups))
         is_complete = num_draws >= asked
         cut = f"The time limit came after {num_draws:,} of {asked:,} draws."
