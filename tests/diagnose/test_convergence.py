@@ -204,6 +204,12 @@ def test_nested_r_hat_sees_superchains_that_disagree(num_draws):
     assert np.all(found[[1, 2]] > 1.1)
 
 
+@pytest.mark.parametrize("number", [2.0, "4", None, True])
+def test_superchains_are_counted(number):
+    with pytest.raises(CredoError, match="num_superchains is a whole number"):
+        c.nested_r_hat(np.zeros((8, 4, 1)), number)
+
+
 def test_nested_r_hat_of_two_values_of_half_the_draws_each():
     """They lie equally far from their median: folded, they say nothing."""
     x = np.random.default_rng(3).permuted(np.tile([0.0, 1.0], 40)).reshape(8, 10, 1)

@@ -357,6 +357,12 @@ def test_pruned_weights_are_exactly_zero(fitted, tmp_path):
     assert table["log_score"][0] > table["log_score"][1]
 
 
+@pytest.mark.parametrize("log_alpha", ["a", np.nan, None, [1.0]])
+def test_a_threshold_is_a_number(fitted, log_alpha):
+    with pytest.raises(credo.CredoError, match=r"log_alpha is a number, 3\.0 by default"):
+        prune(fitted, log_alpha)
+
+
 def test_biases_stay_and_shares_are_those_of_each_layer():
     """What was zero before is counted again."""
     weights = {"a": {"b": np.ones(3), "w": np.ones((2, 3))}, "c": np.ones((3, 2))}

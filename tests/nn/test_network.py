@@ -141,6 +141,22 @@ def test_weights_have_the_law_that_was_asked_for(prior, density):
     assert found == pytest.approx(of_weights + likelihood, rel=1e-9)
 
 
+def test_a_horseshoe_begins_beside_its_peak():
+    """The biases of new networks are zero, where its density is infinite."""
+    params = jax.tree.map(lambda leaf: np.zeros_like(leaf), weights(dtype=np.float64))
+    params["out"]["w"][0] = 0.7
+    model = BayesianNetwork(apply, params, head=Gaussian(0.5), prior=HorseshoeLike(0.3))
+    start = model.start["weights"]
+    np.testing.assert_array_equal(start["out"]["w"][0], 0.7)
+    others = np.concatenate([np.ravel(start["in"]["w"]), np.ravel(start["out"]["w"][1:])])
+    np.testing.assert_allclose(np.abs(others), 0.003)
+    assert others.min() < 0 < others.max()
+    posterior = credo.fit(model.given(X, Y), credo.HMC(num_warmup=20, num_draws=10), progress=False)
+    assert np.isfinite(posterior.mean()["weights"]["out"]["w"]).all()
+    with pytest.raises(credo.CredoError, match=r"is infinitely high at .*start beside that value \(start=\)"):
+        credo.fit(model.given(X, Y), credo.HMC(), start={"weights": params}, progress=False)
+
+
 @pytest.mark.parametrize("prior", [LaplacePrior(0.5), ScaleMixture(), HorseshoeLike(0.3), Isotropic(dist.Gamma(2, 2))])
 def test_every_prior_makes_a_target_with_gradients(prior):
     target = network(prior=prior).given(X, Y).flat()

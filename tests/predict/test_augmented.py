@@ -80,8 +80,11 @@ def test_several_outcomes_of_a_row_share_their_transform(kind):
 
 
 def test_bad_transforms(posterior):
-    for transforms, words in (([], "one at least"), ([lambda x: x[:2]], "returned arrays of shapes")):
-        with pytest.raises(credo.CredoError, match=words):
-            posterior.predict(X, credo.Augmented(transforms, RULE))
-    with pytest.raises(credo.CredoError, match="averages over draws"):
-        posterior.predict(X, credo.Augmented(VIEWS, credo.Linearised()))
+    with pytest.raises(credo.CredoError, match="returned arrays of shapes"):
+        posterior.predict(X, credo.Augmented([lambda x: x[:2]], RULE))
+    for transforms in ([], 3, abs, "flip", [3]):
+        with pytest.raises(credo.CredoError, match="takes a list of functions of x, one at least"):
+            credo.Augmented(transforms, RULE)  # type: ignore[arg-type]
+    for rule in (credo.Linearised(), credo.MonteCarlo, credo.Augmented(VIEWS)):
+        with pytest.raises(credo.CredoError, match="averages over draws of the parameters: leave rule out"):
+            credo.Augmented(VIEWS, rule)

@@ -74,6 +74,8 @@ def nested_r_hat(x: Draws, num_superchains: int) -> Figures:
     array([1.01])
     """
     x = _checked(x)
+    if isinstance(num_superchains, bool) or not isinstance(num_superchains, int | np.integer):
+        raise CredoError(f"num_superchains is a whole number; got {num_superchains!r}.")
     if x.shape[0] == num_superchains and x.shape[1] == 1:
         return np.full(x.shape[2], np.nan)  # a draw a superchain: nothing varies within
     if num_superchains < 2 or x.shape[0] % num_superchains:

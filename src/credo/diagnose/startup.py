@@ -208,6 +208,11 @@ def _parameter(name: str, leaf: dict, parts: dict) -> str | None:
                 f"Parameter {where} has rounded to the boundary of its support ({at}), where its prior has log density "
                 f"{shown}: start nearer the origin, or rescale the parameter."
             )
+        if np.max(log_prob) == np.inf:
+            return (
+                f"The prior of {where} is infinitely high at {at}: start beside that value (start=), or give {name!r} "
+                "a prior of finite density."
+            )
         return (
             f"The prior of {where} has log density {shown} at {at}: start inside its support (start=), or give "
             f"{name!r} a prior whose support holds that value."

@@ -23,6 +23,7 @@ from credo.precision import double
 from credo.status import CredoError, is_number
 
 WEIGHTS, PRECISION = "weights", "precision"
+OFF_ZERO = 0.01  # of the scale
 FAR = 40.0  # in unconstrained coordinates: next to the ends of a support
 
 
@@ -33,6 +34,10 @@ class WeightPrior(ABC):
     @abstractmethod
     def of(self, params: Any) -> dict[str, Any]:
         """Entries of the model's prior, in order, ``weights`` last."""
+
+    def start(self, params: Any) -> Any:
+        """Where fits begin: ``params``, moved only where the prior is not finite."""
+        return params
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,9 @@ class ScaleMixture(WeightPrior):
 class HorseshoeLike(WeightPrior):
     """Infinitely high at zero, with tails as 1/w²: few weights matter, hardly shrunk (Bhadra et al. 2019).
 
-    ``scale``: of the weights that matter. At zero the density is infinite, so that it has no MAP: sample instead.
+    ``scale``: of the weights that matter. At zero the density is infinite, so that it has no MAP: sample instead. Fits
+    begin a hundredth of ``scale`` off it, to either side in turn, where a weight is zero, as the biases of most new
+    networks are.
     """
 
     scale: float = 1.0
@@ -132,6 +139,14 @@ class HorseshoeLike(WeightPrior):
 
     def of(self, params):
         return {WEIGHTS: _each(params, lambda path: CauchySlash(self.scale))}
+
+    def start(self, params):
+        def off_zero(leaf):
+            leaf = np.asarray(leaf)
+            sides = np.resize([1.0, -1.0], leaf.size).reshape(leaf.shape)
+            return np.where(leaf == 0, OFF_ZERO * self.scale * sides, leaf).astype(leaf.dtype)
+
+        return jax.tree.map(off_zero, params)
 
 
 @dataclass(frozen=True)

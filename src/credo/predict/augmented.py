@@ -44,8 +44,17 @@ class Augmented:
     rule: MonteCarlo | Any = None
 
     def __post_init__(self):
-        if not self.transforms or not all(callable(each) for each in self.transforms):
-            raise CredoError("Augmented() takes a list of functions of x, one at least; name the identity among them.")
+        is_list = isinstance(self.transforms, Sequence) and not isinstance(self.transforms, str) and self.transforms
+        if not is_list or not all(callable(each) for each in self.transforms):
+            raise CredoError(
+                "Augmented() takes a list of functions of x, one at least, with the identity named among them; got "
+                f"{self.transforms!r}."
+            )
+        if self.rule is not None and not isinstance(self.rule, MonteCarlo):
+            raise CredoError(
+                f"Augmented() averages over draws of the parameters: leave rule out, or give MonteCarlo(…); got "
+                f"{self.rule!r}."
+            )
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple[MixtureLaw, Any]:
         law, x = (MonteCarlo() if self.rule is None else self.rule).law(posterior, table, key)

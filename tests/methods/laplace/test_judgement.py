@@ -54,6 +54,16 @@ def test_the_worse_of_two_verdicts_stays():
         assert after_earlier(credo.Verdict(now), earlier).status == expected
 
 
+@pytest.mark.parametrize(("structure", "is_told"), [(credo.laplace.Diagonal(), True), (credo.laplace.Dense(), False)])
+def test_what_to_do_about_earlier_data_is_what_was_not_done(structure, is_told):
+    network = BayesianNetwork(linear, {"w": jnp.zeros((2, 1))}, head=Gaussian(0.4), prior=Isotropic(1.0))
+    earlier = credo.fit(network.given(X[:, :2], Y), credo.Laplace(structure, num_steps=5), progress=False)
+    earlier.verdict = credo.Verdict("doubtful")
+    (sentence,) = after_earlier(credo.Verdict("pass"), earlier).sentences
+    assert ("with structure=Dense(), or all data at once" in sentence) == is_told
+    assert sentence.endswith("all data at once.")
+
+
 def test_of_classes_it_is_a_sum_over_them():
     labels = (RNG.uniform(size=N) < 0.5).astype(int)
     posterior = fitted(Bernoulli(), labels)

@@ -182,6 +182,24 @@ def test_a_kink_at_the_mode_is_said():
     assert any("'weights.w' has a kink" in sentence for sentence in verdict.sentences)
 
 
+def test_a_mode_that_gauss_newton_takes_for_a_saddle_is_said_to_be_one_perhaps():
+    """The residuals' part of the curvature, which it leaves out, holds weights and precisions together."""
+    random = np.random.default_rng(3)
+    x = random.uniform(-2, 2, size=(20, 1))
+    y = np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=20)
+    weights = {"in": random.normal(size=(1, 3)), "out": random.normal(size=(3, 1))}
+    network = BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["in"]) @ p["out"], weights, head=Gaussian(0.3), prior=PerLayer(dist.LogNormal(0, 6))
+    )
+    approximate = credo.fit(network.given(x, y), credo.Laplace(Dense(), tune=False), progress=False)
+    assert approximate.verdict.figures["min_curvature"] < 0
+    assert any("curvature=ExactHessian() tells" in sentence for sentence in approximate.verdict.sentences)
+    exact = credo.Laplace(Dense(), credo.ExactHessian(), tune=False)
+    verdict = credo.fit(network.given(x, y), exact, start=approximate, progress=False).verdict
+    assert verdict.figures["min_curvature"] > 0.01
+    assert not any("ExactHessian() tells" in sentence for sentence in verdict.sentences)
+
+
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_a_density_without_a_bound_is_said(start):
     network = BayesianNetwork(linear, {"w": np.full(4, start)}, head=Gaussian(0.3), prior=HorseshoeLike())

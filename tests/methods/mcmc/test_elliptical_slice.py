@@ -82,6 +82,15 @@ def test_other_priors_are_refused_by_name(prior, sentence):
         credo.fit(target, credo.EllipticalSlice(), progress=False)
 
 
+def test_a_process_that_is_all_but_singular_is_told_what_to_do():
+    """Its flattest direction is spread over so many entries that none has a tenth of it."""
+    x = np.linspace(0.0, 1.0, 300)
+    K = np.exp(-0.5 * (x[:, None] - x) ** 2 / 0.1**2) + 1e-10 * np.eye(300)
+    target = credo.Model({"f": lambda: dist.MultivariateNormal(np.zeros(300), K)}, None).given()
+    with pytest.raises(credo.CredoError, match="leaves 'f' free, or all but free.*add a larger number to the diagonal"):
+        credo.fit(target, credo.EllipticalSlice(), progress=False)
+
+
 def test_a_bare_log_density_has_no_prior():
     with pytest.raises(credo.CredoError, match="a bare log density has none: write it as prior and likelihood"):
         credo.fit(TARGETS["skewed"]().target, credo.EllipticalSlice(), progress=False)

@@ -1,11 +1,14 @@
 """The independence sampler: exact proposals are always taken, thin ones are found out, others are refused."""
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import credo
 from credo.linalg.diagonal import Diagonal
+from credo.methods.mcmc import proposals
+from credo.methods.mcmc.unmet import unmet
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
 
@@ -68,6 +71,28 @@ def test_a_thin_proposal_is_found_out(exact):
     posterior = credo.fit(TARGET, credo.IndependenceMH(proposal=proposing(thin, exact)), key=1, progress=False)
     assert posterior.verdict.figures["pareto_k"] > 0.7
     assert any("Pareto k-hat" in sentence for sentence in posterior.verdict.sentences)
+
+
+@pytest.mark.parametrize("keeps", [0.9, 0.995, 1.0])
+def test_what_the_proposal_never_offers_is_missed(keeps):
+    """Independent draws of a t of five degrees, in the place of chains, without the farthest of them."""
+    target = credo.Model({"x": dist.StudentT(5.0).expand([3])}, None).given()
+    draws = np.random.default_rng(1).standard_t(5, size=(40_000, 3))
+    length = np.linalg.norm(draws, axis=1)
+    kept = draws[length <= np.quantile(length, keeps)][:20_000].reshape(1, -1, 3)
+    found = unmet(Gaussian(np.zeros(3), Diagonal(np.full(3, 1.2))), target, kept, jax.random.key(0))
+    missed = np.log(np.sqrt(5 / 3) / kept.std(axis=1)).max()
+    assert found["log_sd_shift"] <= missed + 0.02
+    assert (found["log_sd_shift"] > 0.095) == (keeps < 0.95)
+    assert found["mean_shift"] < 0.05
+
+
+def test_a_pass_takes_what_was_never_offered_into_account(exact, monkeypatch):
+    method = credo.IndependenceMH(proposal=exact)
+    monkeypatch.setattr(proposals, "unmet", lambda *_: {"mean_shift": 0.0, "log_sd_shift": 0.2})
+    verdict = credo.fit(TARGET, method, key=1, progress=False).verdict
+    assert verdict.status == "doubtful"
+    assert "change the log of the worst sd by at least 0.20" in verdict.sentences[0]
 
 
 def refuse(target, method, sentence, **settings):

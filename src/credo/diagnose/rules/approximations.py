@@ -20,8 +20,8 @@ APPROXIMATIONS: dict[str, Rule] = {
         0.0,
         0.0,
         "MacKay (2003), chapter 27",
-        "The smallest curvature at the mode is {value:.2g}: a saddle or a flat direction, round which no Gaussian "
-        "stands. Give the parameter that the data leave free a proper prior, or use NUTS().",
+        "The smallest curvature at the mode is {value:.2g}, as at a saddle or in a flat direction: no Gaussian stands "
+        "round it. Give the parameter that the data leave free a proper prior, or use NUTS().",
         "look for second derivatives that are not finite",
     ),
     "solver_error": Rule(

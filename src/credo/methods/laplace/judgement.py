@@ -17,6 +17,7 @@ from credo.algorithm import stream
 from credo.compiling import TINY, brief
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import ORDER, all_pass, judge
+from credo.linalg.dense import Dense
 from credo.methods.laplace.proposal import figures as proposal_figures
 from credo.methods.optimise.objective import Objective
 from credo.methods.optimise.surprise import surprise
@@ -98,9 +99,11 @@ def after_earlier(verdict: Verdict, earlier: Posterior | None) -> Verdict:
     """Never better than that of the posterior of ``earlier`` data, which stands for them from now on."""
     if earlier is None or earlier.verdict.status == "pass":
         return verdict
+    is_whole = isinstance(earlier.kind, Gaussian) and isinstance(earlier.kind.scale, Dense)
+    better = "" if is_whole else "the earlier data with structure=Dense(), or "
     sentence = (
         f"The posterior of earlier data, given as prior, is {earlier.verdict.status} itself, and stands for these "
-        "data: where it is wrong, so is this one. Fit the earlier data with structure=Dense(), or all data at once."
+        f"data: where it is wrong, so is this one. Fit {better}all data at once."
     )
     status = max(verdict.status, earlier.verdict.status, key=ORDER.index)
     return replace(verdict, status=status, sentences=(*verdict.sentences, sentence))

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 BATCH_SIZE = 128
 LEAST_SHARE = 0.1  # of the way to where hyperparameters are best for weights that stay
 CUT = "The time limit came before training or tuning had ended: raise time_limit."
+INDEFINITE = (
+    "Gauss-Newton leaves out a part of the likelihood's curvature, which may bend the other way. This may be a mode "
+    "for all that: curvature=ExactHessian() tells."
+)
 
 
 class Fitted(NamedTuple):
@@ -169,7 +173,7 @@ def fit_network(
         num_updates,
         count,
         is_complete,
-        (*told[1], *kinked, *sentences, *shape.sentences),
+        (*told[1], *(INDEFINITE,) * (shape.min_curvature <= 0), *kinked, *sentences, *shape.sentences),
     )
 
 

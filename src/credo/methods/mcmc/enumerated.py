@@ -145,7 +145,7 @@ def _all_at_once(key, target: Target, position, block: Block, values) -> Moved:
     mixed = jax.random.randint(k_mixed, now.shape, 0, values.size)  # of each two elements unlike ones, sooner or later
 
     def terms_at(v):
-        return _terms(target, block.put(position, v), block.dim)
+        return terms_of(target, block.put(position, v), block.dim)
 
     terms, rests = in_batches(lambda k: terms_at(jnp.full(block.dim, k)), values, AT_ONCE)  # (K, N), (K,)
     # where the chain is, too: what elements share is possible there, and may be nowhere else
@@ -158,7 +158,7 @@ def _all_at_once(key, target: Target, position, block: Block, values) -> Moved:
     return Moved(block.put(position, values[chosen]), num_densities=values.size + 2, is_valid=is_apart)
 
 
-def _terms(target: Target, position, size: int):
+def terms_of(target: Target, position, size: int):
     """The log density at ``position`` by terms: those along an axis of ``size`` (size,), and the sum of all others."""
     u, rows, rest = target.structure.unravel(position), jnp.zeros(size, position.dtype), jnp.zeros((), position.dtype)
 
@@ -213,7 +213,7 @@ def _is_same(found: Any, expected: Any) -> bool:
 
 
 def _every(target, position, vs, block: Block):
-    return lax.map(lambda v: _terms(target, block.put(position, v), block.dim), vs)
+    return lax.map(lambda v: terms_of(target, block.put(position, v), block.dim), vs)
 
 
 _terms_of_all = jax.jit(_every, static_argnames=("block",))

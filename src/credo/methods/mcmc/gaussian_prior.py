@@ -42,8 +42,13 @@ def _refusal(target: Target, found: Quadratic) -> str:
     blocks = [slice(end - leaf.size, end) for leaf, end in zip(leaves, ends, strict=True)]
     if found.residual <= IS_QUADRATIC:
         direction = np.abs(found.flat_direction())
-        names = [leaf.name for leaf, block in zip(leaves, blocks, strict=True) if np.max(direction[block]) > 0.1]
-        return f"{need}; the prior leaves {_listed(names)} free (it is flat, or a difference alone). {ADVICE}."
+        leads = 0.1 * np.max(direction)
+        names = [leaf.name for leaf, block in zip(leaves, blocks, strict=True) if np.max(direction[block]) > leads]
+        return (
+            f"{need}; the prior leaves {_listed(names)} free, or all but free: it is flat, a difference alone, or so "
+            "correlated that its covariance is singular within rounding (add a larger number to the diagonal of a "
+            f"Gaussian process's). {ADVICE}."
+        )
     bends = third_derivatives(target.log_prior, target.dim, blocks)[:-1]
     names = [leaf.name for leaf, bend in zip(leaves, bends, strict=True) if not bend <= IS_QUADRATIC]
     if names:

@@ -17,7 +17,10 @@ from credo.methods.mcmc.enumerated import Enumerated, enumerating
 from credo.methods.mcmc.gibbs import State, gibbs
 from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.start import start_chains
+from credo.methods.mcmc.summed import SummedOut
 from credo.methods.mcmc.sweeps import check_moves, facts_of_blocks, figures_of_sweeps, warmup
+from credo.methods.particles.elsewhere import PLACE
+from credo.notes import note, notes
 from credo.posterior.posterior import Posterior
 from credo.run import run
 from credo.status import CredoError
@@ -106,7 +109,7 @@ class Gibbs:
         check_moves(program, done.info["sampling"])
         found = figures_of_sweeps(done, target, program, self, bound)
         if done.is_complete:
-            found |= missed(target, done.records["position"], found)
+            found |= _missed(target, done.records["position"], found, bound)
         posterior = as_posterior(done, target, self, found)
         posterior.info["blocks"] = facts_of_blocks(program, done)
         return posterior
@@ -143,6 +146,18 @@ class _Place:
 
     def initial(self, target, given, key, position) -> State:
         return State(position, target.log_density(position), (), jnp.zeros(position.shape, bool))
+
+
+def _missed(target, positions, found: dict[str, float], bound) -> dict[str, float]:
+    """As of other chains; where there are labels, on the density without them."""
+    summed = SummedOut.of(target, bound) if target.structure.discrete_names else None
+    if summed is None:
+        return missed(target, positions, found)
+    with notes() as noted:
+        figures = missed(summed, positions[..., summed.free.index()], found)
+    if PLACE in noted:
+        note(PLACE, summed.likeliest(noted[PLACE]))
+    return figures
 
 
 # blocks ---------------------------------------------------------------------------------------------------------------

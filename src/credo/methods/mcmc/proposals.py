@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from credo.algorithm import Options, stream
 from credo.compiling import brief
+from credo.diagnose.verdict import judge
 from credo.methods.mcmc import elliptical_slice as ellipse
 from credo.methods.mcmc import independence as independent
 from credo.methods.mcmc.chains import Recipe, check, sample
@@ -24,8 +25,10 @@ from credo.methods.mcmc.nuts import State as WithGradient
 from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
 from credo.methods.mcmc.start import MAX_TRIES
+from credo.methods.mcmc.unmet import unmet
 from credo.methods.mcmc.warmup import STEADY
 from credo.methods.particles.importance import kind_with_density
+from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, is_number
 
@@ -188,7 +191,8 @@ class IndependenceMH:
 
     ``chains`` × ``num_draws`` draws, each of ``num_steps`` proposals, after ``num_warmup`` draws of warm-up; chains
     start at draws of the proposal. The figure ``pareto_k`` of its verdict, from the weights of the proposals, says
-    whether chains can get stuck where the proposal is too thin. CredoError where the proposal has no density.
+    whether chains can get stuck where the proposal is too thin; ``mean_shift`` and ``log_sd_shift``, from draws that
+    reach further than it, what they never met there. CredoError where the proposal has no density.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -220,10 +224,17 @@ class IndependenceMH:
                 "A checkpoint holds names and numbers, and not the posterior that IndependenceMH() proposes from: fit "
                 "without checkpoint=."
             )
+        kind = kind_with_density(proposal, target, "proposal")
         recipe = Recipe(
             independent.independence,
             independent.State.like,
             settings=(("num_steps", self.num_steps),),
-            given={"proposal": kind_with_density(proposal, target, "proposal")},
+            given={"proposal": kind},
         )
-        return sample(self, recipe, target, key=key, start=proposal if start is None else start, options=options)
+        start = proposal if start is None else start
+        posterior = sample(self, recipe, target, key=key, start=start, options=options)
+        verdict, drawn = posterior.verdict, posterior.kind
+        if verdict.status == "pass" and isinstance(drawn, Draws):
+            figures = dict(verdict.figures) | unmet(kind, target, np.asarray(drawn.positions), key)
+            posterior.verdict = judge(figures, verdict.sentences)
+        return posterior
