@@ -70,3 +70,23 @@ def test_labels_that_all_chains_drew_one_way_pass_only_where_another_has_no_mass
     assert posterior.draws["mean"][..., 0].max() < posterior.draws["mean"][..., 1].min()
     assert posterior.verdict.status == status
     assert (posterior.verdict.figures["copy_weight"] > 10) == (status == "doubtful")
+
+
+def test_the_mode_that_no_chain_met_is_a_start_with_labels():
+    """Outcomes are all about the mean, or all about 40 less: labels that go one way hold it there, and it them."""
+    model = credo.Model(
+        {"mean": dist.Normal(0.0, 50.0), "label": dist.Bernoulli(0.4).expand([3])},
+        lambda p, x: dist.Normal(p["mean"] - 40.0 * p["label"], 1.0),
+    )
+    target = model.given(y=np.array([0.1, -0.2, 0.1]))
+    method = credo.Gibbs({"label": credo.Enumerated(), "mean": credo.Conjugate()})
+    start = {"mean": 0.0, "label": np.zeros(3, int)}
+    posterior = credo.fit(target, method, key=0, start=start, progress=False)
+    assert posterior.verdict.status == "failed"
+    odds = (0.4 / 0.6) ** 3 * np.exp(-0.5 * 40**2 / (50**2 + 1 / 3))  # of the means about 40 and 0
+    assert posterior.verdict.figures["mode_share"] == pytest.approx(odds / (1 + odds), rel=0.02)
+    elsewhere = posterior.info["elsewhere"]
+    np.testing.assert_allclose(elsewhere["mean"], 40.0, atol=0.1)
+    np.testing.assert_array_equal(elsewhere["label"], 1)
+    again = credo.fit(target, method, key=0, start=elsewhere, progress=False)
+    assert again.draws["mean"].min() > 30
