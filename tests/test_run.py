@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -364,6 +365,15 @@ def test_damage_is_a_sentence(tmp_path, name, damage):
     path = tmp_path / f"{name}.safetensors"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CredoError, match=rf"{name}.safetensors is damaged or no file of Credo's"):
+        walk(Options(checkpoint=tmp_path, resume=True))
+
+
+@pytest.mark.parametrize(("name", "other"), [("chain-1", "chain-0"), ("draws-2-0-000000", "draws-2-1-000000")])
+def test_a_file_of_another_chain_is_a_sentence(tmp_path, name, other):
+    """Else its draws would be there twice, and pass."""
+    walk(Options(checkpoint=tmp_path))
+    shutil.copy(tmp_path / f"{other}.safetensors", tmp_path / f"{name}.safetensors")
+    with pytest.raises(CredoError, match=rf"{name}.safetensors is {other}.safetensors under another name"):
         walk(Options(checkpoint=tmp_path, resume=True))
 
 

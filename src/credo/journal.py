@@ -91,11 +91,13 @@ class Journal:
         One file for a team that shares a program, so that its chains never stand apart.
         """
         self.write_draws(phase, chains, first, last, rows)
-        write_tree(self._chain(chains[0]), to_numpy(states), {"phase": phase, "done": last}, kind="chain")
+        path = self._chain(chains[0])
+        write_tree(path, to_numpy(states), {"name": path.name, "phase": phase, "done": last}, kind="chain")
 
     def write_draws(self, phase: int, chains: Sequence[int], first: int, last: int, rows) -> None:
         """Rows (chain, step, …) that count once the chains' own file says so."""
-        write_tree(self._draws(phase, chains[0], first), rows, {"last": last}, kind="draws")
+        path = self._draws(phase, chains[0], first)
+        write_tree(path, rows, {"name": path.name, "last": last}, kind="draws")
 
     def restore(self, like: tuple[Any, Any], num_chains: int) -> tuple[int, list[int], Any, list]:
         """(phase, those left out before it, tuning, states) as the phase began.
@@ -128,7 +130,7 @@ class Journal:
             path = self._chain(chains[0])
             if not path.exists():
                 continue
-            arrays, header = read_arrays(path, kind="chain")
+            arrays, header = _read_part(path, "chain")
             if header["phase"] == phase:
                 here, end = as_tree(arrays, [states[chain] for chain in chains], path), header["done"]
                 for chain, state in zip(chains, here, strict=True):
@@ -144,7 +146,7 @@ class Journal:
 
     def _read_draws(self, phase: int, chains: Sequence[int], first: int, records) -> int:
         path = self._draws(phase, chains[0], first)
-        arrays, header = read_arrays(path, kind="draws")
+        arrays, header = _read_part(path, "draws")
         for name, kept in named_leaves(records).items():
             expected = (len(chains), header["last"] - first, *kept.shape[2:])
             if name not in arrays or arrays[name].shape != expected:
@@ -157,6 +159,14 @@ class Journal:
 
     def _draws(self, phase: int, chain: int, first: int) -> Path:
         return self.folder / f"draws-{phase}-{chain}-{first:06d}.safetensors"
+
+
+def _read_part(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, header) of a part of the run; CredoError where it is another one that was renamed."""
+    arrays, header = read_arrays(path, kind=kind)
+    if header.get("name", path.name) != path.name:
+        raise CredoError(f"{path} is {header['name']} under another name: restore the file itself from a copy.")
+    return arrays, header
 
 
 @contextmanager
