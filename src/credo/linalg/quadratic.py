@@ -10,6 +10,7 @@ kink, and an ill-conditioned P alike.
 What f itself loses to rounding, as where y − m is a difference of numbers near 10⁹, is measured next to m and is none.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.compiling import TINY, brief
 from credo.linalg.dense import Dense
 from credo.linalg.products import hessian
 from credo.status import CredoError
@@ -182,11 +184,11 @@ def _values_and_slopes(f: Function, positions: np.ndarray) -> tuple[np.ndarray, 
     return np.concatenate(values), np.concatenate(slopes)
 
 
-@jax.jit
+@functools.partial(brief, options=TINY)
 def _evaluate(f: Function, positions):
     return jax.lax.map(jax.value_and_grad(f), positions)
 
 
-@jax.jit(static_argnames="chunk")
+@functools.partial(brief, static_argnames="chunk", options=TINY)
 def _hessian(f: Function, u, chunk):
     return hessian(f, u, chunk=chunk)

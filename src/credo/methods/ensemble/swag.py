@@ -23,6 +23,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream
+from credo.compiling import brief
 from credo.convolutions import canonical
 from credo.linalg.lowrank import LowRank
 from credo.linalg.products import hvp
@@ -171,7 +172,7 @@ def sgd(momentum: float) -> optax.GradientTransformation:
     return optax.sgd(1.0, momentum=momentum or None)
 
 
-@functools.partial(jax.jit, static_argnames="batch_size")
+@functools.partial(brief, static_argnames="batch_size")
 def _widest_step(target, batch_size: int, key, u):
     """2 d / (N tr V) at ``u``, and at most half the inverse of the largest curvature of the loss a datum; and the share
     that this is of what gives a path whose batches are drawn without replacement its width."""

@@ -24,6 +24,7 @@ import numpyro.distributions as dist
 from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
 
+from credo.compiling import TINY, brief
 from credo.model.target import Target
 from credo.model.visit import origin
 from credo.posterior.product import Product
@@ -168,7 +169,7 @@ def _fit_leaf(leaf: Leaf, u: np.ndarray, gradient: np.ndarray) -> Distribution |
     return fitted.to_event(leaf.num_event_dims)
 
 
-@functools.partial(jax.jit, static_argnames="family")
+@functools.partial(brief, static_argnames="family", options=TINY)
 def _linear_systems(family: Conjugate, u, gradient):
     """For each element, from its positions and gradients (elements, S, m): (S m, k), (S m,) and its center."""
     transform = biject_to(family.support)

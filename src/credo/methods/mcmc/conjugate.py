@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from credo.compiling import TINY, brief
 from credo.methods.mcmc.conditional import Block, Conditional
 from credo.methods.mcmc.elsewhere import elsewhere
 from credo.methods.mcmc.families import Family, LogGamma, LogisticBeta, Normal
@@ -166,6 +167,6 @@ def _compare(target: Target, position, z, noise, block: Block, family: Family):
     return joint, jax.vmap(lambda v: family.log_prob(found, v))(places), family.spread(found, jnp.zeros_like(v))
 
 
-_signed_products = jax.jit(_products, static_argnames=("block",))
-_compared = jax.jit(_compare, static_argnames=("block", "family"))
-_constrained = jax.jit(lambda target, u: target.constrain(u))
+_signed_products = brief(_products, static_argnames=("block",), options=TINY)
+_compared = brief(_compare, static_argnames=("block", "family"), options=TINY)
+_constrained = brief(lambda target, u: target.constrain(u), options=TINY)

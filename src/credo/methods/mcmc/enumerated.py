@@ -21,6 +21,7 @@ from jax.core import Tracer
 from numpyro.distributions import constraints
 
 from credo.batches import in_batches
+from credo.compiling import TINY, brief
 from credo.methods.mcmc.conditional import Block, Conditional
 from credo.methods.mcmc.elsewhere import elsewhere
 from credo.methods.mcmc.gibbs import Moved, Update
@@ -216,4 +217,4 @@ def _every(target, position, vs, block: Block):
     return lax.map(lambda v: terms_of(target, block.put(position, v), block.dim), vs)
 
 
-_terms_of_all = jax.jit(_every, static_argnames=("block",))
+_terms_of_all = brief(_every, static_argnames=("block",), options=TINY)

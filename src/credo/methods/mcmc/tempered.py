@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import Options, Phase
+from credo.compiling import TINY, brief
 from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc.chains import as_posterior, check, figures
 from credo.methods.mcmc.hmc import hmc
@@ -165,7 +166,7 @@ def _states(target, tuning: Tuning, positions, *, program: Ladder):
     return jax.vmap(lambda position: program.algorithm(target, tuning).init(None, position))(positions)
 
 
-_begin = jax.jit(_states, static_argnames=("program",))
+_begin = brief(_states, static_argnames=("program",), options=TINY)
 
 
 def _cast(tree, dtype):

@@ -21,12 +21,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from credo.algorithm import as_key
 from credo.batches import in_batches
+from credo.compiling import LARGE, LONG, brief, has_many_rows
 from credo.linalg.operator import ScaleOperator, Stored
 from credo.methods.particles.path import Path
 from credo.tree import where
 
 JITTER = 0.2  # of the step size: a quarter of a period of a Gaussian keeps a correlation of 0.2 at most
 MAX_ENERGY_ERROR = 1_000.0  # beyond, a trajectory has diverged: Stan's bound
+QUICK = {**LARGE, **LONG}  # densities of hundreds of rows earn the emitters, and not the dearer passes
+FEW = 1_000  # numbers of the data up to which they earn nothing
 SHORT = 3.0  # of every other move: by how much the log of its step may be less
 
 
@@ -65,7 +68,15 @@ class Moving(NamedTuple):
     is_undefined: Bool[Array, ""]
 
 
-@functools.partial(jax.jit, static_argnames=("num", "at_once"))
+def _is_small(path: Path, *_) -> bool:
+    return sum(map(np.size, jax.tree.leaves(path))) <= FEW
+
+
+def _is_large(path: Path, *_) -> bool:
+    return has_many_rows(path)
+
+
+@functools.partial(brief, static_argnames=("num", "at_once"), options=QUICK, is_small=_is_small, is_large=_is_large)
 def begin(path: Path, key, *, num: int, at_once: int) -> Particles:
     """``num`` draws from π_0; ℓ as it comes, undefined or not. ``at_once``: evaluated together."""
 
@@ -76,7 +87,7 @@ def begin(path: Path, key, *, num: int, at_once: int) -> Particles:
     return in_batches(one, jnp.arange(num, dtype=jnp.int32), at_once)
 
 
-@functools.partial(jax.jit, static_argnames=("at_once",))
+@functools.partial(brief, static_argnames=("at_once",), options=QUICK, is_small=_is_small, is_large=_is_large)
 def mutate(path: Path, particles: Particles, kernel: Kernel, key, *, at_once: int) -> Moves:
     """The particles after ``kernel.num_moves`` moves each."""
     num = particles.gain.shape[0]

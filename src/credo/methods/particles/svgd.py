@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream, streams
 from credo.batches import in_batches
+from credo.compiling import brief
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
@@ -187,7 +188,7 @@ def adam(step_size: float, num_steps: int) -> optax.GradientTransformation:
     return optax.chain(optax.scale(-1.0), optax.adam(optax.cosine_decay_schedule(step_size, num_steps)))
 
 
-@functools.partial(jax.jit, static_argnames="together")
+@functools.partial(brief, static_argnames="together")
 def _scores(target: Target, u, together: int):
     """Log densities and their gradients."""
     return in_batches(jax.value_and_grad(target.log_density), u, together)

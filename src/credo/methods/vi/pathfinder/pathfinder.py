@@ -21,6 +21,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from credo.algorithm import Options, stream
+from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.memory import Need, require_count
@@ -285,11 +286,11 @@ def densities(target: Target, u: Float[np.ndarray, "S dim"], at_once: int) -> Fl
     return np.concatenate([np.asarray(_densities(target, part), float) for part in padded])[: len(u)]
 
 
-@jax.jit
+@brief
 def _densities(target: Target, u):
     return jax.vmap(target.log_density)(u)
 
 
-@jax.jit
+@brief
 def _densities_and_gradients(target: Target, u):
     return jax.vmap(jax.value_and_grad(target.log_density))(u)
