@@ -16,13 +16,15 @@ X = RNG.normal(size=(48, 2))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=48)
 
 
+WEIGHTS = {"a": np.ones((2, 3)), "c": np.array([0.5, -0.5, 0.1])}
+
+
+def apply(params, x):
+    return jnp.tanh(x @ params["a"]) @ params["c"]
+
+
 def target(noise: float = 0.2):
-    params = {"a": np.ones((2, 3)), "c": np.array([0.5, -0.5, 0.1])}
-
-    def apply(params, x):
-        return jnp.tanh(x @ params["a"]) @ params["c"]
-
-    return BayesianNetwork(apply, params, head=Gaussian(noise), prior=Isotropic(1.0)).given(X, Y)
+    return BayesianNetwork(apply, WEIGHTS, head=Gaussian(noise), prior=Isotropic(1.0)).given(X, Y)
 
 
 def layers():
@@ -43,7 +45,17 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+# what trains several members, and what trains one, is the same in others
+ALL = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("multiswag", "mixture", "layers") else ())
+        for name in METHODS
+    ],
+)
+
+
+@ALL
 def test_an_interrupted_training_goes_on(name, tmp_path, monkeypatch):
     make, method = METHODS[name]
     whole = credo.fit(make(), method, key=3, progress=False)
@@ -69,7 +81,7 @@ def test_an_interrupted_training_goes_on(name, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, whole.sample(1, 3), resumed.sample(1, 3))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@ALL
 def test_a_training_that_a_time_limit_cut_goes_on_as_if_it_had_not(name, tmp_path):
     """What follows a part that was cut begins where that left it, and is no part of the run."""
     make, method = METHODS[name]

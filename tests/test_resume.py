@@ -117,7 +117,10 @@ STARTED = {
 }
 
 
-@pytest.mark.parametrize("name", STARTED)
+@pytest.mark.parametrize(
+    "name",  # searches, and what draws after them, differ most among the others
+    [pytest.param(name, marks=pytest.mark.slow if name in ("advi", "constant rate") else ()) for name in STARTED],
+)
 def test_a_limit_that_falls_into_the_search_of_a_start_changes_no_number(target, tmp_path, name):
     with contextlib.suppress(credo.CredoError):  # nothing to answer with
         credo.fit(target, STARTED[name], key=1, checkpoint=tmp_path / "run", time_limit=1e-3, progress=False)
@@ -169,7 +172,7 @@ FROM_WIDTHS = {
 
 
 @pytest.mark.parametrize("number", [2, 30, None], ids=["in warm-up", "later", "complete"])
-@pytest.mark.parametrize("name", FROM_WIDTHS)
+@pytest.mark.parametrize("name", ["nuts", pytest.param("hmc", marks=pytest.mark.slow), "slice", "random walk"])
 def test_a_run_from_a_posterior_goes_on_in_the_windows_it_began_with(target, tmp_path, name, number):
     """Which phases there are is chosen by the start, which a checkpoint does not hold."""
     laplace = credo.fit(target, credo.Laplace(), progress=False)

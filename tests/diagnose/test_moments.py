@@ -134,7 +134,7 @@ def test_directions_of_correlated_coordinates():
 
 
 def test_of_many_draws_no_copy_is_made(monkeypatch):
-    monkeypatch.setattr(moments, "AT_ONCE", 10_000)
+    monkeypatch.setattr(moments, "AT_ONCE", 50_000)
     z = np.random.default_rng(0).normal(size=(1_000, 1_000))
     weighed = Weighed(z, np.full(1_000, -np.log(1_000)), z, scipy.sparse.eye_array(1_000), spread=np.ones(1_000))
     tracemalloc.start()

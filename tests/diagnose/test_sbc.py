@@ -295,7 +295,7 @@ def rows_out_of_order(target, u):
     [
         (without_jacobian, 300, "The draws of rate are too low"),
         (prior_twice, 600, "The draws of rate are too narrow"),
-        (data_twice, 600, "Draws fit the data better than the true parameters do"),
+        (data_twice, 400, "Draws fit the data better than the true parameters do"),
         (data_ignored, 300, "Draws fit the data worse than the true parameters do"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -54,7 +54,7 @@ def test_of_a_bounded_parameter_it_is_that_of_its_value(law):
     assert sd_error(u, ess, structure_of({"p": law})) == pytest.approx(sd_error(p, ess, NORMAL))
 
 
-@pytest.mark.parametrize("method", [credo.NUTS(), credo.HMC(), credo.SMC()])
+@pytest.mark.parametrize("method", [credo.NUTS(), pytest.param(credo.HMC(), marks=pytest.mark.slow), credo.SMC()])
 def test_a_bound_far_away_is_no_reason_to_trust_an_sd(method):
     """Two lifetimes under a flat prior: a tail of θ^-2. All twelve passed, HMC with 0.4 to 0.6 of the true sd."""
     model = credo.Model({"theta": dist.Uniform(0.0, 1e4)}, lambda p, x: dist.Exponential(1 / p["theta"]))

@@ -280,7 +280,7 @@ def test_weights_that_decay_are_no_scale_to_mend(regressor):
 
 def test_a_failed_posterior_is_warned_of():
     x = np.random.default_rng(0).normal(size=(40, 2))
-    method = credo.NUTS(num_warmup=0, num_draws=4)
+    method = credo.NUTS(chains=1, num_warmup=0, num_draws=4)
     with pytest.warns(ConvergenceWarning, match="The posterior of this BayesianLinearRegression has failed"):
         model = BayesianLinearRegression(method).fit(x, x[:, 0] + 1e-3 * x[:, 1])
     assert model.posterior_.verdict.status == "failed"

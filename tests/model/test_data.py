@@ -414,7 +414,9 @@ def test_booleans_reach_the_likelihood_as_they_are(as_table):
 
 
 @pytest.mark.parametrize(
-    "method", [credo.Exact(), credo.Laplace(), credo.ADVI(batch_size=10), credo.MAP()], ids=lambda m: type(m).__name__
+    "method",
+    [credo.Exact(), credo.Laplace(), credo.ADVI(batch_size=10, max_steps=60), credo.MAP()],
+    ids=lambda m: type(m).__name__,
 )
 def test_a_matrix_of_booleans_counts_as_numbers_do(method):
     """Its columns' ranges could not be taken, so that every method but Exact() raised."""

@@ -35,8 +35,15 @@ def batches(number: int = N, width: int = 64):
         yield X[first : min(first + width, number)], Y[first : min(first + width, number)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_blocks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "AT_ONCE", 1_700)  # bytes: blocks of 70 rows of two inputs, and one of 20
+        yield
+
+
 @pytest.fixture(scope="module")
-def on_disk():
+def on_disk(_small_blocks):
     return MODEL.given(credo.Loader(batches(), size=N, in_memory=False))
 
 
@@ -47,31 +54,30 @@ def test_batches_that_fit_become_arrays():
     assert target.size == N
 
 
+SGLD = credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1)
+
+
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        (MODEL, method)
-        for method in (
-            credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1),
-            credo.MAP(batch_size=50, num_steps=40),
-            credo.DeepEnsemble(members=2, batch_size=32, num_steps=30),
-            credo.ADVI(batch_size=50, max_steps=60),
-            credo.SWAG(num_snapshots=3, rank=2, batch_size=32, num_steps=20, every=4),
-            credo.NaturalGradient(batch_size=50, max_steps=60),
-        )
-    ]
-    + [
-        (NETWORK, method)
-        for method in (
-            credo.VBLL(batch_size=32, num_steps=30),
-            credo.MCDropout(batch_size=32, num_steps=30),
-            credo.GaussianDropout(batch_size=32, num_steps=30),
-        )
+        (MODEL, SGLD),
+        (MODEL, credo.MAP(batch_size=50, num_steps=40)),
+        (MODEL, credo.DeepEnsemble(members=2, batch_size=32, num_steps=30)),
+        (MODEL, credo.NaturalGradient(batch_size=50, max_steps=60)),
+        (NETWORK, credo.VBLL(batch_size=32, num_steps=30)),
+        *(
+            pytest.param(model, method, marks=pytest.mark.slow)
+            for model, method in (
+                (MODEL, credo.ADVI(batch_size=50, max_steps=60)),
+                (MODEL, credo.SWAG(num_snapshots=3, rank=2, batch_size=32, num_steps=20, every=4)),
+                (NETWORK, credo.MCDropout(batch_size=32, num_steps=30)),
+                (NETWORK, credo.GaussianDropout(batch_size=32, num_steps=30)),
+            )
+        ),
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_rows_read_from_disk_give_the_fit_of_arrays(model, method, monkeypatch):
-    monkeypatch.setattr(source, "AT_ONCE", 1_700)  # bytes: blocks of 70 rows, and one of 20
+def test_rows_read_from_disk_give_the_fit_of_arrays(model, method):
     there = credo.fit(model.given(credo.Loader(batches(), size=N, in_memory=False)), method, key=1)
     here = credo.fit(model.given(X, Y), method, key=1)
     assert there.target.source is None  # a posterior keeps no files open
@@ -115,8 +121,7 @@ def test_laplace_by_solves_with_the_data_refuses_files(on_disk):
         credo.fit(on_disk, credo.Laplace(structure=credo.laplace.MatrixFree()))
 
 
-def test_a_wrong_row_of_a_later_block_can_be_found(monkeypatch):
-    monkeypatch.setattr(source, "AT_ONCE", 1_700)
+def test_a_wrong_row_of_a_later_block_can_be_found():
     y = Y.copy()
     y[145] = np.nan
     with pytest.raises(credo.CredoError, match="the first in row 5.*counted from row 140 of the files") as refusal:
@@ -236,24 +241,28 @@ def test_loader_spills_to_disk(monkeypatch):
     assert model_page.Loader is credo.Loader
 
 
+@pytest.mark.slow
 def test_a_run_on_files_resumes_bit_for_bit(on_disk, tmp_path):
-    method = credo.SGLD(chains=1, num_warmup=2, num_draws=6, num_steps=3, batch_size=32, step_size=0.1)
-    whole = credo.fit(on_disk, method, key=2, checkpoint=tmp_path / "run")
+    whole = credo.fit(on_disk, SGLD, key=2, checkpoint=tmp_path / "run")
     again = credo.resume(tmp_path / "run", MODEL.given(credo.Loader(batches(), in_memory=False)))
     assert np.array_equal(whole.kind.positions, again.kind.positions)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32, bool])
-def test_a_fit_of_arrays_knows_the_same_rows_in_files(dtype, tmp_path, monkeypatch):
+def test_a_fit_of_arrays_knows_the_same_rows_in_files(tmp_path, monkeypatch):
     """They were "other data of the same length", and all of them were in memory while they were hashed."""
-    inputs = {"wide": (4 * X).astype(dtype), "row": np.arange(N)}
-    model = credo.nn.BayesianNetwork(lambda p, x: apply(p, x["wide"]), WEIGHTS, head=credo.nn.Gaussian(0.5))
+    kinds = (np.float64, np.float32, np.int32, bool)
+    inputs = {"row": np.arange(N)} | {np.dtype(kind).name: (4 * X).astype(kind) for kind in kinds}
+    model = credo.nn.BayesianNetwork(
+        lambda p, x: apply(p, x["float64"] + x["float32"] + x["int32"] + x["bool"]),
+        WEIGHTS,
+        head=credo.nn.Gaussian(0.5),
+    )
     ones = np.ones(N, int)  # as whole numbers, which weights need not be
     arrays, rows = model.given(inputs, Y, weights=ones), credo.Rows(inputs, Y.copy(), ones)
     method = credo.DeepEnsemble(members=2, batch_size=32, num_steps=4)
     fitted = credo.fit(arrays, method, key=1, checkpoint=tmp_path / "run", progress=False)
     fitted.save(tmp_path / "fit.credo")
-    monkeypatch.setattr(source, "AT_ONCE", 2_000)
+    monkeypatch.setattr(source, "AT_ONCE", 4_000)
     files = model.given(credo.Loader(rows, in_memory=False))
     assert files.source is not None
     assert credo.load(tmp_path / "fit.credo", files).verdict == fitted.verdict
@@ -270,7 +279,7 @@ def test_a_fit_of_files_is_loaded_with_its_target(name, tmp_path, on_disk):
     """It was "made with 0 rows of data": what a posterior keeps of files are a few inputs."""
     fits = {
         "laplace": (NETWORK.given(credo.Loader(batches(), in_memory=False)), credo.Laplace(num_steps=20)),
-        "sgld": (on_disk, credo.SGLD(chains=1, num_warmup=2, num_draws=4, num_steps=3, batch_size=32, step_size=0.1)),
+        "sgld": (on_disk, SGLD),
     }
     target, method = fits[name]
     fitted = credo.fit(target, method, progress=False)

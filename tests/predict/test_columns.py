@@ -115,13 +115,13 @@ def test_information_of_columns_with_unknown_noise_is_that_of_draws(likelihood):
     """Locations and scales both tell: the entropy of y less its mean given the parameters, by draws of both."""
     others = {"sigma": dist.LogNormal(-1.0, 0.3)} if likelihood is learned else {}
     fitted, *_ = posterior(likelihood, **others)
-    found = fitted.predict(X_NEW, Linearised()).mutual_information
+    direct = fitted.predict(X_NEW[:2], Linearised())
+    found = direct.mutual_information
     # of the linearised outputs themselves, with as many draws of them on the inside as bias allows
-    direct = fitted.predict(X_NEW, Linearised())
     rows = direct._stream.law.full(direct._stream.rows)
     z_mean, z_cov = np.asarray(rows.mean), np.asarray(rows.covariance)
     rng = np.random.default_rng(0)
-    for i in range(len(X_NEW)):
+    for i in range(2):
         root = np.linalg.cholesky(z_cov[i] + 1e-12 * np.eye(len(z_cov[i])))
         z = z_mean[i] + rng.normal(size=(8_000, len(root))) @ root.T
         location, scale = z[:, ::2], np.exp(z[:, 1::2])

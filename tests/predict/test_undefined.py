@@ -23,10 +23,19 @@ ASKED = {
 }
 
 
+ENSEMBLE = credo.DeepEnsemble(2, num_steps=20)
 CASES = [
-    *((head, credo.Laplace(), rule) for head in HEADS for rule in (credo.Linearised(), credo.MonteCarlo())),
-    *((head, credo.Laplace(), credo.Probit()) for head in ("Categorical", "Bernoulli")),
-    *((head, credo.DeepEnsemble(2, num_steps=20), credo.MonteCarlo()) for head in HEADS),
+    ("Categorical", credo.Laplace(), credo.Linearised()),
+    ("Poisson", credo.Laplace(), credo.Linearised()),
+    ("Gaussian", credo.Laplace(), credo.MonteCarlo()),
+    ("Bernoulli", credo.Laplace(), credo.Probit()),
+    ("Categorical", ENSEMBLE, credo.MonteCarlo()),
+]
+OTHERS = [
+    *((head, credo.Laplace(), credo.Linearised()) for head in ("Bernoulli", "Gaussian")),
+    *((head, credo.Laplace(), credo.MonteCarlo()) for head in ("Categorical", "Bernoulli", "Poisson")),
+    ("Categorical", credo.Laplace(), credo.Probit()),
+    *((head, ENSEMBLE, credo.MonteCarlo()) for head in ("Bernoulli", "Poisson", "Gaussian")),
 ]
 
 
@@ -39,7 +48,9 @@ def logarithmic(head, method):
     return credo.fit(model.given(POSITIVE, OUTCOMES), method, progress=False)
 
 
-@pytest.mark.parametrize(("head", "method", "rule"), CASES)
+@pytest.mark.parametrize(
+    ("head", "method", "rule"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
+)
 def test_rows_without_a_prediction_are_named(head, method, rule):
     """They were class 0, a count of -1, and the least novel of all."""
     predictive = logarithmic(head, method).predict(np.array([[1.0, 2.0], [-1.0, 2.0]]), rule)
@@ -63,7 +74,13 @@ LINES = {
 
 
 @pytest.mark.filterwarnings("ignore:At 1 of 40 rows .* fewer than 40 of 400 draws")  # exp(m²/2) of m = 10
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Poisson, shared", "Bernoulli", "columns", "zeros"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("Poisson", "Normal", "LogNormal", "Gamma")),
+    ],
+)
 def test_lines_that_leave_their_bounds_are_named(name):
     """NumPyro computes with a negative rate: the mean was negative, and log p of a count above 0."""
     law, y = LINES[name]

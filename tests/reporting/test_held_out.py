@@ -88,7 +88,7 @@ def test_a_support_by_the_parameters_has_impossible_outcomes():
     [
         (THREE, lambda p, x: dist.MultivariateNormal(p["w"], jnp.eye(3)), WIDE),
         (THREE, lambda p, x: dist.Normal(p["w"], 1.0).to_event(1), WIDE),
-        (THREE, lambda p, x: dist.Multinomial(5, logits=p["w"]), COUNTS),
+        pytest.param(THREE, lambda p, x: dist.Multinomial(5, logits=p["w"]), COUNTS, marks=pytest.mark.slow),
     ],
     ids=["multivariate", "columns", "multinomial"],
 )

@@ -30,14 +30,22 @@ MEAN = np.linalg.solve(PRECISION, X.T @ Y / 0.25)
 SD = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
 
 
+def line(w, x):
+    return x @ w
+
+
+def two_layers(p, x):
+    return jnp.tanh(x @ p["in"]) @ p["out"]
+
+
 def linear(params=None) -> credo.Target:
     weights = np.array([0.3, -0.1, 0.2]) if params is None else params
-    return BayesianNetwork(lambda w, x: x @ w, weights, head=Gaussian(0.5)).given(X, Y)
+    return BayesianNetwork(line, weights, head=Gaussian(0.5)).given(X, Y)
 
 
 def tanh_network() -> credo.Target:
     params = {"in": RANDOM.normal(size=(3, 4)), "out": RANDOM.normal(size=(4,))}
-    return BayesianNetwork(lambda p, x: jnp.tanh(x @ p["in"]) @ p["out"], params, head=Gaussian()).given(X, Y)
+    return BayesianNetwork(two_layers, params, head=Gaussian()).given(X, Y)
 
 
 def positions(posterior) -> np.ndarray:
@@ -156,7 +164,7 @@ def test_fresh_starts_keep_gains_that_were_trained_near_one():
 
 @pytest.mark.parametrize("value", [0.0, 0.1])  # the mean of three 0.1 is not 0.1
 def test_members_of_a_network_that_begins_at_one_value_are_not_one(value):
-    target = BayesianNetwork(lambda w, x: x @ w, np.full(3, value), head=Gaussian(0.5)).given(X, Y).flat()
+    target = BayesianNetwork(line, np.full(3, value), head=Gaussian(0.5)).given(X, Y).flat()
     assert np.std(fresh_positions(target, 5, None, np.zeros(2, np.uint32)), axis=0).min() > 0.01
 
 
@@ -368,7 +376,7 @@ def test_a_start_without_a_finite_density_is_said():
 def test_data_that_surprise_the_predictive_are_said(method):
     """A noise that is ten times too small; with the right one nothing is said."""
     for noise, is_surprised in ((0.05, True), (0.5, False)):
-        network = BayesianNetwork(lambda w, x: x @ w, np.array([0.3, -0.1, 0.2]), head=Gaussian(noise))
+        network = BayesianNetwork(line, np.array([0.3, -0.1, 0.2]), head=Gaussian(noise))
         verdict = credo.fit(network.given(X, Y), method, progress=False).verdict
         assert (verdict.figures["surprise"] > 0.1) == is_surprised
         assert any("than the predictive expects" in sentence for sentence in verdict.sentences) == is_surprised
@@ -378,7 +386,7 @@ def test_data_that_surprise_the_predictive_are_said(method):
 def test_the_surprise_of_classes_is_that_of_their_probabilities(is_binary):
     """One draw of the weights: −log p(y) and its expectation in closed form, less three standard errors."""
     w = np.array([1.0, -0.5, 0.2]) if is_binary else RANDOM.normal(size=(3, 4))
-    target = BayesianNetwork(lambda w, x: x @ w, w, head=Bernoulli() if is_binary else Categorical())
+    target = BayesianNetwork(line, w, head=Bernoulli() if is_binary else Categorical())
     logits = np.stack([np.zeros(N), X @ w], axis=1) if is_binary else X @ w
     y = np.argmin(logits, axis=1)  # the least likely
     target = target.given(X, y).flat()
@@ -392,7 +400,7 @@ def test_the_surprise_of_classes_is_that_of_their_probabilities(is_binary):
 
 def test_rows_without_weight_surprise_nobody():
     spoilt = np.where(np.arange(N) % 2, Y, Y + 50.0)
-    network = BayesianNetwork(lambda w, x: x @ w, np.array([0.3, -0.1, 0.2]), head=Gaussian(0.5))
+    network = BayesianNetwork(line, np.array([0.3, -0.1, 0.2]), head=Gaussian(0.5))
     target = network.given(X, spoilt, weights=np.arange(N) % 2)
     verdict = credo.fit(target, credo.DeepEnsemble(members=2, num_steps=2_000), progress=False).verdict
     assert verdict.figures["surprise"] < 0.1

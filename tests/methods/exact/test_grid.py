@@ -21,7 +21,7 @@ from credo.model.model import Model
 from credo.status import CredoError
 
 
-@pytest.mark.parametrize("name", ["gaussian", "skewed", "mixture", "logistic"])
+@pytest.mark.parametrize("name", ["gaussian", "skewed", "mixture", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_evidence_and_moments_of_the_table(name):
     known = targets.TARGETS[name]()
     posterior = fit(known.target, Grid(), progress=False)

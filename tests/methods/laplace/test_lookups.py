@@ -83,7 +83,7 @@ def test_predictions_are_those_by_jacobians(structure):
     new = RANDOM.integers(0, 9, (6, 5))
     with double():
         u = jnp.asarray(posterior.kind.mean)
-        J = jax.jacrev(lambda u: words(target.flat().constrain(u)["weights"], new))(u)
+        J = np.asarray(jax.jit(jax.jacrev(lambda u: words(target.flat().constrain(u)["weights"], new)))(u))
         expected = np.einsum("mkp,pq,mkq->mk", J, covariance(posterior), J) + 0.25
     np.testing.assert_allclose(posterior.predict(new, Linearised()).variance, expected, rtol=1e-5)
 
@@ -101,6 +101,7 @@ def test_the_evidence_of_a_table_is_that_of_its_matrix():
         np.testing.assert_allclose(pieces.scale(2.0, np.asarray(P), np.zeros((0, 0))).dense(), np.linalg.inv(A))
 
 
+@pytest.mark.slow
 def test_unknown_precisions_are_tuned_beside_a_table():
     posterior = fitted(credo.laplace.Kronecker(), prior=Isotropic(dist.LogNormal(0.0, 2.0)))
     assert posterior.info["tuned"] == ["precision"]

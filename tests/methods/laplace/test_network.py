@@ -92,12 +92,13 @@ def toy():
     y = np.sin(2 * x[:, 0]) + 0.1 * RANDOM.normal(size=50)
     params = {"in": {"w": RANDOM.normal(size=(1, 8)), "b": RANDOM.normal(size=8)}, "out": 0.3 * RANDOM.normal(size=8)}
     network = BayesianNetwork(wavy, params, head=Gaussian(), prior=Isotropic(dist.LogNormal(0.0, 2.0)))
-    return x, y, credo.fit(network.given(x, y), credo.Laplace(num_steps=1_000), progress=False)
+    return network.given(x, y)
 
 
 @pytest.mark.slow
 def test_a_network_is_trained_tuned_and_predicts_linearised(toy):
-    x, y, posterior = toy
+    x, y = toy.x, toy.y
+    posterior = credo.fit(toy, credo.Laplace(num_steps=1_000), progress=False)
     assert posterior.verdict.status == "doubtful"  # nothing shows that weights are normal, or that there is one mode
     assert posterior.verdict.figures["mode_distance"] <= 0.1
     assert posterior.verdict.figures["surprise"] < 0.1
@@ -147,8 +148,7 @@ def test_precisions_are_where_the_evidence_given_them_is_highest(seed):
 
 
 def test_the_verdict_of_weights_that_nobody_trained(toy):
-    x, y, posterior = toy
-    fresh = credo.fit(posterior.target.model.given(x, y), credo.Laplace(num_steps=0, tune=False), progress=False)
+    fresh = credo.fit(toy, credo.Laplace(num_steps=0, tune=False), progress=False)
     assert fresh.verdict.status == "failed"
     assert fresh.verdict.figures["mode_distance"] > 1
     assert fresh.log_evidence is None

@@ -67,7 +67,7 @@ def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
             found[few] = [curvature.matrix(objective, target, at(u), 16, f) for f in (None, free)]
             found[few] += [curvature.diagonal(objective, target, at(u), 16, f) for f in (None, free)]
         if isinstance(curvature, EmpiricalFisher):
-            g = np.asarray(jax.jacrev(target.log_likelihood)(jnp.asarray(u)))
+            g = np.asarray(jax.jit(jax.jacrev(target.log_likelihood))(jnp.asarray(u)))
             expected = (g / target.weights[:, None]).T @ g + 2.0 * np.eye(target.dim)
             np.testing.assert_allclose(found[0][0], expected, atol=1e-10)
     for own, products in zip(found[0], found[10_000], strict=True):

@@ -121,7 +121,9 @@ def test_outcomes_that_can_be_listed_have_their_information_exactly(name):
     np.testing.assert_allclose(informations(target, Expected()), np.broadcast_to(F, (60, *np.shape(F))), atol=1e-7)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "negative binomial" else []) for name in DRAWN]
+)
 def test_others_have_it_on_average(name):
     """Of 60 rows, which draw by themselves, 65,000 outcomes."""
     head, weights, F = DRAWN[name]
@@ -206,6 +208,7 @@ def test_every_curvature_of_outer_products_serves(curvature):
     assert np.all(np.isfinite(posterior.predict(X[:5]).sd))
 
 
+@pytest.mark.slow
 def test_the_last_layer_alone():
     known, found = (
         fit(given(head), subset=credo.laplace.LastLayer(), num_steps=300) for head in (Poisson(), Custom(poisson))

@@ -672,7 +672,7 @@ def test_what_is_almost_normal_is_not():
             conjugating(target, block, [start])
         made = Conjugating(block, Normal(True)).update(target, None)
         keys = jax.random.split(jax.random.key(0), 200)
-        is_valid = jax.vmap(lambda key: made.step(key, jnp.asarray(start), None).is_valid)(keys)
+        is_valid = jax.jit(jax.vmap(lambda key: made.step(key, jnp.asarray(start), None).is_valid))(keys)
     # a normal one fitted at 0.3 is off by 10⁻⁵ (a − 0.3)³ (a + 0.9): within rounding, 1.5 10⁻⁸, at a tenth of the draws
     assert np.mean(is_valid) < 0.25
 
@@ -685,7 +685,7 @@ def test_rounding_of_a_large_log_density_is_no_kink():
         target = model.given(y=y).flat()
         made = conjugating(target, Block.of(target.structure, ["a"]), [np.array([0.3])]).update(target, None)
         keys = jax.random.split(jax.random.key(0), 200)
-        assert np.all(jax.vmap(lambda key: made.step(key, jnp.array([0.7]), None).is_valid)(keys))
+        assert np.all(jax.jit(jax.vmap(lambda key: made.step(key, jnp.array([0.7]), None).is_valid))(keys))
 
 
 def test_conditional_density_is_that_of_the_whole_position():
@@ -1013,7 +1013,7 @@ def test_conjugate_conditionals_of_shapes_below_one():
         assert stats.kstest(values[::10], stats.beta(a, 3.4 - a).cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("precision", [pytest.param("float64", marks=pytest.mark.slow), "float32"])
 def test_conjugate_conditionals_of_shapes_next_to_nothing(precision):
     """A third of these draws or more lie below the smallest number: the model saw 0 and blamed this block, or another
     one. Moments are those of gamma and Dirichlet laws, to within five standard errors."""
@@ -1078,7 +1078,7 @@ def test_the_block_that_went_wrong_is_blamed_in_any_order(share, said, order):
         )
 
 
-@pytest.mark.parametrize("unit", [1e-9, 1e-5, 1e6])
+@pytest.mark.parametrize("unit", [1e-9, *(pytest.param(unit, marks=pytest.mark.slow) for unit in (1e-5, 1e6))])
 @pytest.mark.parametrize("name", ["precision", "variance"])
 def test_conjugate_scales_of_any_unit(name, unit):
     """Far below the mode two gradients are one number, and the block was told to be no gamma's."""

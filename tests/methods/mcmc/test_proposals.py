@@ -272,6 +272,7 @@ def test_a_funnel_does_not_pass(method):
     assert credo.fit(TARGETS["funnel"]().target, method, key=1, progress=False).verdict.status != "pass"
 
 
+@pytest.mark.slow
 def test_each_moves_a_block_of_gibbs():
     known = TARGETS["constrained"]()
     blocks = {"weights": credo.RandomWalkMetropolis(num_steps=5), "scale": credo.Slice(), "share": credo.MALA()}

@@ -186,10 +186,11 @@ FACTORS = {"a": np.array([1.0, -1.0, 2.0, 0.5]), "b": np.array([1.0, 1.5, -1.0])
 @pytest.mark.parametrize(
     ("build", "starts", "said"),
     [
-        (
+        pytest.param(
             three,
             [{"mu": mu, "sigma": np.ones(3), "w": np.ones(3) / 3} for mu in (THREE, THREE_TURNED)],
             "components in another order (entries of mu, sigma, w exchanged together)",
+            marks=pytest.mark.slow,
         ),
         (
             two,

@@ -116,11 +116,11 @@ def test_the_mean_over_all_windows_is_the_gradient(model, weights, is_anchored, 
     u = np.array([0.3, -1.2])
     with double():
         here = np.array([1.0, -1.0])
-        anchor = Anchor(here, jax.grad(target.log_density)(here)) if is_anchored else None
+        anchor = Anchor(here, jax.jit(jax.grad(target.log_density))(here)) if is_anchored else None
         estimate = stochastic_gradient(data, 7, anchor)
         monkeypatch.setattr(jax.random, "randint", lambda key, shape, low, high: key)  # every place once
-        windows = np.stack([estimate(jnp.asarray(i), u) for i in range(target.size)])
-        np.testing.assert_allclose(windows.mean(axis=0), jax.grad(target.log_density)(u), rtol=1e-10)
+        windows = np.asarray(jax.jit(jax.vmap(estimate, in_axes=(0, None)))(np.arange(target.size), u))
+        np.testing.assert_allclose(windows.mean(axis=0), jax.jit(jax.grad(target.log_density))(u), rtol=1e-10)
     assert windows.std(axis=0).min() > 0
 
 
@@ -292,7 +292,7 @@ def test_a_cold_posterior_is_called_one():
 # the loop -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [credo.SGLD, credo.SGHMC, credo.SGNHT])
+@pytest.mark.parametrize("method", [credo.SGLD, pytest.param(credo.SGHMC, marks=pytest.mark.slow), credo.SGNHT])
 def test_a_run_that_a_full_disk_stopped_is_resumed_bit_for_bit(method, tmp_path):
     target, settings = LINEAR.given(X, Y), {"chains": 2, "num_warmup": 20, "num_draws": 100, "batch_size": 10}
     whole = credo.fit(target, method(**settings), key=6, progress=False)
@@ -606,7 +606,9 @@ def test_a_thermometer_along_a_direction_shows_what_the_mean_hides():
 EVEN = 0.5 * np.ones((20, 20)) + 0.5 * np.eye(20)
 
 
-@pytest.mark.parametrize("method", [credo.SGNHT, credo.SGHMC, credo.SGLD])
+@pytest.mark.parametrize(
+    "method", [credo.SGNHT, *(pytest.param(each, marks=pytest.mark.slow) for each in (credo.SGHMC, credo.SGLD))]
+)
 def test_steps_are_right_where_the_noise_of_gradients_is(method):
     """Columns that are alike by half: nearly all of the noise lies along their sum, which no coordinate shows."""
     rng = np.random.default_rng(1)

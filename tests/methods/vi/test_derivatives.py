@@ -72,6 +72,6 @@ def test_the_search_for_a_mode_sees_minus_the_hessian_and_only_where_it_looks():
         objective, program = density_of(target()), AtPositions(4, 1)
         seen = program.evaluate(objective.function, objective.args, at, -np.inf, None)
         higher = program.evaluate(objective.function, objective.args, at, seen.value + 1.0, None)
-        hessian = jax.hessian(lambda u: objective.function(objective.args, u))(at)
+        hessian = jax.jit(jax.hessian(lambda u: objective.function(objective.args, u)))(at)
     np.testing.assert_allclose(seen.curvature, -hessian, rtol=1e-9)
     np.testing.assert_array_equal(higher.curvature, 0.0)  # below what was asked for: no Hessian is worked out

@@ -1,5 +1,9 @@
 """Families beyond one normal: their draws, densities, moments and local coordinates agree with each other."""
 
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,13 +60,38 @@ KEY = jax.random.wrap_key_data(np.array([0, 7], np.uint32))
 MOMENTS = {Flow: 5 / np.sqrt(4_096), Blocks: 5 / np.sqrt(4_096)}  # those of flows are means over so many draws
 
 
-@pytest.fixture(params=FAMILIES)
+SLOW = {"beta": "dirichlet", "factors": "gamma, dirichlet and flow in a block"}  # in core is the code of each by these
+
+
+class Member(NamedTuple):
+    """A family, one of its densities, and two programs of it."""
+
+    family: object
+    q: object
+    move: Callable
+    drawn: Callable
+
+
+@functools.cache
+def member_of(name):
+    family = FAMILIES[name]
+
+    @jax.jit
+    def drawn(q, xi, z):
+        """A draw, its density, and the noise that gives it where q is normal."""
+        draw = family.draw(q, xi, z)
+        white = q.scale.solve(draw.u - q.mean) if isinstance(q, Gaussian) else draw.u
+        return draw, q.log_prob_u(draw.u), white
+
+    q, move = family.around(MEAN, PRECISION), jax.jit(family.move)
+    # weights of draws of splines that are bent more have a tail that no number of draws meets
+    return Member(family, move(q, tangent(family, q, 0.15 if name == "spline" else 0.3)), move, drawn)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FAMILIES])
 def member(request):
-    family = FAMILIES[request.param]
     with double():
-        q = family.around(MEAN, PRECISION)
-        # weights of draws of splines that are bent more have a tail that no number of draws meets
-        yield family, moved(family, q, 0.15 if request.param == "spline" else 0.3)
+        yield member_of(request.param)
 
 
 def tangent(family, q, size):
@@ -71,25 +100,17 @@ def tangent(family, q, size):
     return jax.tree.map(lambda leaf: jnp.asarray(size * generator.normal(size=leaf.shape)), family.rest(q))
 
 
-def moved(family, q, size):
-    return jax.jit(family.move)(q, tangent(family, q, size))
-
-
 def one(z):
     """The first row of noise."""
     return jax.tree.map(lambda leaf: leaf[0], z)
 
 
 def test_a_draw_from_q_moved_is_the_draw_of_the_moved_q(member):
-    family, q = member
-
-    @jax.jit
-    def both(q, xi, z):
-        moved = family.move(q, xi)
-        draw = family.draw(q, xi, z)
-        return draw, family.draw(moved, family.rest(moved), z), q.log_prob_u(draw.u)
-
-    draw, again, log_q = both(q, tangent(family, q, 0.1), one(family.noise(jax.random.key(1), 4, DIM)))
+    family, q, move, drawn = member
+    xi, z = tangent(family, q, 0.1), one(family.noise(jax.random.key(1), 4, DIM))
+    moved = move(q, xi)
+    draw, log_q, _ = drawn(q, xi, z)
+    again, _, _ = drawn(moved, family.rest(moved), z)
     np.testing.assert_allclose(draw.u, again.u, rtol=1e-10)
     np.testing.assert_allclose(draw.log_share, again.log_share, rtol=1e-10, atol=1e-14)
     np.testing.assert_allclose(draw.path_log_prob, log_q, rtol=1e-10)
@@ -97,7 +118,7 @@ def test_a_draw_from_q_moved_is_the_draw_of_the_moved_q(member):
 
 def test_draws_with_their_shares_have_the_density_and_the_moments(member):
     """E_q[r/q] = 1 for a density r narrower than q; and both ways of drawing have the moments that q says it has."""
-    family, q = member
+    family, q, _, _ = member
     center, variances = np.asarray(family.center(q)), np.asarray(family.variances(q))
     sd = 0.5 * np.sqrt(variances)
 
@@ -125,9 +146,9 @@ def test_draws_with_their_shares_have_the_density_and_the_moments(member):
 
 
 def test_entropy_is_minus_the_expected_log_density(member):
-    family, q = member
+    family, q, move, _ = member
     xi = tangent(family, q, 0.1)
-    entropy, moved = jax.jit(lambda q, xi: (family.entropy(q, xi), family.move(q, xi)))(q, xi)
+    entropy, moved = jax.jit(family.entropy)(q, xi), move(q, xi)
     if isinstance(q, Gaussian):
         covariance = moved.scale.dense()
         np.testing.assert_allclose(entropy, 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1], rtol=1e-10)
@@ -138,25 +159,17 @@ def test_entropy_is_minus_the_expected_log_density(member):
 
 def test_averages_of_members_are_members(member):
     """Iterates are averaged leaf by leaf: what comes out must be a density, here of the same draws as before."""
-    family, q = member
-    other = moved(family, q, 0.2)
-    mean = jax.tree.map(lambda x, y: 0.5 * (x + y), q, other)
-
-    @jax.jit
-    def both(q, z):
-        draw = family.draw(q, family.rest(q), z)
-        z = q.scale.solve(draw.u - q.mean) if isinstance(q, Gaussian) else draw.u
-        return draw.path_log_prob, q.log_prob_u(draw.u), z
-
-    path, log_q, z = both(mean, one(family.noise(jax.random.key(1), 4, DIM)))
-    np.testing.assert_allclose(path, log_q, rtol=1e-10)
-    assert np.all(np.isfinite(z))
+    family, q, move, drawn = member
+    mean = jax.tree.map(lambda x, y: 0.5 * (x + y), q, move(q, tangent(family, q, 0.2)))
+    draw, log_q, white = drawn(mean, family.rest(mean), one(family.noise(jax.random.key(1), 4, DIM)))
+    np.testing.assert_allclose(draw.path_log_prob, log_q, rtol=1e-10)
+    assert np.all(np.isfinite(white))
 
 
 def test_long_steps_stay_near(member):
-    family, q = member
+    family, q, move, _ = member
     far = jax.tree.map(lambda leaf: 1e6 * leaf, tangent(family, q, 1.0))
-    moved = jax.jit(lambda q, far: family.move(q, family.natural(far, jnp.ones(()))))(q, far)
+    moved = move(q, jax.jit(family.natural)(far, jnp.ones(())))
     assert np.all(np.abs(family.center(moved) - family.center(q)) < 30 * np.sqrt(family.variances(q)))
     assert np.all(np.isfinite(np.log(family.variances(moved))))
     assert np.all(family.variances(family.contract(q)) < family.variances(q))
@@ -310,7 +323,7 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("name", ["gamma", "dirichlet", pytest.param("beta", marks=pytest.mark.slow)])
 def test_factors_move_in_units_of_information_and_their_draws_follow(name):
     """E[score scoreᵀ] = I in the local coordinates; the mean derivative of the draws is that of the mean."""
     family, make = FACTORS[name]

@@ -93,7 +93,7 @@ def test_estimates_are_unbiased(family, batch_size):
     with double():
         q = somewhere()
         q = q if family == "full_rank" else Gaussian(q.mean, Diagonal(jnp.asarray([0.3, 0.2])))
-        exact = flat(*jax.grad(lambda xi: elbo(FAMILIES[family].move(q, xi)))(FAMILIES[family].rest(q)))
+        exact = flat(*jax.jit(jax.grad(lambda xi: elbo(FAMILIES[family].move(q, xi))))(FAMILIES[family].rest(q)))
         drawn = gradients(ESTIMATORS, q, linear(), family=FAMILIES[family], batch_size=batch_size)
         for name, each in drawn.items():
             errors = each.std(axis=0) / np.sqrt(NUM_REPEATS) + 1e-12

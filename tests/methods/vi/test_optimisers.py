@@ -65,8 +65,14 @@ def test_adam_leads_any_family_where_its_own_optimiser_does(target, family):
 
 @pytest.mark.parametrize(
     "optimiser",
-    [optax.rmsprop(0.1), optax.adagrad(0.5), optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0, momentum=0.9))],
-    ids=["rmsprop", "adagrad", "chain"],
+    first_of(
+        [
+            optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0, momentum=0.9)),
+            optax.rmsprop(0.1),
+            optax.adagrad(0.5),
+        ]
+    ),
+    ids=["chain", "rmsprop", "adagrad"],
 )
 def test_others_of_optax_do_so_too(target, optimiser):
     own = fit(target, ADVI(family=FullRank()), key=1, progress=False)
@@ -76,7 +82,8 @@ def test_others_of_optax_do_so_too(target, optimiser):
 
 def test_gradient_descent_at_rate_one_is_the_natural_step(target):
     plain, sgd = (
-        fit(target, ADVI(optimiser=optimiser), key=3, progress=False) for optimiser in (Plain(), optax.sgd(1.0))
+        fit(target, ADVI(optimiser=optimiser, max_steps=100), key=3, progress=False)
+        for optimiser in (Plain(), optax.sgd(1.0))
     )
     np.testing.assert_allclose(sgd.kind.mean, plain.kind.mean, rtol=1e-9)
     np.testing.assert_allclose(sgd.sd()["w"], plain.sd()["w"], rtol=1e-9)
@@ -87,7 +94,7 @@ def test_a_state_that_does_not_begin_at_zero_is_kept(target, batch_size):
     """Zeros in the place of a learning rate would never move."""
     start = {"w": np.full(3, 2.0), "noise": np.array(3.0)}
     found, expected = (
-        fit(target, ADVI(optimiser=each, batch_size=batch_size), key=4, start=start, progress=False)
+        fit(target, ADVI(optimiser=each, batch_size=batch_size, max_steps=100), key=4, start=start, progress=False)
         for each in (APART, optax.adam(0.1))
     )
     np.testing.assert_allclose(found.kind.mean, expected.kind.mean, rtol=1e-6)
