@@ -107,3 +107,23 @@ def test_probabilities_of_zero_and_one_have_derivatives(p, number, y):
             np.testing.assert_allclose(derivatives[0], y / p - (number - y) / (1 - p), rtol=1e-9)
         assert np.isfinite(derivatives[0])
         assert not np.isnan(derivatives[1])
+
+
+@pytest.mark.parametrize("y", [0, 2])
+@pytest.mark.parametrize("rate", [0.0, 1.5])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_rates_of_zero_have_derivatives(rate, y, is_sparse):
+    """No count has the log density −λ. One above zero is impossible there, and its slope counts for nothing."""
+    counts = np.full(2, y)
+
+    def found(rate):
+        return log_prob(dist.Poisson(rate, is_sparse=is_sparse).expand([2]), counts)
+
+    with double():
+        value, slope, bend = (np.asarray(each(rate)) for each in (found, jax.jacrev(found), jax.hessian(found)))
+    np.testing.assert_allclose(value, stats.poisson(rate).logpmf(counts), rtol=1e-12)
+    if rate > 0 or y == 0:
+        np.testing.assert_allclose(slope, y / max(rate, 1.0) - 1.0, rtol=1e-12)
+        np.testing.assert_allclose(bend, -y / max(rate, 1.0) ** 2, rtol=1e-12)
+    assert np.isfinite(slope).all()
+    assert np.isfinite(bend).all()

@@ -76,7 +76,7 @@ def judged_shape(
 
     ``log_own``: log q/r, of draws some of which reach far by another r than the approximation q. What weights p/r
     differ in from q/r then has hardly a share of the mass where they are worth 90 % as many draws as those, which
-    p = q would give. So have weights that chains accepted their draws of q by (zeros, then): these obey p already.
+    p = q would give. So have the weights by which chains accepted draws of q (zeros, then), if nothing was missed.
 
     With χ² = E_q[(p/q − 1)²], about S/ESS − 1, any mean obeys |E_p f − E_q f| ≤ χ sd_q f (Cauchy & Schwarz): below
     0.1 sd there. Such weights differ in a few draws far out only, to which k̂ alone would give the word, or take a few

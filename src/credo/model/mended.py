@@ -8,6 +8,9 @@ of which the side in the lower tail has digits. numpyro's two-sided one takes th
 *Probabilities of 0 and 1*, as of an animal at a site where there is none: numpyro takes the logarithm of the least
 number there, whose square is 0, and second derivatives are NaN. They are those of a constant here, of the same value.
 
+*Rates of 0*, as of counts at such a site: the derivative of numpyro's x log λ is 0/0 there, where no count is certain
+and its log density is −λ.
+
 *Logits that are NaN*: numpyro's log probability of 0 is 0 there, as if that were certain.
 
 *Censored outcomes* ask for the distribution function of the law within, which numpyro's expanded laws lack. Those that
@@ -29,6 +32,7 @@ from numpyro.distributions import (
     ExpandedDistribution,
     LeftTruncatedDistribution,
     Normal,
+    Poisson,
     RightTruncatedDistribution,
     TwoSidedTruncatedDistribution,
 )
@@ -97,6 +101,17 @@ class Binomial(BinomialProbs):
         return ways + value * log_p + (n - value) * log_q
 
 
+class Counts(Poisson):
+    def __init__(self, of: Any):
+        super().__init__(of.rate, is_sparse=of.is_sparse, validate_args=False)
+
+    def log_prob(self, value):
+        rate = jnp.asarray(self.rate, jnp.result_type(float))
+        is_none = rate == 0
+        of_some = Poisson(jnp.where(is_none, 1.0, rate), is_sparse=self.is_sparse).log_prob(value)
+        return jnp.where(is_none, jnp.where(jnp.asarray(value) == 0, -rate, -jnp.inf), of_some)
+
+
 def _logs(probs):
     """log p and log(1 − p), with p within the numbers that numpyro keeps it to."""
     least = jnp.finfo(jnp.result_type(probs, float)).tiny
@@ -137,7 +152,12 @@ class TwoSidedTruncatedNormal(TwoSidedTruncatedDistribution):
         return self.base_dist.log_prob(value) - (log_ndtr(b) + jnp.log(-jnp.expm1(-delta)))
 
 
-OF_EVENTS: dict[type, Any] = {BernoulliLogits: Logits, BernoulliProbs: Bernoulli, BinomialProbs: Binomial}
+OF_EVENTS: dict[type, Any] = {
+    BernoulliLogits: Logits,
+    BernoulliProbs: Bernoulli,
+    BinomialProbs: Binomial,
+    Poisson: Counts,
+}
 TRUNCATED: dict[type, Any] = {
     LeftTruncatedDistribution: LeftTruncatedNormal,
     RightTruncatedDistribution: RightTruncatedNormal,

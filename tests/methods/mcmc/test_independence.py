@@ -7,10 +7,12 @@ import pytest
 
 import credo
 from credo.linalg.diagonal import Diagonal
-from credo.methods.mcmc import proposals
+from credo.methods.mcmc import chains, proposals
 from credo.methods.mcmc.unmet import unmet
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
+from credo.posterior.product import Product
+from credo.precision import double
 
 MODEL = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda params, x: dist.Normal(x @ params["w"], 0.5))
 RANDOM = np.random.default_rng(0)
@@ -73,6 +75,12 @@ def test_a_thin_proposal_is_found_out(exact):
     assert any("Pareto k-hat" in sentence for sentence in posterior.verdict.sentences)
 
 
+def slab(share: float, sd: float):
+    """A standard normal with a share of another, ``sd`` as wide."""
+    law = dist.MixtureSameFamily(dist.Categorical(np.array([1 - share, share])), dist.Normal(0.0, np.array([1.0, sd])))
+    return credo.Model({"x": law}, None).given()
+
+
 @pytest.mark.parametrize("keeps", [0.9, 0.995, 1.0])
 def test_what_the_proposal_never_offers_is_missed(keeps):
     """Independent draws of a t of five degrees, in the place of chains, without the farthest of them."""
@@ -80,19 +88,58 @@ def test_what_the_proposal_never_offers_is_missed(keeps):
     draws = np.random.default_rng(1).standard_t(5, size=(40_000, 3))
     length = np.linalg.norm(draws, axis=1)
     kept = draws[length <= np.quantile(length, keeps)][:20_000].reshape(1, -1, 3)
-    found = unmet(Gaussian(np.zeros(3), Diagonal(np.full(3, 1.2))), target, kept, jax.random.key(0))
+    proposal, weights = Gaussian(np.zeros(3), Diagonal(np.full(3, 1.2))), np.random.default_rng(2).normal(size=10_000)
+    found = unmet(proposal, target, kept, 0.1 * weights, jax.random.key(0))
     missed = np.log(np.sqrt(5 / 3) / kept.std(axis=1)).max()
-    assert found["log_sd_shift"] <= missed + 0.02
-    assert (found["log_sd_shift"] > 0.095) == (keeps < 0.95)
-    assert found["mean_shift"] < 0.05
+    assert found["unmet_shift"] <= missed + 0.02
+    assert (found["unmet_shift"] > 0.095) == (keeps < 0.95)
+    assert found["pareto_k"] == 0.0
+    assert "pareto_k" not in unmet(proposal, target, kept, weights, jax.random.key(0))
 
 
-def test_a_pass_takes_what_was_never_offered_into_account(exact, monkeypatch):
+@pytest.mark.parametrize("is_product", [False, True])
+def test_a_part_that_no_proposal_meets_does_not_pass(is_product):
+    """The weights of the proposals are all but equal, and the sd is 9."""
+    target = slab(0.05, 40.0)
+    product = Product({"x": dist.Normal(np.zeros(()), np.ones(()))}, target.structure)
+    kind = product if is_product else Gaussian(np.zeros(1), Diagonal(np.ones(1)))
+    method = credo.IndependenceMH(proposal=Posterior(kind, target, verdict=credo.Verdict("pass")))
+    posterior = credo.fit(target, method, key=1, progress=False)
+    assert posterior.sd()["x"] < 1.2
+    assert posterior.verdict.status != "pass"
+
+
+def test_what_was_missed_has_its_sentence(exact, monkeypatch):
     method = credo.IndependenceMH(proposal=exact)
-    monkeypatch.setattr(proposals, "unmet", lambda *_: {"mean_shift": 0.0, "log_sd_shift": 0.2})
+    monkeypatch.setattr(proposals, "unmet", lambda *_: {"unmet_shift": 0.2})
     verdict = credo.fit(TARGET, method, key=1, progress=False).verdict
     assert verdict.status == "doubtful"
-    assert "change the log of the worst sd by at least 0.20" in verdict.sentences[0]
+    assert "put the worst mean or log sd off by at least 0.20" in verdict.sentences[0]
+
+
+def test_light_weights_of_any_tail_pass_where_nothing_is_missed(monkeypatch):
+    """A Gaussian of a skewed posterior: it is outgrown where that has no mass."""
+    target = credo.Model({"x": dist.Gamma(30.0, 1.0)}, None).given()
+    method = credo.IndependenceMH(proposal=credo.fit(target, credo.ADVI(family=credo.FullRank()), key=0))
+    monkeypatch.setattr(chains, "judged_shape", lambda *_: 0.8)
+    verdict = credo.fit(target, method, key=1, progress=False).verdict
+    assert verdict.status == "pass"
+    assert verdict.figures["pareto_k"] == 0.0
+    monkeypatch.setattr(proposals, "unmet", lambda *_: {})
+    verdict = credo.fit(target, method, key=1, progress=False).verdict
+    assert verdict.status == "doubtful"
+
+
+def test_many_parameters():
+    """Above 1,000 the size of a block of draws is asked of the density itself."""
+    target = credo.Model({"x": dist.Normal(0.0, 1.0).expand([1_001])}, None).given()
+    proposal = Posterior(Gaussian(np.zeros(1_001), Diagonal(np.ones(1_001))), target, verdict=credo.Verdict("pass"))
+    method = credo.IndependenceMH(proposal=proposal, chains=2, num_warmup=0, num_draws=20)
+    positions = np.random.default_rng(0).normal(size=(1, 50, 1_001))
+    with double():
+        found = unmet(proposal.kind, target.cast(np.float64), positions, np.zeros(50), jax.random.key(0))
+    assert found.keys() == {"unmet_shift", "pareto_k"}
+    assert np.isfinite(credo.fit(target, method, key=0, progress=False).mean()["x"]).all()
 
 
 def refuse(target, method, sentence, **settings):

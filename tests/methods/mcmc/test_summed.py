@@ -41,6 +41,27 @@ def test_the_density_is_that_of_the_model_without_labels():
             np.testing.assert_allclose(found[1], wanted[1], rtol=1e-9)
 
 
+def test_impossible_labels_leave_derivatives_that_are_numbers():
+    """A count above zero is impossible at the rate of zero that the first label means."""
+    probs, rates, y = np.array([0.2, 0.5, 0.3]), np.array([0.0, 1.0, 50.0]), np.array([0, 2, 60])
+    prior = {"rate": dist.LogNormal(0.0, 1.0), "label": dist.Categorical(probs).expand([3])}
+    model = credo.Model(prior, lambda p, x: dist.Poisson(jnp.asarray(rates)[p["label"]] * p["rate"]))
+    target = model.given(y=y)
+    summed = SummedOut.of(target, [(Enumerating(Block.of(target.structure, ("label",)), True), np.arange(3))])
+    assert summed is not None
+
+    def by_hand(u):
+        of_label = jnp.log(probs[1:, None]) + dist.Poisson(rates[1:, None] * jnp.exp(u[0])).log_prob(y)
+        of_first = jnp.where(y == 0, np.log(probs[0]), -jnp.inf)
+        return dist.Normal(0.0, 1.0).log_prob(u[0]) + jax.nn.logsumexp(jnp.vstack([of_label, of_first]), axis=0).sum()
+
+    with double():
+        u = np.array([0.3])
+        found, expected = (jax.value_and_grad(each)(u) for each in (summed.log_density, by_hand))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), found, expected)
+        np.testing.assert_allclose(jax.hessian(summed.log_density)(u), jax.hessian(by_hand)(u), rtol=1e-8)
+
+
 def test_the_likeliest_labels_are_those_of_the_nearer_component():
     summed = without_labels(LABELLED)
     assert summed is not None

@@ -94,6 +94,18 @@ CHAINS: dict[str, Rule] = {
         "{value:.0%} of the trajectories were cut off at the largest tree depth: the draws are valid but dear. "
         "Warm up longer, bring the parameters to like scales, or raise the largest depth.",
     ),
+    "unmet_shift": Rule(
+        "by how much the worst mean (in sds) or log sd of an independence sampler's chains misses that of draws which "
+        "reach further than its proposal, beyond their error",
+        "at most",
+        0.095,
+        0.7,
+        "this library",
+        "Draws that reach further than the proposal put the worst mean or log sd off by at least {value:.2f} (0.095 "
+        "passes): the chains are short, or the proposal hardly reaches the tails. Draw longer; if it stays, use "
+        "Importance() on the proposal, or NUTS().",
+        "look for draws at which the log density is not finite, and for parameters without a variance",
+    ),
     "sd_error": Rule(
         "largest Monte Carlo standard error of a log sd, of parameters on the line or a part of it, in the user's "
         "space, by their kurtosis and the effective size of their tails",

@@ -149,7 +149,7 @@ def fit_network(
             shape, evidence = look(objective, u), None
         if prior_precision(target) is None:  # else the noise alone was tuned
             told = of_tuned_precisions(scale, found.P, num_fixed, num_moved(target, u, num_fixed))
-    white = White(objective, u, metric or shape.scale, num_fixed, deadline, is_asked_once=is_trained)
+    white = White(objective, u, metric or shape.scale, num_fixed, deadline)
     value, slope, _ = white.at(np.zeros(len(u)))
     if not np.isfinite(value):
         raise CredoError(explain(target, u))

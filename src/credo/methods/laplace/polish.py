@@ -5,13 +5,14 @@ mode in posterior standard deviations.
 """
 
 import contextlib
+import functools
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.compiling import TINY, brief
+from credo.compiling import TINY, brief, has_many_rows
 from credo.linalg.blas import ONE_THREAD
 from credo.linalg.operator import ScaleOperator
 from credo.methods.optimise.objective import Objective
@@ -45,19 +46,9 @@ def polish(
 class White:
     """−log p along z, u = centre + S z, and the best place so far: (z, value, length of the gradient)."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        u: np.ndarray,
-        scale: ScaleOperator,
-        num_fixed: int,
-        deadline: float,
-        is_asked_once: bool = False,
-    ):
-        """``is_asked_once``: what compiles soonest, in a fifth of the time, is quickest."""
+    def __init__(self, objective: Objective, u: np.ndarray, scale: ScaleOperator, num_fixed: int, deadline: float):
         self.function, self.args = objective.function, jax.device_put(objective.args)
         self.u, self.scale, self.deadline = u, jax.device_put(scale), deadline
-        self.evaluate = _once if is_asked_once else _often
         self.is_free = np.arange(len(u)) >= num_fixed
         self.count, self.best = 0, None
 
@@ -83,7 +74,7 @@ class White:
 
     def at(self, z) -> tuple[float, np.ndarray, np.ndarray]:
         z = z.astype(self.u.dtype)
-        value, slope, u = self.evaluate(self.function, self.args, self.u, self.scale, self.is_free, z)
+        value, slope, u = _white(self.function, self.args, self.u, self.scale, self.is_free, z)
         return float(value), np.asarray(slope, np.float64), np.asarray(u)
 
 
@@ -91,6 +82,11 @@ class _EnoughError(Exception):
     """Between two gradients."""
 
 
+def _is_large(_, args, *__) -> bool:
+    return has_many_rows(args)
+
+
+@functools.partial(brief, static_argnames="function", options=TINY, is_large=_is_large)
 def _white(function, args, centre, scale, is_free, z):
     """Value, gradient in z, and u."""
 
@@ -100,7 +96,3 @@ def _white(function, args, centre, scale, is_free, z):
 
     (value, u), slope = jax.value_and_grad(density, has_aux=True)(z)
     return value, slope, u
-
-
-_often = jax.jit(_white, static_argnames="function")
-_once = brief(_white, static_argnames="function", options=TINY)

@@ -274,6 +274,5 @@ def figures(positions, info, method, seen=None, structure: Structure | None = No
         log_weights = np.ravel(info.log_weight).astype(float)
         if np.all(np.isfinite(log_weights)) and np.ptp(log_weights) < EQUAL:
             log_weights[:] = 0
-        # chains have put right what the weights differ in, where they met it
-        figures["pareto_k"] = judged_shape(log_weights, smooth(log_weights).k_hat, np.zeros(len(log_weights)))
+        figures["pareto_k"] = judged_shape(log_weights, smooth(log_weights).k_hat)
     return {**figures, "num_chains": positions.shape[0], "num_draws": positions.shape[0] * positions.shape[1]}

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from credo.algorithm import Options, stream
 from credo.compiling import brief
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import all_pass, judge
 from credo.methods.mcmc import elliptical_slice as ellipse
 from credo.methods.mcmc import independence as independent
 from credo.methods.mcmc.chains import Recipe, check, sample
@@ -30,7 +30,7 @@ from credo.methods.mcmc.warmup import STEADY
 from credo.methods.particles.importance import kind_with_density
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
-from credo.status import CredoError, is_number
+from credo.status import CredoError, Verdict, is_number
 
 AUTOMATIC = AutomaticMetric()
 LEAST_INTERVAL = 3.0  # sds, of Slice(): as much as most of a density
@@ -191,8 +191,9 @@ class IndependenceMH:
 
     ``chains`` × ``num_draws`` draws, each of ``num_steps`` proposals, after ``num_warmup`` draws of warm-up; chains
     start at draws of the proposal. The figure ``pareto_k`` of its verdict, from the weights of the proposals, says
-    whether chains can get stuck where the proposal is too thin; ``mean_shift`` and ``log_sd_shift``, from draws that
-    reach further than it, what they never met there. CredoError where the proposal has no density.
+    whether chains can get stuck where the proposal is too thin. Where all else passes, draws that reach further than a
+    proposal that is a Gaussian, a mixture of them or a flow say what chains never met (``unmet_shift``). CredoError
+    where the proposal has no density.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"rate": dist.Gamma(2.0, 1.0)}, lambda params, x: dist.Poisson(params["rate"]))
@@ -233,8 +234,17 @@ class IndependenceMH:
         )
         start = proposal if start is None else start
         posterior = sample(self, recipe, target, key=key, start=start, options=options)
-        verdict, drawn = posterior.verdict, posterior.kind
-        if verdict.status == "pass" and isinstance(drawn, Draws):
-            figures = dict(verdict.figures) | unmet(kind, target, np.asarray(drawn.positions), key)
-            posterior.verdict = judge(figures, verdict.sentences)
+        posterior.verdict = self._judged(posterior, kind, target, key)
         return posterior
+
+    def _judged(self, posterior: Posterior, kind, target, key) -> Verdict:
+        """With what the proposal never offered, where all but the shape of its weights passes."""
+        verdict, draws = posterior.verdict, posterior.kind
+        others = {name: value for name, value in verdict.figures.items() if name != "pareto_k"}
+        is_open = verdict.status == "pass" or (self.until is None and all_pass(others))
+        if not is_open or not isinstance(draws, Draws):
+            return verdict
+        log_weights = posterior.info["sample_stats"]["log_weight"]
+        figures = dict(verdict.figures) | unmet(kind, target, np.asarray(draws.positions), log_weights, key)
+        of_table = judge(verdict.figures).sentences
+        return judge(figures, [sentence for sentence in verdict.sentences if sentence not in of_table])

@@ -66,7 +66,22 @@ class SummedOut(Target):
         return self.block.put(self.free.put(blank, u), jnp.asarray(labels, u.dtype))
 
     def _terms_of_values(self, u):
-        """By value and label (K, N), and what no label has a part in (K,), K times the same."""
-        whole, size = self.whole, self.block.dim
-        values = jnp.asarray(self.values, u.dtype)
-        return in_batches(lambda k: terms_of(whole, self._with(u, jnp.full(size, k)), size), values, AT_ONCE)
+        """By value and label (K, N), and what no label has a part in (K,), K times the same.
+
+        Where a value is impossible the derivative of its term may be no number, though it counts for nothing: it is
+        taken where the label has its likeliest value.
+        """
+        values, size = jnp.asarray(self.values, u.dtype), self.block.dim
+
+        def at(labels, u=u):
+            return terms_of(self.whole, self._with(u, labels), size)
+
+        known, _ = in_batches(lambda k: at(jnp.full(size, k), jax.lax.stop_gradient(u)), values, AT_ONCE)
+        is_possible, likeliest = known != -jnp.inf, values[jnp.argmax(known, axis=0)]
+
+        def of_value(given):
+            value, is_possible = given
+            terms, rest = at(jnp.where(is_possible, value, likeliest))
+            return jnp.where(is_possible, terms, -jnp.inf), rest
+
+        return in_batches(of_value, (values, is_possible), AT_ONCE)
