@@ -89,12 +89,12 @@ def test_what_the_proposal_never_offers_is_missed(keeps):
     length = np.linalg.norm(draws, axis=1)
     kept = draws[length <= np.quantile(length, keeps)][:20_000].reshape(1, -1, 3)
     proposal, weights = Gaussian(np.zeros(3), Diagonal(np.full(3, 1.2))), np.random.default_rng(2).normal(size=10_000)
-    found = unmet(proposal, target, kept, 0.1 * weights, jax.random.key(0))
+    found = unmet(proposal, target, kept, 0.1 * weights, {}, jax.random.key(0))
     missed = np.log(np.sqrt(5 / 3) / kept.std(axis=1)).max()
     assert found["unmet_shift"] <= missed + 0.02
     assert (found["unmet_shift"] > 0.095) == (keeps < 0.95)
     assert found["pareto_k"] == 0.0
-    assert "pareto_k" not in unmet(proposal, target, kept, weights, jax.random.key(0))
+    assert "pareto_k" not in unmet(proposal, target, kept, weights, {}, jax.random.key(0))
 
 
 @pytest.mark.parametrize("is_product", [False, True])
@@ -114,7 +114,7 @@ def test_what_was_missed_has_its_sentence(exact, monkeypatch):
     monkeypatch.setattr(proposals, "unmet", lambda *_: {"unmet_shift": 0.2})
     verdict = credo.fit(TARGET, method, key=1, progress=False).verdict
     assert verdict.status == "doubtful"
-    assert "put the worst mean or log sd off by at least 0.20" in verdict.sentences[0]
+    assert "put the worst mean or log sd of the chains off by at least 0.20" in verdict.sentences[0]
 
 
 def test_light_weights_of_any_tail_pass_where_nothing_is_missed(monkeypatch):
@@ -137,7 +137,7 @@ def test_many_parameters():
     method = credo.IndependenceMH(proposal=proposal, chains=2, num_warmup=0, num_draws=20)
     positions = np.random.default_rng(0).normal(size=(1, 50, 1_001))
     with double():
-        found = unmet(proposal.kind, target.cast(np.float64), positions, np.zeros(50), jax.random.key(0))
+        found = unmet(proposal.kind, target.cast(np.float64), positions, np.zeros(50), {}, jax.random.key(0))
     assert found.keys() == {"unmet_shift", "pareto_k"}
     assert np.isfinite(credo.fit(target, method, key=0, progress=False).mean()["x"]).all()
 

@@ -62,3 +62,16 @@ def test_other_samplers_look_for_modes_too(method):
     target = credo.Model.from_log_density(log_density, {"x": dist.constraints.real}).given()
     statuses = [credo.fit(target, method, key=key, progress=False).verdict.status for key in range(3)]
     assert "pass" not in statuses
+
+
+@pytest.mark.parametrize("share", [0.05, 0.0])
+def test_a_wide_part_that_no_chain_has_met_does_not_pass(share):
+    """The sd is 9, and all chains say that it is 1."""
+    parts = dist.Normal(0.0, np.array([1.0, 40.0]))
+    law = dist.MixtureSameFamily(dist.Categorical(np.array([1 - share, share])), parts)
+    target = credo.Model({"x": law, "other": dist.Normal(0.0, 3.0)}, None).given()
+    posterior = credo.fit(target, credo.NUTS(), key=0, progress=False)
+    assert posterior.sd()["x"] < 1.2
+    assert posterior.verdict.figures["max_r_hat"] < 1.01
+    assert (posterior.verdict.status == "pass") == (share == 0.0)
+    assert (posterior.verdict.figures["unmet_shift"] > 0.095) == (share > 0.0)

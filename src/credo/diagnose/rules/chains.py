@@ -95,15 +95,15 @@ CHAINS: dict[str, Rule] = {
         "Warm up longer, bring the parameters to like scales, or raise the largest depth.",
     ),
     "unmet_shift": Rule(
-        "by how much the worst mean (in sds) or log sd of an independence sampler's chains misses that of draws which "
-        "reach further than its proposal, beyond their error",
+        "by how much the worst mean (in sds) or log sd of the chains misses that of draws which reach further than "
+        "they do, or than the proposal of an independence sampler, beyond their error",
         "at most",
         0.095,
         0.7,
         "this library",
-        "Draws that reach further than the proposal put the worst mean or log sd off by at least {value:.2f} (0.095 "
-        "passes): the chains are short, or the proposal hardly reaches the tails. Draw longer; if it stays, use "
-        "Importance() on the proposal, or NUTS().",
+        "Draws that reach further put the worst mean or log sd of the chains off by at least {value:.2f} (0.095 "
+        "passes): they are short, or never met a part of the posterior that lies far out. Draw longer; if it stays, "
+        "use SMC(), or Importance() on an approximation, whose draws reach far.",
         "look for draws at which the log density is not finite, and for parameters without a variance",
     ),
     "sd_error": Rule(

@@ -1,8 +1,8 @@
-"""Modes that all chains missed: R-hat compares chains with each other, and knows nothing of where none has been.
+"""What all chains missed: R-hat compares chains with each other, and knows nothing of where none has been.
 
 A mode far narrower than another catches no chain from afar. Where a posterior has few dimensions and all else passes,
 the density is climbed from far away, as beside an approximation (particles/elsewhere.py), which here is the Gaussian
-with the moments of the draws.
+with the moments of the draws, and draws that reach further than they do are weighed for what is wide (unmet.py).
 """
 
 import time
@@ -10,8 +10,10 @@ import time
 import numpy as np
 from jaxtyping import Float
 
-from credo.diagnose.verdict import judge
+from credo.diagnose.verdict import all_pass, judge
 from credo.linalg.dense import Dense
+from credo.methods.from_prior import SAME
+from credo.methods.mcmc.unmet import far_shift
 from credo.methods.optimise.objective import is_differentiable
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
@@ -45,4 +47,6 @@ def missed(
     except np.linalg.LinAlgError:
         return {}
     kind = Gaussian(np.mean(u, axis=0, dtype=u.dtype), Dense(lower.astype(u.dtype)))
-    return left_out(kind, target, u, figures, time.monotonic() + PATIENCE, climber=Climber.of(target))
+    found = left_out(kind, target, u, figures, time.monotonic() + PATIENCE, climber=Climber.of(target))
+    shift = far_shift(kind, target, np.asarray(positions), figures, SAME)[1] if all_pass(found) else None
+    return found if shift is None else found | {"unmet_shift": shift}

@@ -245,6 +245,7 @@ class IndependenceMH:
         if not is_open or not isinstance(draws, Draws):
             return verdict
         log_weights = posterior.info["sample_stats"]["log_weight"]
-        figures = dict(verdict.figures) | unmet(kind, target, np.asarray(draws.positions), log_weights, key)
+        positions = np.asarray(draws.positions)
+        figures = dict(verdict.figures) | unmet(kind, target, positions, log_weights, verdict.figures, key)
         of_table = judge(verdict.figures).sentences
         return judge(figures, [sentence for sentence in verdict.sentences if sentence not in of_table])

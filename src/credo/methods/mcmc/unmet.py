@@ -1,10 +1,13 @@
-"""What an independence sampler never met: the mass that lies where its proposal q has next to none.
+"""What chains never met: the mass that lies further out than they have been.
 
-Where w = p/q has no bound, chains of p leave out what they have no proposals for, all of them alike, and the weights
-of the proposals hardly show it; while a posterior that outgrows q only where it has no mass itself gives their tail the
-same shape. So moments of the chains are compared with those of p by draws of a mixture of q and what reaches 2 to 16
-times as far (particles/reach.py), weighed to p.
+A wide part of a posterior, to which no chain has gone, or where an independence sampler's proposal q has next to
+nothing, is left out by all chains alike, and they agree. So their moments are compared with those of p by draws of a
+mixture of q, or of the Gaussian with their moments, and what reaches 2 to 16 times as far (particles/reach.py), weighed
+to p. The weights of an independence sampler's proposals hardly show it, while a posterior that outgrows q only where it
+has no mass itself gives their tail the same shape.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
@@ -23,33 +26,44 @@ from credo.posterior.product import as_gaussian
 NUM_DRAWS = 4_096
 STREAM = 1 << 22  # apart from the keys of chains and starts
 
+Positions = Float[np.ndarray, "chain draw dim"]
 
-def unmet(
-    kind: Kind,
-    target: Target,
-    positions: Float[np.ndarray, "chain draw dim"],
-    log_weights: Float[np.ndarray, "..."],
-    key,
-) -> dict[str, float]:
-    """``unmet_shift``, and the ``pareto_k`` that it leaves of the proposals' ``log_weights``: 0 where these are worth
-    nearly all of their draws and nothing was missed, and that of the draws which reach far where these cannot tell.
-    Nothing of a proposal that has no such draws."""
+
+def far_shift(
+    kind: Kind, target: Target, positions: Positions, figures: Mapping[str, float], key
+) -> tuple[float, float | None]:
+    """(k̂ of draws that reach further than ``kind``, by how much means and log sds of the chains surely miss theirs).
+
+    k̂ is NaN where ``kind`` has no such draws, the shift None where they do not tell. ``figures``: of the chains, which
+    count as many draws as the least of their effective sizes.
+    """
     target = target.flat()
     drawn = drawn_far(as_gaussian(kind), target, stream(key, STREAM), NUM_DRAWS, chunk_size(target, most=NUM_DRAWS))
     if drawn is None:
-        return {}
+        return np.nan, None
     smoothed = smooth(drawn.log_weights)
     far_k = float(judged_shape(drawn.log_weights, smoothed.k_hat, drawn.log_own))
     if not far_k <= RULES["pareto_k"].passes:
-        return {"pareto_k": far_k}
+        return far_k, None
     u = positions.reshape(-1, target.dim)
-    u = u[:: max(1, len(u) // NUM_DRAWS)]
+    ess = min(figures.get(name, np.inf) for name in ("min_ess_bulk", "min_ess_tail"))
+    u = u[:: int(np.ceil(len(u) / np.clip(ess, 1, NUM_DRAWS)))]
     nothing = np.full(len(drawn.u), -np.inf), np.full(len(u), -np.inf)
     by_weights = np.concatenate([smoothed.log_weights, nothing[1]])
     by_chains = np.concatenate([nothing[0], np.full(len(u), -np.log(len(u)))])
     moved = shifts_between(judged_values(target, np.concatenate([drawn.u, u])), by_weights, by_chains)
-    figures = {"unmet_shift": float(max(np.max(shift.least) for shift in moved))}
+    return far_k, float(max(np.max(shift.least) for shift in moved))
+
+
+def unmet(
+    kind: Kind, target: Target, positions: Positions, log_weights: np.ndarray, figures: Mapping[str, float], key
+) -> dict[str, float]:
+    """Of an independence sampler: ``unmet_shift``, and the ``pareto_k`` that it leaves of the proposals'
+    ``log_weights``: 0 where these are worth nearly all of their draws and nothing was missed, and that of the draws
+    which reach far where these cannot tell. Nothing of a proposal that has no such draws."""
+    far_k, shift = far_shift(kind, target, positions, figures, key)
+    if shift is None:
+        return {} if np.isnan(far_k) else {"pareto_k": far_k}
     of_proposals = np.ravel(log_weights).astype(float)
-    if judged_shape(of_proposals, np.nan, np.zeros(of_proposals.size)) == 0:
-        figures["pareto_k"] = 0.0
-    return figures
+    is_light = judged_shape(of_proposals, np.nan, np.zeros(of_proposals.size)) == 0
+    return {"unmet_shift": shift} | ({"pareto_k": 0.0} if is_light else {})
