@@ -47,6 +47,8 @@ def missed(
     except np.linalg.LinAlgError:
         return {}
     kind = Gaussian(np.mean(u, axis=0, dtype=u.dtype), Dense(lower.astype(u.dtype)))
-    found = left_out(kind, target, u, figures, time.monotonic() + PATIENCE, climber=Climber.of(target))
-    shift = far_shift(kind, target, np.asarray(positions), figures, SAME)[1] if all_pass(found) else None
+    deadline = time.monotonic() + PATIENCE
+    found = left_out(kind, target, u, figures, deadline, climber=Climber.of(target))
+    is_open = all_pass(found) and time.monotonic() <= deadline
+    shift = far_shift(kind, target, np.asarray(positions), figures, SAME, deadline)[1] if is_open else None
     return found if shift is None else found | {"unmet_shift": shift}

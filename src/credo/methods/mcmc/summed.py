@@ -53,6 +53,10 @@ class SummedOut(Target):
         terms, rest = self._terms_of_values(u)
         return rest[0] + jnp.sum(jax.nn.logsumexp(terms, axis=0))
 
+    def constrain(self, u):
+        """With every label at its first value, so that nothing varies by them."""
+        return self.whole.constrain(self._with(u, jnp.full(self.block.dim, self.values[0])))
+
     def sample_prior(self, key):
         return self.free.take(self.whole.sample_prior(key))
 

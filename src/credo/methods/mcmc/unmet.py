@@ -23,23 +23,25 @@ from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.posterior.product import as_gaussian
 
-NUM_DRAWS = 4_096
+NUM_DRAWS, FEWEST, AT_ONCE = 4_096, 1_000, 128  # few at once: far out an equation may take long to solve
 STREAM = 1 << 22  # apart from the keys of chains and starts
 
 Positions = Float[np.ndarray, "chain draw dim"]
 
 
 def far_shift(
-    kind: Kind, target: Target, positions: Positions, figures: Mapping[str, float], key
+    kind: Kind, target: Target, positions: Positions, figures: Mapping[str, float], key, deadline: float = np.inf
 ) -> tuple[float, float | None]:
     """(k̂ of draws that reach further than ``kind``, by how much means and log sds of the chains surely miss theirs).
 
-    k̂ is NaN where ``kind`` has no such draws, the shift None where they do not tell. ``figures``: of the chains, which
-    count as many draws as the least of their effective sizes.
+    k̂ is NaN where ``kind`` has no such draws or time no room for them, the shift None where they do not tell.
+    ``figures``: of the chains, which count as many draws as the least of their effective sizes. No batch begins after
+    ``deadline``, by ``time.monotonic()``, but the first.
     """
     target = target.flat()
-    drawn = drawn_far(as_gaussian(kind), target, stream(key, STREAM), NUM_DRAWS, chunk_size(target, most=NUM_DRAWS))
-    if drawn is None:
+    batch = chunk_size(target, most=AT_ONCE)
+    drawn = drawn_far(as_gaussian(kind), target, stream(key, STREAM), NUM_DRAWS, batch, deadline)
+    if drawn is None or len(drawn.u) < FEWEST:
         return np.nan, None
     smoothed = smooth(drawn.log_weights)
     far_k = float(judged_shape(drawn.log_weights, smoothed.k_hat, drawn.log_own))
