@@ -62,6 +62,16 @@ def separated_modes(dim: int):
     return credo.Model.from_log_density(two_modes, {"x": constraints.real_vector}, {"x": (dim,)}).given()
 
 
+def wide_part():
+    """5 % of the mass forty times as wide as the rest: its density there is so low that chains hardly step into it."""
+    law = dist.MixtureSameFamily(dist.Categorical(np.array([0.95, 0.05])), dist.Normal(0.0, np.array([1.0, 40.0])))
+    return credo.Model({"x": law, "other": dist.Normal(0.0, 3.0)}, None).given()
+
+
+def student():
+    return credo.Model({"x": dist.StudentT(5.0).expand([3])}, None).given()
+
+
 def arma_errors(params, y):
     """Of an ARMA(1, 1). Outside the unit circle of the moving average the recursion explodes, and traps chains."""
 
@@ -148,6 +158,7 @@ def entries() -> dict[str, Entry]:
         "funnel, 10 parameters": Entry(funnel, v, known(0.0, 9.0), True),
         "two modes, 1 parameter": Entry(partial(separated_modes, 1), x, known(5 / 3, 26.0), True),
         "two modes, 10 parameters": Entry(partial(separated_modes, 10), x, known(*[5 / 3] * 10, *[26.0] * 10), True),
+        "wide part, 2 parameters": Entry(wide_part, x, known(0.0, 80.95), True),
         "ARMA that traps chains": Entry(arma, scalars, partial(long_run, arma, scalars, near), True),
         "stochastic volatility": Entry(
             partial(of_page, stochastic_volatility),
@@ -164,7 +175,8 @@ def entries() -> dict[str, Entry]:
         "simplex and scale": simplex,
         "Poisson regression": poisson,
     }
-    return hard | {name: Entry(t, scalars, partial(long_run, t, scalars), False) for name, t in easy.items()}
+    easy = {name: Entry(t, scalars, partial(long_run, t, scalars), False) for name, t in easy.items()}
+    return hard | easy | {"Student t, 3 parameters": Entry(student, x, known(*[0.0] * 3, *[5 / 3] * 3), False)}
 
 
 def main() -> None:

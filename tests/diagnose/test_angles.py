@@ -31,7 +31,7 @@ def test_mass_at_the_cut_does_not_pass(method):
 
 @METHODS
 def test_mass_away_from_it_says_nothing(method):
-    # a chain that begins beyond the opposite direction stays there, at the cut, and that is said
+    # from the prior a chain may end at the cut, opposite to the data, and that is said
     start = {"mu": np.array([1.0, -0.5])} if isinstance(method, credo.NUTS) else None
     verdict = fitted(-0.5, method, start).verdict
     assert not any("angle" in each for each in verdict.sentences)

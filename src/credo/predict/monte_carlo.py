@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
 from credo.batches import in_batches
-from credo.compiling import brief, has_many_rows
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.memory import LIMIT
@@ -100,11 +99,7 @@ class MonteCarlo:
             return widened(positions), keys[:size], np.log(weights)
 
 
-def _is_large(kind: Kind, *_) -> bool:
-    return has_many_rows(kind)
-
-
-@functools.partial(brief, is_large=_is_large)
+@jax.jit
 def _positions(kind: Kind, keys):
     return jax.vmap(lambda data: kind.sample_u(as_key(data)))(keys)
 

@@ -8,7 +8,7 @@ import pytest
 import credo
 from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc import chains, proposals
-from credo.methods.mcmc.unmet import unmet
+from credo.methods.mcmc.unmet import far_shift, unmet
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
@@ -128,6 +128,31 @@ def test_light_weights_of_any_tail_pass_where_nothing_is_missed(monkeypatch):
     monkeypatch.setattr(proposals, "unmet", lambda *_: {})
     verdict = credo.fit(target, method, key=1, progress=False).verdict
     assert verdict.status == "doubtful"
+
+
+def test_no_time_is_no_answer():
+    """One batch of 128 draws, the first, tells nothing."""
+    target = credo.Model({"x": dist.Normal(0.0, 1.0)}, None).given()
+    kind, positions = Gaussian(np.zeros(1), Diagonal(np.ones(1))), np.random.default_rng(0).normal(size=(2, 500, 1))
+    with double():
+        late = far_shift(kind, target.cast(np.float64), positions, {}, jax.random.key(0), deadline=0.0)
+        found = far_shift(kind, target.cast(np.float64), positions, {}, jax.random.key(0))
+    assert np.isnan(late[0])
+    assert late[1] is None
+    assert found == (0.0, pytest.approx(0.0, abs=0.02))
+
+
+def test_few_effective_draws_are_few():
+    """Chains that repeat ten draws a hundred times miss the moments by what chance explains, as their sizes say."""
+    target = credo.Model({"x": dist.Normal(0.0, 1.0)}, None).given()
+    kind = Gaussian(np.zeros(1), Diagonal(np.ones(1)))
+    repeated = np.repeat(0.6 * np.random.default_rng(0).normal(size=(1, 10, 1)), 100, axis=1)
+    with double():
+        shifts = [
+            far_shift(kind, target.cast(np.float64), repeated, {"min_ess_bulk": size}, jax.random.key(0))[1]
+            for size in (10.0, 1_000.0)
+        ]
+    assert shifts[0] < 0.7 * shifts[1]
 
 
 def test_many_parameters():

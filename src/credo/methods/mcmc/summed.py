@@ -24,7 +24,10 @@ from credo.model.target import Target
 
 
 class SummedOut(Target):
-    """The density of the other coordinates of ``whole``, ``free``, with those of ``block`` summed over ``values``."""
+    """The density of the other coordinates of ``whole``, ``free``, with those of ``block`` summed over ``values``.
+
+    It has what a search for modes asks of a target, and no likelihood by rows.
+    """
 
     whole: Any = None
     values: Any = None

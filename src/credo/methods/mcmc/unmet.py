@@ -14,16 +14,18 @@ from jaxtyping import Float
 
 from credo.algorithm import stream
 from credo.diagnose.moments import shifts_between
-from credo.diagnose.pareto import judged_shape, smooth
+from credo.diagnose.pareto import effective_sample_size, judged_shape, smooth
 from credo.diagnose.rules import RULES
 from credo.methods.optimise.objective import chunk_size
 from credo.methods.particles.reach import drawn_far
 from credo.methods.particles.scalars import judged_values
+from credo.methods.particles.weighing import Drawn
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.posterior.product import as_gaussian
 
 NUM_DRAWS, FEWEST, AT_ONCE = 4_096, 1_000, 128  # few at once: far out an equation may take long to solve
+MOST = 0.7
 STREAM = 1 << 22  # apart from the keys of chains and starts
 
 Positions = Float[np.ndarray, "chain draw dim"]
@@ -45,7 +47,7 @@ def far_shift(
         return np.nan, None
     smoothed = smooth(drawn.log_weights)
     far_k = float(judged_shape(drawn.log_weights, smoothed.k_hat, drawn.log_own))
-    if not far_k <= RULES["pareto_k"].passes:
+    if not (far_k <= RULES["pareto_k"].passes or _is_most(drawn)):
         return far_k, None
     u = positions.reshape(-1, target.dim)
     ess = min(figures.get(name, np.inf) for name in ("min_ess_bulk", "min_ess_tail"))
@@ -64,8 +66,17 @@ def unmet(
     ``log_weights``: 0 where these are worth nearly all of their draws and nothing was missed, and that of the draws
     which reach far where these cannot tell. Nothing of a proposal that has no such draws."""
     far_k, shift = far_shift(kind, target, positions, figures, key)
-    if shift is None:
-        return {} if np.isnan(far_k) else {"pareto_k": far_k}
+    found = {} if shift is None else {"unmet_shift": shift}
+    if not far_k <= RULES["pareto_k"].passes:
+        return found if np.isnan(far_k) else found | {"pareto_k": far_k}
     of_proposals = np.ravel(log_weights).astype(float)
     is_light = judged_shape(of_proposals, np.nan, np.zeros(of_proposals.size)) == 0
-    return {"unmet_shift": shift} | ({"pareto_k": 0.0} if is_light else {})
+    return found | ({"pareto_k": 0.0} if is_light else {})
+
+
+def _is_most(drawn: Drawn) -> bool:
+    """Whether weights whose tail is heavy are worth most of what those of the kind itself are: what they differ in is a
+    few draws far out then, and their share, of which too little is met, no less for it."""
+    if drawn.log_own is None:
+        return False
+    return effective_sample_size(drawn.log_weights) >= MOST * effective_sample_size(drawn.log_own)

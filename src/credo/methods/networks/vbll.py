@@ -245,7 +245,7 @@ def _checked(target: Target, position, is_dense: bool) -> LastLayer:
     return last
 
 
-@functools.partial(brief, options=TINY)
+@jax.jit
 def _checks(target: Target, position, rows: Rows):
     """(the outputs are linear in the last layer, its prior is normal, its bias is added as it is)."""
     last = find_last_layer(target, rows)
@@ -311,7 +311,7 @@ def _loss(q: Parameters, target: Target) -> float:
     return sum(size / target.size * float(loss) for size, loss in found)
 
 
-@brief
+@jax.jit
 def _loss_by(q: Parameters, target: Target, rows: Rows):
     return LastLayerBound()(q, target, rows, None)
 
@@ -331,7 +331,7 @@ def _regressed(q: Parameters, target: Target) -> Parameters:
     return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), found, q)
 
 
-@brief
+@jax.jit
 def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
     """(AᵀWA (out, n, n), AᵀWr (out, n)): features A, precisions W of the noise, what the layer is to explain r."""
     last = find_last_layer(target, rows)
@@ -351,7 +351,7 @@ def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
     return jax.vmap(of_column, in_axes=(1, 1, 1, 1, 0))(*columns, u[index])
 
 
-@functools.partial(brief, options=TINY)
+@jax.jit
 def _exact(q: Parameters, target: Target, squares, pulls) -> Parameters:
     """Linear regression of each column."""
     index = find_last_layer(target, Rows(target.x, target.y, target.weights)).index
