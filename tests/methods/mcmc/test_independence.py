@@ -142,6 +142,17 @@ def test_no_time_is_no_answer():
     assert found == (0.0, pytest.approx(0.0, abs=0.02))
 
 
+def test_a_heavy_tail_of_light_weights_is_no_excuse():
+    """The wide part reaches further than the draws that look for it, so that a few of these have large weights."""
+    target, kind = slab(0.05, 40.0), Gaussian(np.zeros(1), Diagonal(np.ones(1)))
+    near = np.random.default_rng(0).normal(size=(4, 1_000, 1))
+    with double():
+        found = [far_shift(kind, target.cast(np.float64), near, {}, jax.random.key(key)) for key in range(8)]
+    heavy = [shift for k_hat, shift in found if k_hat > 0.7]
+    assert heavy, "else this shows nothing"
+    assert min(shift or 0.0 for _, shift in found) > 0.4
+
+
 def test_few_effective_draws_are_few():
     """Chains that repeat ten draws a hundred times miss the moments by what chance explains, as their sizes say."""
     target = credo.Model({"x": dist.Normal(0.0, 1.0)}, None).given()

@@ -41,19 +41,18 @@ def test_the_density_is_that_of_the_model_without_labels():
             np.testing.assert_allclose(found[1], wanted[1], rtol=1e-9)
 
 
-def test_impossible_labels_leave_derivatives_that_are_numbers():
-    """A count above zero is impossible at the rate of zero that the first label means."""
-    probs, rates, y = np.array([0.2, 0.5, 0.3]), np.array([0.0, 1.0, 50.0]), np.array([0, 2, 60])
+@pytest.mark.parametrize("law", [dist.Poisson, dist.Exponential])
+def test_impossible_labels_leave_derivatives_that_are_numbers(law):
+    """The first label means a rate of zero, at which a count or a time above zero is impossible: log λ has no slope."""
+    probs, rates, y = np.array([0.2, 0.5, 0.3]), np.array([0.0, 1.0, 50.0]), np.array([1, 2, 60])
     prior = {"rate": dist.LogNormal(0.0, 1.0), "label": dist.Categorical(probs).expand([3])}
-    model = credo.Model(prior, lambda p, x: dist.Poisson(jnp.asarray(rates)[p["label"]] * p["rate"]))
-    target = model.given(y=y)
+    target = credo.Model(prior, lambda p, x: law(jnp.asarray(rates)[p["label"]] * p["rate"])).given(y=y)
     summed = SummedOut.of(target, [(Enumerating(Block.of(target.structure, ("label",)), True), np.arange(3))])
     assert summed is not None
 
     def by_hand(u):
-        of_label = jnp.log(probs[1:, None]) + dist.Poisson(rates[1:, None] * jnp.exp(u[0])).log_prob(y)
-        of_first = jnp.where(y == 0, np.log(probs[0]), -jnp.inf)
-        return dist.Normal(0.0, 1.0).log_prob(u[0]) + jax.nn.logsumexp(jnp.vstack([of_label, of_first]), axis=0).sum()
+        of_labels = jnp.log(probs[1:, None]) + law(rates[1:, None] * jnp.exp(u[0])).log_prob(y)
+        return dist.Normal(0.0, 1.0).log_prob(u[0]) + jax.nn.logsumexp(of_labels, axis=0).sum()
 
     with double():
         u = np.array([0.3])
