@@ -281,6 +281,11 @@ class Target(eqx.Module):
 
     def _tree(self, u: Position):
         if self.is_flat:
+            if np.shape(u) != (self.dim,):  # JAX would leave out what is too much
+                raise CredoError(
+                    f"A position of this target is a vector of {self.dim} numbers (one a scalar parameter, "
+                    f"unconstrained), and got one of shape {np.shape(u)}: map over positions with jax.vmap."
+                )
             return self.structure.unravel(u)
         names = [leaf.name for leaf in self.structure.leaves]
         if not (isinstance(u, dict) and set(names) <= set(u)):

@@ -92,6 +92,13 @@ def _of_classes(law: Any, rows, part: str | None):
     return found
 
 
+def told(terms, log_weights):
+    """Σ_s ρ_s log(p_s / p) over the first axis, at outcomes y of log probabilities ``terms`` = log p_s(y)."""
+    marginal = jax.nn.logsumexp(terms + log_weights, axis=0)
+    share = jnp.exp(terms + log_weights - marginal)
+    return jnp.sum(jnp.where(share > 0, share * (terms - marginal), 0.0), axis=0)
+
+
 def _both(probs):
     """Probabilities (…, K) of classes; those of 0 and 1 where ``probs`` (…,) is that of 1 alone."""
     return jnp.stack([1.0 - probs, probs], axis=-1) if probs.ndim == 1 else probs
@@ -175,11 +182,7 @@ def _of_keys(law: Any, rows, keys, part: str | None):
 
     def gain(pair):
         y = sample(*pair)
-        terms, weights = mixture(y)
-        marginal = jax.nn.logsumexp(terms + weights, axis=0)
-        share = jnp.exp(terms + weights - marginal)
-        gained = jnp.sum(jnp.where(share > 0, share * (terms - marginal), 0.0), axis=0)
-        return jnp.where(is_hole(y).reshape(len(y), -1).any(axis=1), jnp.nan, gained)
+        return jnp.where(is_hole(y).reshape(len(y), -1).any(axis=1), jnp.nan, told(*mixture(y)))
 
     return jnp.maximum(jax.lax.map(gain, (index, keys)).mean(axis=0), 0.0)
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from credo.algorithm import stream, streams
 from credo.linalg.operator import Stored
 from credo.posterior.kinds import Mixture
+from credo.predict.information import told
 from credo.predict.inputs import Table, widened
 from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MixtureLaw
@@ -145,9 +146,6 @@ def _of_draws(law: MixedLaw, rows, *, key, shared):
 @jax.jit
 def _gains(law: MixedLaw, rows, shared, keys):
     def gain(y):
-        terms = law.log_probs(rows, y)
-        marginal = jax.nn.logsumexp(terms + law.log_weights[:, None], axis=0)
-        share = jnp.exp(terms + law.log_weights[:, None] - marginal)
-        return jnp.sum(jnp.where(share > 0, share * (terms - marginal), 0.0), axis=0)
+        return told(law.log_probs(rows, y), law.log_weights[:, None])
 
     return jnp.maximum(jax.lax.map(gain, law.sample(rows, shared, keys)).mean(axis=0), 0.0)

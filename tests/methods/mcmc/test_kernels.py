@@ -1,10 +1,14 @@
 """Kernels leave their targets invariant, and NUTS's trajectories are those of the recursive definition."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
+import credo
 from credo.linalg.dense import Dense
 from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc.chees import chees
@@ -241,3 +245,13 @@ def test_one_uniform_number_chooses_leaves_by_weight():
     counts = np.bincount(np.round(place).astype(int), minlength=17)[1:]
     chi_square = np.sum((counts - NUM_CHAINS / 16) ** 2) / (NUM_CHAINS / 16)
     assert chi_square < 50  # 15 degrees of freedom: one false alarm in 80,000
+
+
+def test_a_position_of_another_length_has_a_sentence():
+    """A slice of one too long would be taken for the whole."""
+    model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([3])}, lambda params, x: dist.Normal(params["w"], 1.0))
+    target = model.given(y=np.zeros((1, 3)))
+    kernel = credo.mcmc.nuts(target, step_size=0.1)
+    for position in (np.zeros(4), np.zeros(2), np.zeros((4, 3))):
+        with pytest.raises(credo.CredoError, match=rf"a vector of 3 numbers.*{re.escape(str(position.shape))}"):
+            kernel.init(jax.random.key(0), position)
