@@ -177,17 +177,49 @@ def test_a_point_learns_nothing():
         np.testing.assert_allclose(expected_information_gain(found, [0]), 0.0, atol=1e-12)
 
 
+def of_rows(prior, likelihood, kind, x, rule):
+    target = credo.Model(prior, likelihood).given(x, np.zeros(len(x)))
+    return Posterior(kind, target, verdict=Verdict("pass")).predict(x, rule)
+
+
+@pytest.mark.parametrize("rule", [credo.Linearised(), credo.MonteCarlo(4_000)])
+def test_rows_that_need_the_others_are_looked_at_among_them(rule):
+    """Parameters of one entry a row, and a series whose rows carry on what those before had."""
+    exact = isinstance(rule, credo.Linearised)
+    scale = np.array([1.0, 2.0, 3.0])
+    kind = Gaussian(np.zeros(3), Dense(np.eye(3)))
+    own = {"theta": dist.Normal(0.0, 1.0).expand([3])}
+    found = of_rows(own, lambda params, x: dist.Normal(params["theta"], x), kind, scale, rule)
+    expected = 0.5 * np.log1p([1.0 / 2.0, 1.0 / 4.0, 1.0 / 9.0])  # the first row's second outcome, the others' first
+    np.testing.assert_allclose(expected_information_gain(found, [0]), expected, rtol=1e-8 if exact else 0.2)
+
+    def carried(params, x):
+        return dist.Normal((x[:, :3] @ params["w"]).cumsum(), x[:, 3])
+
+    found = of_rows({"w": dist.Normal(0.0, 1.0).expand([3])}, carried, gaussian(), X, rule)
+    slopes, noise = np.cumsum(X[:, :3], axis=0), X[:, 3] ** 2
+    chosen = [0, 3, 3]
+    known = log_det(slopes[chosen], noise[chosen])
+    expected = [log_det(slopes[[*chosen, m]], noise[[*chosen, m]]) - known for m in range(6)]
+    np.testing.assert_allclose(expected_information_gain(found, chosen), expected, rtol=1e-8 if exact else 0.3)
+
+
 def test_an_acquisition_of_ones_own_may_ask_what_was_chosen():
-    def spread(predictive, chosen=()):
+    def spread(predictive, chosen):
         return np.array([min([abs(row - other) for other in chosen], default=row) for row in range(6)])
 
-    np.testing.assert_array_equal(choose(predictive(normal, Point(np.ones(3))), spread, 3), [5, 0, 2])
+    found = predictive(normal, Point(np.ones(3)))
+    np.testing.assert_array_equal(choose(found, spread, 3), [5, 0, 2])
+    sent = functools.partial(spread, chosen=[2])  # before
+    np.testing.assert_array_equal(choose(found, sent, 2), [5, 0])
+    with pytest.raises(CredoError, match="from 1 to 5; got 6"):
+        choose(found, sent, 6)
 
 
 def test_outcomes_that_leave_few_draws_are_told():
     x = X * [1.0, 1.0, 1.0, 0.01]
     found = predictive(normal, gaussian(), credo.MonteCarlo(64), x)
-    with pytest.warns(UserWarning, match="The outcomes of 2 rows would leave about 1 of 64 draws"):
+    with pytest.warns(UserWarning, match="leave a handful of the 64 draws"):
         expected_information_gain(found, [0, 1])
 
 
@@ -198,8 +230,11 @@ def test_outcomes_that_leave_few_draws_are_told():
         (lambda found: expected_information_gain(found, [0.5]), r"got \[0.5\]"),
         (lambda found: expected_information_gain(found, np.ones(6, bool)), "indices of rows"),
         (lambda found: expected_information_gain(found, [[0, 1]]), "indices of rows"),
+        (lambda found: expected_information_gain(found, [0, [1]]), "indices of rows"),
+        (lambda found: choose(found, lambda predictive: {"a": predictive.mean}), "this one gives dict"),
+        (lambda found: choose(found, lambda predictive: ["a", "b"]), "this one gives list"),
         (lambda _: expected_information_gain(predictive(named, gaussian()), [0]), "has a, b"),
-        (lambda _: expected_information_gain(predictive(binary, gaussian(), credo.Probit()), [0]), "ProbitLaw"),
+        (lambda _: expected_information_gain(predictive(binary, gaussian(), credo.Probit()), [0]), r"Probit\(\)"),
         (lambda _: expected_information_gain(gaussian(), [0]), "takes a predictive"),
         (functools.partial(choose, acquisition=expected_information_gain, n=7), "from 1 to 6; got 7"),
     ],

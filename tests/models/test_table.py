@@ -219,6 +219,14 @@ def test_one_number_or_word_stands_for_all_rows():
     np.testing.assert_array_equal(table.inputs({"a": 5, "b": "v"}).x, [[5, 1, 0]])
 
 
+@pytest.mark.parametrize("cell", [[1, 2], {1}, {"a": 1}, np.ones(2)])
+def test_columns_of_what_is_no_single_value(cell):
+    table = frame(y=[0.1, 0.2, 0.4, 0.3], k=["a", cell, "b", "c"])
+    for target in ("y", "k"):
+        with pytest.raises(CredoError, match=rf"'k' .* holds {type(cell).__name__}s \(the first in row 1\)"):
+            read_table(table, target)
+
+
 def test_columns_of_pandas_in_a_dict_stay_what_they_are():
     dose = pd.Categorical(["mid", "high", "low"], ["low", "mid", "high"])
     for column in (dose, pd.Series(dose, index=[2, 1, 0]), pd.CategoricalIndex(dose)):

@@ -320,6 +320,8 @@ def test_an_angle_has_no_mean_on_the_line(name):
     for ask in (lambda: predictive.mean, lambda: predictive.variance, lambda: predictive.interval()):
         with pytest.raises(CredoError, match="an angle, of which 3.1 and -3.1 are neighbours"):
             ask()
+    with pytest.raises(CredoError, match=r"use sample\(key, n\) or log_prob"):
+        _ = predictive.probs
     assert predictive.sample(0, 3).shape == (3, *y.shape)
     assert np.all(np.isfinite(predictive.log_prob(y)))
 

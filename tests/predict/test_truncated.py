@@ -39,3 +39,20 @@ def test_predictions_at_a_bound_and_of_any_number_of_rows():
         draws = np.asarray(predictive.sample(0, 20_000))
         np.testing.assert_allclose(predictive.quantile(0.5), np.median(draws, axis=0), rtol=0.05)
         assert np.all(np.isfinite(credo.diagnose.pit(predictive, np.full(number, 0.05))))
+
+
+@pytest.mark.parametrize("side", [dist.LeftCensoredDistribution, dist.RightCensoredDistribution])
+def test_what_is_foretold_is_not_censored(side):
+    """Moments and quantiles are those of the law behind, exactly."""
+    x = np.linspace(0.5, 2.0, 9)
+    priors = {"a": dist.Normal(0.0, 1.0)}
+
+    def lifetime(params, x):
+        return dist.Weibull(x, 1.5 + 0.0 * params["a"])
+
+    plain = credo.Model(priors, lifetime).given(x, x)
+    censored = credo.Model(priors, lambda params, x: side(lifetime(params, x), np.zeros(x.shape, int))).given(x, x)
+    expected, found = (credo.fit(each, credo.MAP(), progress=False).predict(x) for each in (plain, censored))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(found.sd, expected.sd, rtol=1e-10)
+    np.testing.assert_allclose(found.quantile([0.05, 0.999]), expected.quantile([0.05, 0.999]), rtol=1e-8)

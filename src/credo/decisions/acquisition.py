@@ -32,10 +32,10 @@ def expected_information_gain(
     add up to what the n tell.
 
     ``chosen``: indices of rows of x. ``Linearised()`` takes the Gaussian that a Laplace approximation would be next:
-    exact of normal outcomes with known noise, and of classes to about a tenth. By draws of the
-    parameters any posterior and outcome will do, and the outcomes of rows chosen leave ever fewer of them: a warning
-    says where too few are left to tell. Raises CredoError for outcomes by name, and where rows have no outcome of
-    their own.
+    exact of normal outcomes with known noise; of others an approximation, to a tenth where logits have sds of one, and
+    too high where outputs vary by more (twice where these are 8). By draws of the parameters any posterior and outcome
+    will do, and the outcomes of rows chosen leave ever fewer of them: a warning says where too few are left to tell.
+    Raises CredoError for outcomes by name, and where rows have no outcome of their own.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda p, x: dist.Normal(x @ p["w"], 1.0))
@@ -48,17 +48,22 @@ def expected_information_gain(
     >>> credo.decisions.expected_information_gain(predictive, chosen=[0]).round(2)
     array([0.32, 0.31, 0.8 ])
     """
-    alone = _of_one(predictive, "expected_information_gain", "mutual_information")
-    given = np.asarray(chosen)
+    try:
+        given = np.asarray(chosen)
+    except ValueError:  # rows of several lengths
+        given = np.asarray(None)
     if not given.size:
-        return alone
+        return _of_one(predictive, "expected_information_gain", "mutual_information")
+    outcome = _outcomes("expected_information_gain", predictive)
+    if isinstance(outcome, dict):
+        raise CredoError(_several("expected_information_gain", outcome))
     size = predictive.num_rows
     if size is None:
         raise CredoError("The model takes no inputs, so that there are no rows to choose.")
     if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer) or np.min(given) < 0 or np.max(given) >= size:
         raise CredoError(f"chosen holds indices of rows, whole numbers from 0 to {size - 1}; got {chosen!r}.")
     with double():
-        return conditional_information(predictive, predictive._outcomes, given, stream(predictive._key, 6))
+        return conditional_information(predictive, outcome, given, stream(predictive._key, 6))
 
 
 def predictive_variance(predictive: Predictive) -> Float[np.ndarray, " M"]:
@@ -81,7 +86,8 @@ def choose(
     ``acquisition``: a function of a predictive that gives one number a row. Each row is judged alone, so that many
     rows chosen at once may all tell the same: choose few, label them and fit again, or give an acquisition that has an
     argument ``chosen``, as ``expected_information_gain`` has: it is asked n times, each time with the rows chosen
-    before. Raises CredoError where ``n`` is no number of rows or an acquisition is NaN.
+    before, after those that it has by default (``functools.partial(expected_information_gain, chosen=sent)``), which
+    are not chosen again. Raises CredoError where ``n`` is no number of rows or an acquisition is NaN.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] * x, 1.0))
@@ -97,21 +103,29 @@ def choose(
         )
     if not callable(acquisition):
         raise CredoError(f"acquisition is a function such as credo.decisions.bald; got {acquisition!r} (say n=…).")
-    values = _values(predictive, acquisition)
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(values):
-        raise CredoError(f"n is a number of rows from 1 to {len(values)}; got {n!r}.")
-    if not _takes_chosen(acquisition):
+    earlier = _chosen_before(acquisition)
+    values = _values(predictive, acquisition, earlier)
+    rest = np.setdiff1d(np.arange(len(values)), [] if earlier is None else earlier)
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(rest):
+        raise CredoError(f"n is a number of rows from 1 to {len(rest)}; got {n!r}.")
+    if earlier is None:
         return np.argsort(-values, kind="stable")[:n]
-    chosen = [int(np.argmax(values))]
-    while len(chosen) < n:
-        values = _values(predictive, acquisition, chosen=np.asarray(chosen))
-        rest = np.setdiff1d(np.arange(len(values)), chosen)
-        chosen.append(int(rest[np.argmax(values[rest])]))
-    return np.asarray(chosen)
+    found = [rest[np.argmax(values[rest])]]
+    while len(found) < n:
+        values, rest = _values(predictive, acquisition, [*earlier, *found]), np.setdiff1d(rest, found)
+        found.append(rest[np.argmax(values[rest])])
+    return np.asarray(found)
 
 
-def _values(predictive: Predictive, acquisition: Callable, **given) -> np.ndarray:
-    values = np.asarray(acquisition(predictive, **given), float)  # with a sign: the order is that of its negatives
+def _values(predictive: Predictive, acquisition: Callable, chosen: Sequence[int] | None) -> np.ndarray:
+    given = {} if chosen is None else {"chosen": np.asarray(chosen, int)}
+    found = acquisition(predictive, **given)
+    try:
+        values = np.asarray(found, float)  # with a sign: the order is that of its negatives
+    except (TypeError, ValueError) as error:
+        raise CredoError(
+            f"An acquisition is one number a row, (M,); this one gives {type(found).__name__}: {found!s:.80}."
+        ) from error
     if values.ndim != 1:
         raise CredoError(f"An acquisition is one number a row, (M,); this one has shape {values.shape}.")
     if predictive.num_rows not in (None, len(values)):
@@ -124,21 +138,34 @@ def _values(predictive: Predictive, acquisition: Callable, **given) -> np.ndarra
     return values
 
 
-def _takes_chosen(acquisition: Callable) -> bool:
+def _chosen_before(acquisition: Callable) -> list[int] | None:
+    """The rows that its argument ``chosen`` has by default, as of a partial; None where it has no such argument."""
     try:
-        return "chosen" in inspect.signature(acquisition).parameters
+        found = inspect.signature(acquisition).parameters.get("chosen")
     except ValueError:  # of what is not written in Python
-        return False
+        return None
+    if found is None or found.kind is inspect.Parameter.POSITIONAL_ONLY:
+        return None
+    return [] if found.default in (inspect.Parameter.empty, None) else list(found.default)
 
 
 def _of_one(predictive: Predictive, name: str, figure: str) -> np.ndarray:
-    if not isinstance(predictive, Predictive):
-        raise CredoError(f"{name} takes a predictive, posterior.predict(x); got {type(predictive).__name__}.")
+    _outcomes(name, predictive)
     values = getattr(predictive, figure)
     if isinstance(values, dict):
-        raise CredoError(
-            f"{name} is of one outcome a row, and the predictive has {', '.join(values)}: give choose a function of "
-            "the predictive that combines them."
-        )
+        raise CredoError(_several(name, values))
     values = np.asarray(values)
     return values.reshape(len(values), -1).sum(axis=1)
+
+
+def _outcomes(name: str, predictive: Predictive):
+    if not isinstance(predictive, Predictive):
+        raise CredoError(f"{name} takes a predictive, posterior.predict(x); got {type(predictive).__name__}.")
+    return predictive._outcomes
+
+
+def _several(name: str, outcomes: dict) -> str:
+    return (
+        f"{name} is of one outcome a row, and the predictive has {', '.join(outcomes)}: give choose a function of the "
+        "predictive that combines them."
+    )

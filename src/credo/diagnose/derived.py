@@ -73,12 +73,14 @@ def _faults(flat: Float[np.ndarray, "n k"], ess: float) -> list[tuple[float, int
         shapes = [tail_shape(flat[None, :, j], ess) for j in heavy]  # NaN: of a value that is repeated
         shapes = np.nan_to_num(shapes, posinf=np.inf)
         worst, bound = int(np.argmax(shapes)), RULES["tail_shape"].passes
+        is_known = np.isfinite(shapes[worst])
+        shape = f"of the shape {shapes[worst]:.2f}" if is_known else "whose shape so few draws do not bound"
         found.append(
             (
                 shapes[worst] / bound,
                 int(heavy[worst]),
-                f"has a tail of the shape {shapes[worst]:.2f} ({bound:g} passes): from 0.5 on it has no variance, from "
-                "1 on no mean. Report its median and quantiles.",
+                f"has a tail {shape} ({bound:g} passes): from 0.5 on it has no variance, from 1 on no mean. Report its "
+                "median and quantiles.",
             )
         )
     return found

@@ -283,10 +283,10 @@ class Target(eqx.Module):
         if self.is_flat:
             if np.shape(u) != (self.dim,):  # JAX would leave out what is too much
                 raise CredoError(
-                    f"A position of this target is a vector of {self.dim} numbers (one a scalar parameter, "
-                    f"unconstrained), and got one of shape {np.shape(u)}: map over positions with jax.vmap."
+                    f"A position of this target is a vector of shape {(self.dim,)}, one number a scalar parameter, "
+                    f"unconstrained, and got one of shape {np.shape(u)}: map over positions with jax.vmap."
                 )
-            return self.structure.unravel(u)
+            return self.structure.unravel(u if hasattr(u, "reshape") else jnp.asarray(u))
         names = [leaf.name for leaf in self.structure.leaves]
         if not (isinstance(u, dict) and set(names) <= set(u)):
             got = f"the names {', '.join(map(str, list(u)[:5]))}" if isinstance(u, dict) else type(u).__name__

@@ -1,6 +1,6 @@
 """From a table to a design matrix and an outcome, with a sentence for everything that is wrong with it."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -212,6 +212,7 @@ def table_of(
     if exposure is not None:
         require(frame, (exposure,), name)
     used = _used(name, frame, target, parts, exposure)
+    _check_cells(name, frame, used)
     candidates = [] if parts is not None or is_chosen else [c for c in used if c not in (target, exposure)]
     left_out = row_names(frame, candidates)
     frame, used = frame.drop(columns=list(left_out)), [column for column in used if column not in left_out]
@@ -247,6 +248,18 @@ def table_of(
     if offset is not None:
         offset(frame)  # said now what is wrong with it
     return table
+
+
+def _check_cells(name: str, frame, columns) -> None:
+    """CredoError for a column of lists, dicts, sets or arrays."""
+    for column in columns:
+        if column in frame.columns and frame[column].dtype == object:
+            row = next((row for row, cell in enumerate(frame[column]) if not isinstance(cell, Hashable)), None)
+            if row is not None:
+                raise CredoError(
+                    f"Column {column!r} of {name} holds {type(frame[column].iloc[row]).__name__}s (the first in row "
+                    f"{row}): a cell is one number or one text. Make columns of what is in them, or leave it out."
+                )
 
 
 def _target(target: str | None, parts: Formula | None) -> str:

@@ -43,10 +43,7 @@ NUM_LINE = 256  # nodes of an outcome's line
 def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarray:
     """I (M,) in nats of one outcome. CredoError where rows have no outcome of their own."""
     named = "" if part is None else f" {part!r}"
-    if outcome.is_joint:
-        raise CredoError(
-            f"The outcome{named} is one draw for all rows together, so that a row has no mutual information of its own."
-        )
+    check_apart(outcome, named)
     law: Any = predictive._stream.law
     if not isinstance(law, MixtureLaw | ProjectedLaw | ProbitLaw):
         raise CredoError(
@@ -62,6 +59,14 @@ def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarr
         return np.maximum(predictive._compute(_of_normal_columns, key=key), 0.0)
     few = FEW_AT_ONCE if getattr(law, "is_streamed", False) else None
     return predictive._compute(functools.partial(_of_draws, part=part), key=key, chunk=few)
+
+
+def check_apart(outcome: Outcome, named: str) -> None:
+    """CredoError where rows have no outcome of their own."""
+    if outcome.is_joint:
+        raise CredoError(
+            f"The outcome{named} is one draw for all rows together, so that a row has no mutual information of its own."
+        )
 
 
 def _of_draws(law: Any, rows, *, key, part: str | None):

@@ -43,11 +43,30 @@ def moments(d: Any) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of each outcome (M, …); of the one-hot vector (M, …, K) for a categorical one."""
     shape = d.batch_shape + d.event_shape
     if num_classes(d) is None:
-        d = mended.mended(d)
-        return jnp.broadcast_to(d.mean, shape), jnp.broadcast_to(d.variance, shape)
+        mean, variance = _moments_behind(d, shape) if isinstance(unwrapped(d), CENSORED) else _moments(d)
+        return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
     inner: Any = unwrapped(d)
     probs = jnp.broadcast_to(inner.probs, (*shape, inner.probs.shape[-1]))
     return probs, probs * (1.0 - probs)
+
+
+def _moments(d: Any) -> tuple[Any, Any]:
+    d = mended.mended(d)
+    return d.mean, d.variance
+
+
+def _moments_behind(d: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Those of the law of what is foretold: censoring is of the data alone. None of an interval, whose outcomes have
+    two columns, or where one law stands for all rows."""
+    while isinstance(unwrapped(d), CENSORED):
+        d = d.base_dist
+    try:
+        known = _moments(d)
+    except ValueError as error:
+        raise NotImplementedError from error
+    if {np.shape(each) for each in known} != {shape}:
+        raise NotImplementedError
+    return known
 
 
 def log_prob(d: Any, y) -> jax.Array:
@@ -196,6 +215,14 @@ def _zero_inflated(d, y):
     return d.gate + (1.0 - d.gate) * cdf(d.base_dist, y)
 
 
+def _censored(d, y):
+    # of what is foretold; an interval has two ends, and its law one column
+    value = cdf(d.base_dist, y)
+    if np.shape(value) != np.shape(y):
+        raise NotImplementedError
+    return value
+
+
 _CDF: dict[type | tuple, Callable] = {
     dist.Beta: _beta,
     dist.Gamma: _gamma,
@@ -211,6 +238,7 @@ _CDF: dict[type | tuple, Callable] = {
     dist.RightTruncatedDistribution: _right_truncated,
     dist.TwoSidedTruncatedDistribution: _two_sided_truncated,
     (dist.ExpandedDistribution, dist.MaskedDistribution): lambda d, y: cdf(d.base_dist, y),
+    CENSORED: _censored,
 }
 
 

@@ -187,8 +187,9 @@ class Predictive:
         """Class probabilities: (M, K) for a categorical outcome, the probability of 1 (M,) for a binary one."""
         for name, outcome in self._named():
             if not outcome.is_of_classes:
+                instead = "sample(key, n)" if outcome.is_circular or not outcome.has_moments else "mean"
                 raise CredoError(
-                    f"probs is for classes, and the outcome{name} is {outcome.family}: use mean or log_prob(y)."
+                    f"probs is for classes, and the outcome{name} is {outcome.family}: use {instead} or log_prob(y)."
                 )
         return self.mean
 

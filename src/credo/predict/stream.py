@@ -101,7 +101,7 @@ class Stream(NamedTuple):
 
     def _can_cut(self, size: int, chunk: int) -> bool:
         """Known of rows that are cut in any case."""
-        return (self.chunk or size) < size or _can_cut(self.law, self.rows, size, chunk)
+        return (self.chunk or size) < size or can_cut(self.law, self.rows, size, chunk)
 
 
 def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
@@ -117,7 +117,7 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
         is_streamed, together = True, NUM_TEMPORARIES * element + row_cost
     if size is not None and not any(o.is_joint for o in named):
         chunk = even(size, (STREAMED if is_streamed else MEMORY) // together)
-        if chunk < size and not _can_cut(law, rows, size, chunk):
+        if chunk < size and not can_cut(law, rows, size, chunk):
             chunk = None
         elif not is_streamed:
             width = getattr(law, "width_of_mean", law.width)
@@ -185,7 +185,7 @@ def _costs(law: Law, rows, size: int | None, num_rows: int, cost: float) -> tupl
     return max(cost / num_rows, 1.0), 0.0
 
 
-def _can_cut(law: Law, rows, size: int, chunk: int) -> bool:
+def can_cut(law: Law, rows, size: int, chunk: int) -> bool:
     """Whether the likelihood takes ``chunk`` of the rows, and says the same of them."""
     try:
         _outline(law, jax.tree.map(lambda leaf: leaf[:chunk], rows), size=chunk)

@@ -253,5 +253,5 @@ def test_a_position_of_another_length_has_a_sentence():
     target = model.given(y=np.zeros((1, 3)))
     kernel = credo.mcmc.nuts(target, step_size=0.1)
     for position in (np.zeros(4), np.zeros(2), np.zeros((4, 3))):
-        with pytest.raises(credo.CredoError, match=rf"a vector of 3 numbers.*{re.escape(str(position.shape))}"):
+        with pytest.raises(credo.CredoError, match=rf"of shape \(3,\).*{re.escape(str(position.shape))}"):
             kernel.init(jax.random.key(0), position)

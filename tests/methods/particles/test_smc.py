@@ -22,7 +22,7 @@ from credo.methods.particles.path import path_to
 from credo.methods.particles.smc import SMC
 from credo.methods.particles.tails import Tails, tails
 from credo.model.model import Model
-from credo.posterior.kinds import Draws, Gaussian
+from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict
 from interrupted import obeying_ctrl_c
@@ -530,3 +530,10 @@ def test_a_posterior_without_a_variance_does_not_pass():
         posterior = fit(model.given(y=np.array([1.0])), SMC(), key=key, progress=False)
         assert posterior.verdict.figures["tail_shape"] > 0.4
         assert posterior.verdict.status == "doubtful"
+
+
+def test_a_start_without_a_density_is_called_so():
+    target = Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"], 1.0)).given(y=np.ones(3))
+    start = Posterior(Point(np.zeros(1)), target, verdict=Verdict("pass"))
+    with pytest.raises(CredoError, match="The start is a Point posterior, which has no density"):
+        fit(target, SMC(), start=start, progress=False)

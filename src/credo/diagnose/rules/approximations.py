@@ -91,7 +91,7 @@ APPROXIMATIONS: dict[str, Rule] = {
         "this library",
         "The ELBO was still rising by {value:.2g} nats when the fit stopped (0.1 passes). Allow more steps; by "
         "noisy gradients also a larger step size or, where it leaps to and fro, a smaller one, or DADVI().",
-        "look for draws at which the log density is not finite, and lower the step size",
+        "allow more steps or time; or look for draws at which the log density is not finite, and lower the step size",
     ),
     "elbo_rise": Rule(
         "ELBO gained from the last fifth but one of the steps to the last, beyond twice its noise, nats a row",

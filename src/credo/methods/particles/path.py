@@ -35,10 +35,10 @@ class Path(eqx.Module):
         return log_base, self.target.log_density(u) - log_base
 
 
-def path_to(target: Target, reference: Posterior | None) -> Path:
+def path_to(target: Target, reference: Posterior | None, role: str = "reference") -> Path:
     """CredoError where there is nothing to draw from at its beginning, or nothing to add on the way."""
     if reference is not None:
-        return Path(target, kind_with_density(reference, target, "reference"))
+        return Path(target, kind_with_density(reference, target, role))
     remedy = "or give a distribution to begin at, SMC(reference=credo.fit(target, credo.Laplace()))"
     lacking = _lacks_prior(target)
     if lacking is not None:

@@ -100,13 +100,13 @@ class SMC:
             )
         target = target.flat()
         _check_memory(self.num_particles, target.dim, options.max_memory)
-        given = self.reference if self.reference is not None else start
+        given, role = (start, "start") if self.reference is None else (self.reference, "reference")
         if isinstance(given, Posterior) and options.checkpoint is not None:
             raise CredoError(
                 "A checkpoint holds names and numbers, and not the posterior that SMC() begins at: fit without "
                 "checkpoint=, or begin at the prior."
             )
-        path = jax.device_put(path_to(target, given if isinstance(given, Posterior) else None))
+        path = jax.device_put(path_to(target, given if isinstance(given, Posterior) else None, role))
         begun = time.monotonic()
         with _Islands(path, self.islands, size, key, options) as islands:
             population = islands.begin()
