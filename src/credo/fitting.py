@@ -80,7 +80,8 @@ def fit(
     means, sds, quantiles, predictions, evidence and verdict are computed from those in float64, for every method.
     ``layout``: "threads" (chains on threads; the rule on a CPU) or "vectorized" (all chains in one program; the rule on
     an accelerator). ``time_limit``: seconds after which the run stops cleanly with what it has (beside a checkpoint,
-    once its start is found, so that ``resume`` goes on from the same). ``max_memory``: bytes of work and of draws in
+    once its start is found, so that ``resume`` goes on from the same); a program that is being compiled is waited for,
+    and the verdict follows. ``max_memory``: bytes of work and of draws in
     memory; more draws lie in a file without a name, in the folder of the checkpoint or in TMPDIR, as long as the
     posterior lives (left out, a quarter of the free memory decides about draws). Draws of a network's weights that do
     not fit, by which a verdict looks at predictions, are others, and its figures differ within their error.

@@ -177,6 +177,24 @@ def test_a_point_learns_nothing():
         np.testing.assert_allclose(expected_information_gain(found, [0]), 0.0, atol=1e-12)
 
 
+@pytest.mark.parametrize("likelihood", [normal, binary])
+def test_rows_that_a_mask_hides_tell_nothing(likelihood):
+    def masked(params, x):
+        return likelihood(params, x).mask(x[:, 0] != X[2, 0])
+
+    found = predictive(masked, gaussian(), credo.MonteCarlo(400))
+    assert bald(found)[2] == 0
+    np.testing.assert_allclose(
+        np.delete(bald(found), 2),
+        np.delete(bald(predictive(likelihood, gaussian(), credo.MonteCarlo(400))), 2),
+        rtol=0.2,
+    )
+    np.testing.assert_array_equal(expected_information_gain(found, [2]), bald(found))
+    beside = expected_information_gain(found, [0, 2])
+    np.testing.assert_allclose(beside, expected_information_gain(found, [0]), rtol=1e-10, atol=1e-12)
+    assert beside[2] == 0
+
+
 def of_rows(prior, likelihood, kind, x, rule):
     target = credo.Model(prior, likelihood).given(x, np.zeros(len(x)))
     return Posterior(kind, target, verdict=Verdict("pass")).predict(x, rule)

@@ -28,8 +28,8 @@ def expected_information_gain(
     """The information that a row's outcome gives of the parameters beside those of the rows ``chosen``, in nats
     (Lindley 1956): ``bald`` where none is. ``choose(predictive, expected_information_gain, n)`` takes the row of the
     greatest, then that of the greatest beside it, and so on: rows that tell most together (BatchBALD, Kirsch, van
-    Amersfoort & Gal 2019), no less than 1 − 1/e of what the best n of them would (Krause & Guestrin 2005). The gains
-    add up to what the n tell.
+    Amersfoort & Gal 2019), where gains are exact no less than 1 − 1/e of what the best n of them would (Krause &
+    Guestrin 2005). The gains add up to what the n tell.
 
     ``chosen``: indices of rows of x. ``Linearised()`` takes the Gaussian that a Laplace approximation would be next:
     exact of normal outcomes with known noise; of others an approximation, to a tenth where logits have sds of one, and

@@ -22,7 +22,7 @@ from scipy.special import log_softmax
 
 from credo.algorithm import as_key, stream, streams
 from credo.predict.conditional_outputs import of_outputs
-from credo.predict.information import NUM_OUTCOMES, check_apart, entropy, told
+from credo.predict.information import NUM_OUTCOMES, are_seen, check_apart, entropy, told
 from credo.predict.linearised import ProjectedLaw
 from credo.predict.mixed import MixedLaw
 from credo.predict.monte_carlo import MixtureLaw
@@ -38,8 +38,12 @@ def conditional_information(predictive, outcome: Outcome, chosen: np.ndarray, ke
     """I (M,) in nats, given the outcomes of the rows ``chosen``, one at least."""
     check_apart(outcome, "")
     law: Any = predictive._stream.law
+    seen = are_seen(predictive, None, outcome)
+    chosen = chosen[seen[chosen]]  # of the others no outcome will come
+    if not chosen.size:
+        return predictive.mutual_information
     if isinstance(law, MixtureLaw):
-        return _of_mixture(predictive, outcome, chosen, key)
+        return _of_mixture(predictive, outcome, chosen, seen, key)
     if isinstance(law, ProjectedLaw) and not law.how.is_drawn:
         return of_outputs(predictive, chosen)
     how = "a mixture of several Gaussians" if isinstance(law, MixedLaw) else "Probit()"
@@ -49,7 +53,7 @@ def conditional_information(predictive, outcome: Outcome, chosen: np.ndarray, ke
     )
 
 
-def _of_mixture(predictive, outcome: Outcome, chosen: np.ndarray, key) -> np.ndarray:
+def _of_mixture(predictive, outcome: Outcome, chosen: np.ndarray, seen: np.ndarray, key) -> np.ndarray:
     law, log_rho = predictive._stream.law, 0.0
     index = _evenly(np.exp(np.asarray(law.log_weights)))
     for again, distinct in enumerate(_rounds(chosen)):
@@ -60,7 +64,7 @@ def _of_mixture(predictive, outcome: Outcome, chosen: np.ndarray, key) -> np.nda
     if len(outcome.shape) == 1 and outcome.is_of_classes:
         width = 8 * (NUM_OUTCOMES + law.width) * (outcome.num_classes or 2)
         of_classes = functools.partial(_of_classes, log_rho=log_rho)
-        found = np.maximum(predictive._compute(of_classes, chunk=max(1, MEMORY // (2 * width))), 0.0)
+        found = np.maximum(predictive._compute(of_classes, chunk=max(1, MEMORY // (2 * width))), 0.0) * seen
     else:
         of_outcomes = functools.partial(_of_outcomes, index=index, log_rho=log_rho)
         found = predictive._compute(of_outcomes, key=stream(key, 3), chunk=1 if law.is_streamed else None)

@@ -35,7 +35,7 @@ NUM_DRAWS = 4_096  # of the outputs of a row chosen, where these are classes'
 NUM_PLACES = 128  # over which what another row leaves is averaged
 NUM_MOVES = 8  # of the means, in mirrored pairs; half of them where outputs are more than two
 LEAST_NODES = 8  # of the rule at each
-MOST = 1e11  # times the noise an output may vary: beyond, what is left of it is rounding
+MOST = 1e11  # variances of its noise that an output may vary by: beyond, what is left of it is rounding
 
 
 def of_outputs(predictive, chosen: np.ndarray) -> np.ndarray:

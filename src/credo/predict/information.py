@@ -25,6 +25,7 @@ from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
 from credo.linalg.dense import root
+from credo.model.observed import observed, rows_of
 from credo.normals import normal
 from credo.predict.linearised import NUM_NODES, ProjectedLaw
 from credo.predict.links import LINKS, REACH
@@ -50,7 +51,8 @@ def information(predictive, part: str | None, outcome: Outcome, key) -> np.ndarr
             f"The mutual information is not known for {type(law).__name__}: predict by MonteCarlo() or Linearised()."
         )
     if len(outcome.shape) == 1 and outcome.is_of_classes:
-        return np.maximum(predictive._compute(functools.partial(_of_classes, part=part)), 0.0)
+        found = np.maximum(predictive._compute(functools.partial(_of_classes, part=part)), 0.0)
+        return np.where(are_seen(predictive, part, outcome), found, 0.0)
     if isinstance(law, ProjectedLaw) and law.head.name in ("normal", "student_t"):
         return np.maximum(predictive._compute(_of_line), 0.0)
     if isinstance(law, ProjectedLaw) and law.head.column == "normal":
@@ -67,6 +69,12 @@ def check_apart(outcome: Outcome, named: str) -> None:
         raise CredoError(
             f"The outcome{named} is one draw for all rows together, so that a row has no mutual information of its own."
         )
+
+
+def are_seen(predictive, part: str | None, outcome: Outcome) -> np.ndarray:
+    """Which rows (M,) have an outcome that no mask of the likelihood hides."""
+    blank = np.zeros(outcome.shape, int)
+    return rows_of(observed(predictive._target, blank if part is None else {part: blank}), outcome.shape[0])
 
 
 def _of_draws(law: Any, rows, *, key, part: str | None):
