@@ -98,22 +98,20 @@ def _gains_by_information(law: ProjectedLaw, rows: Projection, taken, covariance
 def _root_of_gains(among: np.ndarray, gains: Sequence[Callable]) -> np.ndarray:
     """F with B_m = (C_mc F)(C_mc F)ᵀ over the outputs of all rows chosen, one row after the other.
 
-    ``among``: their covariances (n, n, K, K). ``gains``: by row, (what is left of its covariance, what is taken) -> a
-    root of G.
+    ``among``: their covariances (n, n, K, K). ``gains``: by row, what is left of its covariance -> a root of G.
     """
     n, _, K, _ = among.shape
     C, F = among.transpose(0, 2, 1, 3).reshape(n * K, n * K), np.zeros((n * K, n * K))
     for i, gain in enumerate(gains):
         own, before = slice(i * K, (i + 1) * K), slice(0, i * K)
         weights = -F[:, before] @ (F[:, before].T @ C[:, own])  # of all z in what the rows before leave of z_i
-        weights[own] += np.eye(K)
+        weights[own] = np.eye(K)
         left = C[own] @ weights
-        left = 0.5 * (left + left.T)
-        F[:, own] = weights @ gain(left, C[own, own] - left)
+        F[:, own] = weights @ gain(0.5 * (left + left.T))
     return F
 
 
-def _gain_by_information(known: np.ndarray, left: np.ndarray, taken: np.ndarray) -> np.ndarray:
+def _gain_by_information(known: np.ndarray, left: np.ndarray) -> np.ndarray:
     """Of G = E[(W⁻¹ + C)⁻¹] = E[R (I + Rᵀ C R)⁻¹ Rᵀ], R Rᵀ = W (place, K, K), which may be singular."""
     R = _root(known)
     transposed = R.swapaxes(1, 2)
@@ -121,21 +119,17 @@ def _gain_by_information(known: np.ndarray, left: np.ndarray, taken: np.ndarray)
     return _root(np.mean(R @ np.linalg.solve(inner, transposed), axis=0))
 
 
-def _gain_of_classes(mean: np.ndarray, left: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Of G = C⁻¹ Cov(E[z | y]) C⁻¹ over the places where the rows before may have moved the mean."""
+def _gain_of_classes(mean: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Of G = C⁻¹ Cov(E[z | y]) C⁻¹, z = m + L ε with L Lᵀ = C: L⁻ᵀ Cov(E[ε | y]) L⁻¹, where C may be singular."""
     values, vectors = np.linalg.eigh(left)
     sd = np.sqrt(np.maximum(values, 0.0))
     places = _places(NUM_DRAWS, len(mean))
-    found = np.zeros_like(left)
-    for move in _places(NUM_MOVES, len(mean)):
-        z = mean + _root(taken) @ move + places * sd @ vectors.T
-        p = softmax(np.concatenate([np.zeros_like(z), z], axis=1) if len(mean) == 1 else z, axis=1)
-        share = np.maximum(p.mean(axis=0), np.finfo(float).tiny)
-        of_class = p.T @ places / (len(places) * share[:, None])  # E[ε | y], z = m + L ε
-        found += of_class.T @ (share[:, None] * of_class) / NUM_MOVES
-    varies = sd > 1e-6 * sd.max()
-    inverse = np.divide(1.0, sd, out=np.zeros_like(sd), where=varies)
-    return (vectors * inverse) @ _root(found)
+    z = mean + places * sd @ vectors.T
+    p = softmax(np.concatenate([np.zeros_like(z), z], axis=1) if len(mean) == 1 else z, axis=1)
+    share = np.maximum(p.mean(axis=0), np.finfo(float).tiny)
+    of_class = p.T @ places / (len(places) * share[:, None])  # E[ε | y]
+    inverse = np.divide(1.0, sd, out=np.zeros_like(sd), where=sd > 1e-6 * sd.max())
+    return (vectors * inverse) @ _root(of_class.T @ (share[:, None] * of_class))
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
