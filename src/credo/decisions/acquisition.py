@@ -33,9 +33,10 @@ def expected_information_gain(
 
     ``chosen``: indices of rows of x. ``Linearised()`` takes the Gaussian that a Laplace approximation would be next:
     exact of normal outcomes with known noise; of others an approximation, to a tenth where logits have sds of one, and
-    too high where outputs vary by more (twice where these are 8). By draws of the parameters any posterior and outcome
-    will do, and the outcomes of rows chosen leave ever fewer of them: a warning says where too few are left to tell.
-    Raises CredoError for outcomes by name, and where rows have no outcome of their own.
+    too high where outputs vary by more: two to three times where logits have sds of 8, or the log of a rate or of a
+    learned noise one of 2, and by more beyond. By draws of the parameters any posterior and outcome will do, and the
+    outcomes of rows chosen leave ever fewer of them: a warning says where too few are left to tell. Raises CredoError
+    for outcomes by name, and where rows have no outcome of their own.
 
     >>> import numpy as np, numpyro.distributions as dist, credo
     >>> model = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, lambda p, x: dist.Normal(x @ p["w"], 1.0))
