@@ -345,7 +345,7 @@ def _identity(target: Target, method: Method, key, precision: str | None, start,
 def _with_remarks(posterior: Posterior, target: Target) -> Verdict:
     """The verdict with what the data and the scales of the answer say, whatever the method."""
     remarks, verdict = [], posterior.verdict
-    num_rows = target.size if target.row_weights is None else np.count_nonzero(target.row_weights)
+    num_rows = target.num_counted
     num_free = sum(leaf.size for leaf in target.structure.leaves if not leaf.is_discrete)
     in_a_row = 1 if target.y is None else sum(int(np.prod(np.shape(leaf)[1:])) for leaf in jax.tree.leaves(target.y))
     if target.y is not None and num_rows * in_a_row < num_free:  # a row may hold a whole series

@@ -130,6 +130,17 @@ def test_linearised_outputs_tell_what_draws_tell(likelihood):
         assert np.all(found[chosen] < bald(by_outputs)[chosen])  # a second label of the same row
 
 
+@pytest.mark.parametrize(("likelihood", "sd"), [(classes, 8.0), (counts, 5.0)])  # of logits, or of a rate's log 2
+def test_wide_outputs_are_told_to_tell_too_much(likelihood, sd):
+    """By as much as the docstring says: up to three times, and next to nothing too little."""
+    kind = Gaussian(np.zeros(3), Dense(sd * np.eye(3) / np.sqrt(np.mean(np.sum(X[:, :3] ** 2, axis=1)))))
+    found, expected = (
+        expected_information_gain(predictive(likelihood, kind, rule), [0, 2])
+        for rule in (credo.Linearised(), credo.MonteCarlo(8_000))
+    )
+    assert 0.8 < np.min(found / expected) < np.max(found / expected) < 3.0, found / expected
+
+
 def test_a_network_of_many_classes_is_asked_for_many_rows():
     """Draws of the weights would be told apart by the first few outcomes, and rows after these tell nothing."""
     random = np.random.default_rng(1)
@@ -230,8 +241,9 @@ def test_an_acquisition_of_ones_own_may_ask_what_was_chosen():
 
     found = predictive(normal, Point(np.ones(3)))
     np.testing.assert_array_equal(choose(found, spread, 3), [5, 0, 2])
-    sent = functools.partial(spread, chosen=[1])  # before
-    np.testing.assert_array_equal(choose(found, sent, 2), [5, 3])
+    for before in ([1], np.array([1])):
+        sent = functools.partial(spread, chosen=before)
+        np.testing.assert_array_equal(choose(found, sent, 2), [5, 3])
     with pytest.raises(CredoError, match="from 1 to 5; got 6"):
         choose(found, sent, 6)
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -147,7 +148,8 @@ def _chosen_before(acquisition: Callable) -> list[int] | None:
         return None
     if found is None or found.kind is inspect.Parameter.POSITIONAL_ONLY:
         return None
-    return [] if found.default in (inspect.Parameter.empty, None) else list(found.default)
+    earlier: Any = found.default
+    return [] if earlier is inspect.Parameter.empty or earlier is None else np.ravel(earlier).tolist()
 
 
 def _of_one(predictive: Predictive, name: str, figure: str) -> np.ndarray:

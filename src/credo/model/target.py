@@ -187,6 +187,11 @@ class Target(eqx.Module):
         """(N,) of all rows, in memory or in a file; None where each counts once."""
         return self.weights if self.source is None else self.source.files.rows.weights
 
+    @property
+    def num_counted(self) -> int:
+        """How many rows have a weight that is not zero."""
+        return self.size if self.row_weights is None else int(np.count_nonzero(self.row_weights))
+
     def read(self, index) -> Rows:
         """The rows ``index`` on the host, from memory or from a file."""
         if self.source is not None:

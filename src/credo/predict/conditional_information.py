@@ -20,15 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import log_softmax
 
-from credo.algorithm import as_key, stream, streams
+from credo.algorithm import stream, streams
 from credo.predict.conditional_outputs import of_outputs
-from credo.predict.information import NUM_OUTCOMES, are_seen, check_apart, entropy, told
+from credo.predict.information import NUM_OUTCOMES, are_seen, by_draws, check_apart, entropy, of_keys
 from credo.predict.linearised import ProjectedLaw
 from credo.predict.mixed import MixedLaw
 from credo.predict.monte_carlo import MixtureLaw
-from credo.predict.outcome import Outcome, log_prob, moments
+from credo.predict.outcome import Outcome, moments
 from credo.predict.stream import MEMORY, can_cut
-from credo.predict.undefined import drawn, is_hole
 from credo.status import CredoError
 
 LEAST = 10.0  # times e^I draws that outcomes leave: of small information then a tenth is missed
@@ -55,18 +54,17 @@ def conditional_information(predictive, outcome: Outcome, chosen: np.ndarray, ke
 
 def _of_mixture(predictive, outcome: Outcome, chosen: np.ndarray, seen: np.ndarray, key) -> np.ndarray:
     law, log_rho = predictive._stream.law, 0.0
-    index = _evenly(np.exp(np.asarray(law.log_weights)))
     for again, distinct in enumerate(_rounds(chosen)):
         rows, taken = _rows_of(predictive, distinct)
         keys = streams(stream(key, 2, again), NUM_OUTCOMES)
-        log_rho = log_rho + np.asarray(_log_probs(law, rows, taken, index, keys))
+        log_rho = log_rho + np.asarray(_log_probs(law, rows, taken, keys))
     log_rho = log_softmax(log_rho + np.asarray(law.log_weights), axis=1)
     if len(outcome.shape) == 1 and outcome.is_of_classes:
         width = 8 * (NUM_OUTCOMES + law.width) * (outcome.num_classes or 2)
         of_classes = functools.partial(_of_classes, log_rho=log_rho)
         found = np.maximum(predictive._compute(of_classes, chunk=max(1, MEMORY // (2 * width))), 0.0) * seen
     else:
-        of_outcomes = functools.partial(_of_outcomes, index=index, log_rho=log_rho)
+        of_outcomes = functools.partial(_of_outcomes, log_rho=log_rho)
         found = predictive._compute(of_outcomes, key=stream(key, 3), chunk=1 if law.is_streamed else None)
     left = np.median(1.0 / np.sum(np.exp(2.0 * log_rho), axis=1))
     if left < min(LEAST * np.exp(np.max(found)), 0.5 * law.width):
@@ -93,22 +91,11 @@ def _rows_of(predictive, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
     return own.rows, chosen
 
 
-def _evenly(weights: np.ndarray) -> np.ndarray:
-    """NUM_OUTCOMES of the draws, each as often as its weight says."""
-    levels = (np.arange(NUM_OUTCOMES) + 0.5) / NUM_OUTCOMES
-    return np.minimum(np.searchsorted(np.cumsum(weights), levels), len(weights) - 1)
-
-
 @jax.jit
-def _log_probs(law: MixtureLaw, rows, taken, index, keys):
-    """Σ log p_s(y) (outcome, draw) over the rows ``taken``, of outcomes drawn from the index-th of the draws."""
-    components = law._each(lambda d: d, rows)
-
-    def of_one(pair):
-        y = drawn(_component(components, pair[0]), as_key(pair[1]))
-        return jax.vmap(lambda d: log_prob(d, y))(components)[:, taken].sum(axis=1)
-
-    return jax.lax.map(of_one, (index, keys))
+def _log_probs(law: MixtureLaw, rows, taken, keys):
+    """Σ log p_s(y) (outcome, draw) over the rows ``taken``, of outcomes drawn from the keys."""
+    index, sample, mixture = by_draws(law, rows, NUM_OUTCOMES, None)
+    return jax.lax.map(lambda pair: mixture(sample(*pair))[0][:, taken].sum(axis=1), (index, keys))
 
 
 @jax.jit
@@ -118,23 +105,5 @@ def _of_classes(law: MixtureLaw, rows, *, log_rho):
     return jax.vmap(entropy)(marginal).mean(axis=0) - rho.mean(axis=0) @ jax.vmap(entropy)(p)
 
 
-def _of_outcomes(law: MixtureLaw, rows, *, key, index, log_rho):
-    return _told(law, rows, index, log_rho, streams(key, NUM_OUTCOMES))
-
-
-@jax.jit
-def _told(law: MixtureLaw, rows, index, log_rho, keys):
-    components = law._each(lambda d: d, rows)
-
-    def gain(given):
-        i, log_weights, data = given
-        y = drawn(_component(components, i), as_key(data))
-        terms = jax.vmap(lambda d: log_prob(d, y))(components)
-        is_undefined = is_hole(y).reshape(len(y), -1).any(axis=1)
-        return jnp.where(is_undefined, jnp.nan, told(terms, log_weights[:, None]))
-
-    return jnp.maximum(jax.lax.map(gain, (index, log_rho, keys)).mean(axis=0), 0.0)
-
-
-def _component(components, i):
-    return jax.tree.map(lambda leaf: leaf[i], components)
+def _of_outcomes(law: MixtureLaw, rows, *, key, log_rho):
+    return of_keys(law, rows, streams(key, NUM_OUTCOMES), None, log_rho)

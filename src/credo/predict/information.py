@@ -78,7 +78,7 @@ def are_seen(predictive, part: str | None, outcome: Outcome) -> np.ndarray:
 
 
 def _of_draws(law: Any, rows, *, key, part: str | None):
-    return _of_keys(law, rows, streams(key, NUM_OUTCOMES), part)
+    return of_keys(law, rows, streams(key, NUM_OUTCOMES), part)
 
 
 @functools.partial(jax.jit, static_argnames=("part",))
@@ -189,18 +189,22 @@ def _of_log_scales(law: ProjectedLaw, rows: Projection, keys):
 
 
 @functools.partial(jax.jit, static_argnames=("part",))
-def _of_keys(law: Any, rows, keys, part: str | None):
+def of_keys(law: Any, rows, keys, part: str | None, log_rho=None):
+    """By outcomes drawn from the keys. ``log_rho`` (outcome, draw): log weights of the draws that differ by outcome."""
     is_mixture = isinstance(law, MixtureLaw)
-    index, sample, mixture = _by_draws(law, rows, len(keys), part) if is_mixture else _by_output(law, rows, len(keys))
+    index, sample, mixture = by_draws(law, rows, len(keys), part) if is_mixture else _by_output(law, rows, len(keys))
 
-    def gain(pair):
-        y = sample(*pair)
-        return jnp.where(is_hole(y).reshape(len(y), -1).any(axis=1), jnp.nan, told(*mixture(y)))
+    def gain(given):
+        i, data, log_weights = given
+        y = sample(i, data)
+        terms, own = mixture(y)
+        found = told(terms, own if log_weights is None else log_weights[:, None])
+        return jnp.where(is_hole(y).reshape(len(y), -1).any(axis=1), jnp.nan, found)
 
-    return jnp.maximum(jax.lax.map(gain, (index, keys)).mean(axis=0), 0.0)
+    return jnp.maximum(jax.lax.map(gain, (index, keys, log_rho)).mean(axis=0), 0.0)
 
 
-def _by_draws(law: MixtureLaw, rows, number: int, part: str | None):
+def by_draws(law: MixtureLaw, rows, number: int, part: str | None):
     """(index (number,), an outcome by the index-th of the draws, its log probabilities by all and their weights)."""
     components = law._each(lambda d: _part(d, part), rows)
     # each draw of the parameters as often as its weight says, and all of them evenly

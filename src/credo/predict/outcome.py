@@ -40,7 +40,10 @@ def num_classes(d: Distribution) -> int | None:
 
 
 def moments(d: Any) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance of each outcome (M, …); of the one-hot vector (M, …, K) for a categorical one."""
+    """Mean and variance of each outcome (M, …); of the one-hot vector (M, …, K) for a categorical one.
+
+    NotImplementedError, as numpyro raises it, where none is known.
+    """
     shape = d.batch_shape + d.event_shape
     if num_classes(d) is None:
         mean, variance = _moments_behind(d, shape) if isinstance(unwrapped(d), CENSORED) else _moments(d)

@@ -103,13 +103,12 @@ def of_noise(diagnosis: Diagnosis, target: Target) -> Diagnosis:
     tops = {leaf.name: leaf.name.split(".")[0] for leaf in target.structure.leaves}
     own = [leaf for leaf, top in tops.items() if top not in (name, "precision")]
     num_weights = sum(leaf.size for leaf in target.structure.leaves if tops[leaf.name] == name)
-    num_rows = target.size if target.row_weights is None else int(np.count_nonzero(target.row_weights))
-    if not own or num_rows > ROWS_A_WEIGHT * num_weights:
+    if not own or target.num_counted > ROWS_A_WEIGHT * num_weights:
         return diagnosis
     sentence = (
-        f"{own[0]!r} is at its joint mode with {num_weights:,} weights of {num_rows:,} rows, where it is too small: "
-        "the weights fit noise. Laplace() finds it by the evidence, better so with prior precisions that are unknown "
-        "(prior=credo.nn.PerLayer(dist.LogNormal(0.0, 2.0)))."
+        f"{own[0]!r} is at its joint mode with {num_weights:,} weights of {target.num_counted:,} rows, where it is "
+        "too small: the weights fit noise. Laplace() finds it by the evidence, better so with prior precisions that "
+        "are unknown (prior=credo.nn.PerLayer(dist.LogNormal(0.0, 2.0)))."
     )
     at_best = "doubtful" if diagnosis.at_best == "pass" else diagnosis.at_best
     return diagnosis._replace(sentences=(*diagnosis.sentences, sentence), at_best=at_best)
