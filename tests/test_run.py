@@ -20,7 +20,7 @@ import pytest
 
 from credo import chunk, crew
 from credo.algorithm import Algorithm, Options, Phase, stream, streams
-from credo.journal import Journal, read_identity
+from credo.journal import Journal, read_identity, request_kept
 from credo.precision import double
 from credo.progress import Progress
 from credo.run import run
@@ -557,6 +557,27 @@ def test_a_request_alone_may_be_written_over(reference, tmp_path):
     same(reference, walk(Options(checkpoint=tmp_path)))
 
 
+@pytest.mark.usefixtures("usual_handlers")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_ctrl_c_while_the_request_is_written(tmp_path, monkeypatch, moment):
+    """It is kept all the same, and the note says so."""
+    announce = Journal.announce
+
+    def interrupted(journal):
+        monkeypatch.setattr(Journal, "announce", announce)
+        if moment == "after":
+            announce(journal)
+            journal.is_announced = False  # as between the file and what is said of it
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "announce", interrupted)
+    asked = Options(checkpoint=tmp_path, identity={"what": "a walk"}, is_repeatable=True)
+    with pytest.raises(KeyboardInterrupt) as caught, request_kept(asked):
+        raise AssertionError("nothing begins")
+    assert "had not begun; what was asked for is kept" in caught.value.__notes__[0]
+    assert read_identity(tmp_path) == {"what": "a walk"}
+
+
 def test_a_run_that_has_not_begun_is_resumed_by_what_was_asked_for(tmp_path):
     """What only one of a run and the search before it knows is no difference."""
     Journal(tmp_path, {"what": "a walk", "layout": "threads"}, resume=False).announce()
@@ -596,11 +617,11 @@ def test_a_program_stops_at_any_moment(tmp_path):
     command = [sys.executable, "-c", program]
     subprocess.run([*command, "whole", str(tmp_path / "whole")], check=True)
     twice = (signal.SIGINT, signal.SIGINT)
-    moments = ((1, 0.0, (signal.SIGTERM,)), (1, 0.8, twice), (2, 0.0, (signal.SIGTERM,)), (2, 0.8, (signal.SIGINT,)))
+    moments = ((1, 0.1, (signal.SIGTERM,)), (1, 0.8, twice), (2, 0.0, (signal.SIGTERM,)), (2, 0.8, (signal.SIGINT,)))
     for num_files, delay, signals in moments:  # tracing, compiling, warm-up, sampling, on a machine that is not busy
         folder = tmp_path / f"{num_files} files, {delay} s"
         with subprocess.Popen([*command, "fit", str(folder)], stderr=subprocess.PIPE, text=True) as process:
-            while process.poll() is None and not (folder.exists() and len(os.listdir(folder)) >= num_files):
+            while process.poll() is None and len(list(folder.glob("*.safetensors"))) < num_files:  # whole ones
                 time.sleep(0.01)
             time.sleep(delay)
             for number in signals:

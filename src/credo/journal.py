@@ -65,6 +65,7 @@ class Journal:
         if (self.folder / "run.safetensors").exists():
             found = read_identity(self.folder)
             if all(found.get(name) == value for name, value in self.identity.items()):
+                self.is_announced = True
                 return
         self.announce()
 
@@ -188,18 +189,19 @@ def request_kept(options: Options) -> Iterator[None]:
     with _alone_in(journal.folder):
         if _holds_work(journal.folder):
             raise occupied(journal.folder)
-        if options.is_repeatable:
-            journal.announce()
         try:
-            yield
+            try:
+                if options.is_repeatable:
+                    journal.announce()
+                yield
+            finally:
+                if options.is_repeatable:
+                    journal.announce_if_missing()
         except KeyboardInterrupt as error:
             if not getattr(error, "__notes__", ()):
                 journal.is_begun = _holds_work(journal.folder)  # by a journal of the method's own
                 error.add_note(journal.kept())
             raise
-        finally:
-            if options.is_repeatable:
-                journal.announce_if_missing()
 
 
 @contextmanager
