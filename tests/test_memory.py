@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import optax
 import pytest
 
 import credo
-from credo import memory
+from credo import crew, memory
 from credo.linalg.diagonal import Diagonal
 from credo.methods.vi import measure as measuring
 from credo.methods.vi.needs import MAX_ROUNDS, of_draws
@@ -208,10 +209,16 @@ COEFFICIENTS = credo.Model(
     {"w": dist.Normal(0.0, 1.0).expand([2_000])}, lambda params, x: dist.Normal(x @ params["w"], 1.0)
 ).given(np.ones((4, 2_000)), np.zeros(4))
 
+WIDE = credo.Model(
+    {"w": dist.Normal(0.0, 1.0).expand([40_000])}, lambda params, x: dist.Normal(x @ params["w"], 1.0)
+).given(np.ones((4, 40_000)), np.zeros(4))
+
 
 @pytest.mark.parametrize(
     ("method", "target", "needed", "instead"),
     [
+        (credo.NUTS(), WIDE, (60, 240), "chains=1"),
+        (credo.HMC(), WIDE, (30, 160), "chains=1"),
         (credo.ADVI(family=credo.FullRank()), NETWORK, (150, 400), r"MeanField\(\)"),
         (credo.ADVI(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
         (credo.NaturalGradient(family=credo.FullRank()), COEFFICIENTS, (500, 1_500), r"MeanField\(\)"),
@@ -234,6 +241,19 @@ def test_fits_that_do_not_fit_are_refused_before_any_work(monkeypatch, method, t
         credo.fit(target, method)
     number, unit = re.search(r"needs ([\d.]+) (kB|MB|GB) for", str(refused.value)).groups()
     assert needed[0] <= float(number) * {"kB": 1e-3, "MB": 1, "GB": 1e3}[unit] <= needed[1]
+
+
+def test_fewer_chains_are_at_work_together_where_memory_asks_for_it(monkeypatch):
+    pools = []
+    monkeypatch.setattr(crew, "ThreadPoolExecutor", lambda n: pools.append(n) or ThreadPoolExecutor(n))
+    monkeypatch.setattr(crew, "num_cores", lambda: 2)
+    method, sizes = credo.HMC(num_warmup=4, num_draws=3, chains=2, num_steps=2), {}
+    for max_memory in (None, 100_000_000):
+        found = credo.fit(WIDE, method, key=1, max_memory=max_memory, progress=False)
+        sizes[max_memory], pools[:] = (max(pools), pools[-1]), []
+        expected = found.kind.positions if max_memory is None else expected
+        np.testing.assert_array_equal(found.kind.positions, expected)
+    assert sizes == {None: (2, 2), 100_000_000: (2, 1)}
 
 
 @pytest.mark.parametrize("method", [credo.ADVI(), credo.DADVI(), credo.Pathfinder(), credo.BatchAndMatch()])

@@ -1,6 +1,7 @@
 """``credo.resume`` where something went wrong since: each has its sentence, and what was drawn is kept."""
 
 import contextlib
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -93,6 +94,27 @@ def test_another_model_is_a_sentence_and_the_run_is_kept(target, begun):
             credo.resume(folder, other, layout=layout, progress=False)
         assert len(str(caught.value)) > 40
     np.testing.assert_array_equal(credo.resume(folder, target, layout=layout, progress=False).kind.positions, expected)
+
+
+OFFSET = 0.0
+
+
+def offset(params, x):
+    return dist.Normal(params["slope"] * x + OFFSET, params["noise"])
+
+
+def test_a_global_that_changed_is_a_sentence(monkeypatch, tmp_path):
+    """Of the very target that was fitted, whose programs were traced with another value."""
+    target = credo.Model(PRIOR, offset).given(X, Y)
+    folder = tmp_path / "run"
+    with on_a_full_disk(folder, 5, phase=SAMPLING):
+        credo.fit(target, METHOD, key=1, checkpoint=folder, progress=False)
+    expected = credo.fit(target, METHOD, key=1, progress=False).kind.positions
+    with monkeypatch.context() as changed:
+        changed.setattr(sys.modules[__name__], "OFFSET", 0.01)
+        with pytest.raises(credo.CredoError, match="log density at the recorded position"):
+            credo.resume(folder, target, progress=False)
+    np.testing.assert_array_equal(credo.resume(folder, target, progress=False).kind.positions, expected)
 
 
 def test_a_folder_without_a_run_is_a_sentence(target, tmp_path):

@@ -82,7 +82,8 @@ def test_released_pages_keep_what_they_hold(array):
     np.testing.assert_array_equal(array, whole)
 
 
-def test_a_full_disk_is_a_sentence():
+def test_a_full_disk_is_a_sentence_before_any_work(monkeypatch):
+    monkeypatch.setattr("credo.crew.Crew.lower", lambda self: pytest.fail("the work has begun"))
     target = TARGETS["gaussian"]().target
     method = credo.NUTS(num_warmup=20, num_draws=10**11, chains=2)
     with pytest.raises(credo.CredoError, match=r"draws need .* GB on the disk of .*refuses.*TMPDIR, or ask for fewer"):

@@ -132,6 +132,11 @@ one_chain, many_chains = _loop(_one_chain, NATIVE), _loop(_many_chains, NATIVE)
 one_long, many_long = _loop(_one_chain, LONG), _loop(_many_chains, LONG)
 
 
+def steps(is_vectorized: bool):
+    """What ``loop`` compiles."""
+    return _many_chains if is_vectorized else _one_chain
+
+
 def loop(program: Program, is_vectorized: bool) -> jit:
     """The compiled unit that suits ``program``."""
     one, many = (one_long, many_long) if getattr(program, "is_long", False) else (one_chain, many_chains)

@@ -6,11 +6,12 @@ chains are one task, whose program the compiler spreads over whatever the device
 
 import contextlib
 import contextvars
+import functools
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -19,14 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import Key, Options, Phase, Program, Records, stream
-from credo.chunk import loop
+from credo.chunk import loop, steps
 from credo.collector import collect_as_usual
 from credo.cores import num_cores
+from credo.memory import Need, budget, bytes_of, in_words, peak, require
 from credo.noise import draw
 from credo.precision import double, to_numpy
 from credo.progress import Progress
+from credo.status import CredoError
 from credo.stopping import Stopping
-from credo.storage import copy_draws, memory_for_draws, release, stored
+from credo.storage import check_room, copy_draws, memory_for_draws, release, stored
 
 LARGE_TUNING = 1 << 17  # bytes that are better moved to the device once than by every chunk
 BUFFER_BYTES = 8 << 20  # of one chunk's records of a chain: small beside any data, and many steps of most models
@@ -34,6 +37,9 @@ TEAM_BUFFERS = 32  # of them at most, where many chains share a program
 BUFFER_SHARE = 16  # of the memory for draws, since a chunk's records are held more than once while they are written
 MIN_CHUNK = 2  # steps: a loop of one is no loop to the compiler, which then rounds otherwise
 MAX_CHUNK = 1_024
+MANY = 1 << 15  # parameters, from which what chains hold is counted before they begin
+COPIES = 2  # of states: here and on the device
+OF_TUNING = 6  # copies of the tuning: the bases of which the end of a window makes the next metric
 FIRST_CHUNK = 16  # steps, or 1 under a time limit: how long a step takes is not known before
 PATIENCE = 0.25  # seconds a chunk aims at: what a stop waits for, far above the 0.1 ms that calling it costs
 PATIENCE_WITH_FILES = 1.0  # what a crash may lose, far above the few ms of flushing two files, or of waiting chains
@@ -57,7 +63,6 @@ class Crew:
         self.keys = np.stack([stream(key, chain) for chain in range(num_chains)])
         self.like = jax.tree.map(np.zeros_like, (like[0], [like[1]] * len(self.teams[0])))
         self.is_double = jnp.result_type(float) == jnp.float64
-        self.pool = ThreadPoolExecutor(min(len(self.teams), num_cores()))
         self.compiler = ThreadPoolExecutor(1)  # so that the main thread is free to hear a signal
         self.under_way: set[Future] = set()
         self.work = np.zeros(2, int)  # executed and useful turns, where chains share a loop
@@ -72,6 +77,38 @@ class Crew:
         self.quota = [min(first, self.length)] * len(self.teams)
         self.pace = math.inf  # seconds a step, as last seen
         self.patience = PATIENCE_WITH_FILES if journal or self.is_vectorized else PATIENCE
+        self.at_once = min(len(self.teams), num_cores())
+        self.pool = ThreadPoolExecutor(self.at_once)
+
+    def plan(self, phases: Sequence[Phase], num_last: int) -> None:
+        """Fewer teams at a time where memory does not hold as many as there are cores.
+
+        ``num_last``: steps of the last phase to make room for. TooLarge where memory does not hold one team, CredoError
+        where the disk does not hold the draws: both by shapes, before any work.
+        """
+        kept = jax.eval_shape(self.program.record, self.like[1][0])
+
+        def of_records(phase: Phase, num_steps: int) -> int:
+            return len(self.keys) * num_steps * bytes_of([kept[name] for name in phase.record])
+
+        draws = of_records(phases[-1], num_last)
+        if draws > (self.options.max_memory or self.memory):
+            check_room(draws, self.options.checkpoint)
+        dim = max((math.prod(leaf.shape) for leaf in jax.tree.leaves(kept)), default=0)
+        if dim >= MANY:
+            self.at_once = self._most_at_once(f"{dim:,} parameters")
+            self.pool = ThreadPoolExecutor(self.at_once)  # in the place of one that has no thread yet
+
+    def _most_at_once(self, what: str) -> int:
+        tuning, states = self.like
+        arguments = self.arguments(tuning, 0, states, 0, 0)
+        work = peak(functools.partial(steps(self.is_vectorized), program=self.program, length=self.length), *arguments)
+        held, own, num_teams = OF_TUNING * bytes_of(tuning), COPIES * bytes_of(states), len(self.teams)
+        number, limit = len(self.keys), budget(self.options.max_memory)
+        wanted = Need(f"Sampling by {number} chain{'s' * (number > 1)}", held + num_teams * own + work)
+        others = [Need("chains=1", held + own + work)] if num_teams > 1 else []
+        require(wanted, what, limit, others)
+        return int(np.clip((limit - held - num_teams * own) // work, 1, self.at_once))
 
     def __enter__(self):
         return self
@@ -169,7 +206,7 @@ class Crew:
                 arrays[place] = stored(shape, leaves[place].dtype, self.options.checkpoint, by_columns=by_columns)
                 left -= size
             else:
-                arrays[place] = np.zeros(shape, leaves[place].dtype)
+                arrays[place] = _zeros(shape, leaves[place].dtype)
         return jax.tree.unflatten(structure, arrays)
 
     def lengthen(self, records: Records, phase: Phase, num_steps: int) -> Records:
@@ -290,3 +327,14 @@ def choose_layout(num_chains: int) -> str:
     The rule reads nothing that differs between two runs on machines of one kind: same key, same draws.
     """
     return "threads" if jax.default_backend() == "cpu" else "vectorized"
+
+
+def _zeros(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """CredoError where the system refuses as much."""
+    try:
+        return np.zeros(shape, dtype)
+    except MemoryError as error:
+        raise CredoError(
+            f"The draws need {in_words(math.prod(shape) * np.dtype(dtype).itemsize)} of memory, which the system "
+            "refuses: lower max_memory, above which they lie in a file, or ask for fewer draws."
+        ) from error

@@ -134,6 +134,7 @@ def resume(
     """
     _check_target(target, "resume()")
     identity = read_identity(as_path(path, "the folder of a checkpoint"))
+    target = replace(target, model=target.model.as_of_now())  # what its functions read may have changed since the fit
     with double():
         check(identity["target"], target)
     layout = layout or identity.get("layout")

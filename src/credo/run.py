@@ -79,6 +79,7 @@ def run(
         crew = stack.enter_context(
             Crew(program, Ordered.of(target), like, key, num_chains, layout, options, journal, stop)
         )
+        crew.plan(phases, _ends(phases[last])[0])
         crew.result(crew.submit_compiler(crew.lower))  # Python's part of compiling first, then both cores have work
         start = None if is_resumed else crew.submit(begin, target)
         if start and meanwhile:
@@ -94,7 +95,7 @@ def run(
         info: dict[str, list[Info]] = {phase.name: [] for phase in phases}
         total = sum(phase.num_steps for phase in phases if not phase.is_extra)
         bar = stack.enter_context(Progress(total, num_chains, options.progress))
-        of_last = crew.allocate(phases[last], _ends(phases[last])[0])  # before all work: a disk may be too small
+        of_last = crew.allocate(phases[last], _ends(phases[last])[0])  # before warm-up
         before, is_complete = 0, True
         for index, phase in enumerate(phases):
             if index in left_out:

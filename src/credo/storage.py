@@ -42,11 +42,22 @@ def stored(shape: tuple[int, ...], dtype, folder: Path | None = None, *, by_colu
             _reserve(file.fileno(), num_bytes)
             mapped = np.memmap(file, dtype, "r+", shape=order)
     except OSError as error:
-        raise CredoError(
-            f"The draws need {num_bytes / 1e9:.3g} GB on the disk of {folder}, which refuses ({error.strerror}): free "
-            "space there, name another folder in the environment variable TMPDIR, or ask for fewer draws."
-        ) from error
+        raise _refused(num_bytes, folder, error.strerror) from error
     return np.moveaxis(np.asarray(mapped), (-2, -1), (0, 1)) if by_columns else np.asarray(mapped)
+
+
+def check_room(num_bytes: int, folder: Path | None = None) -> None:
+    """CredoError where the disk has not as much now: before the work that would fill it."""
+    folder = temporary_folder() if folder is None else folder
+    if shutil.disk_usage(folder).free < num_bytes:
+        raise _refused(num_bytes, folder, os.strerror(errno.ENOSPC))
+
+
+def _refused(num_bytes: int, folder: Path, why: str | None) -> CredoError:
+    return CredoError(
+        f"The draws need {num_bytes / 1e9:.3g} GB on the disk of {folder}, which refuses ({why}): free space there, "
+        "name another folder in the environment variable TMPDIR, or ask for fewer draws."
+    )
 
 
 def is_stored(array) -> bool:

@@ -38,6 +38,25 @@ def window(target: Target, batch_size: int, start) -> Rows:
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, batch_size), rows)
 
 
+def place_of(target: Target, batch_size: int, order, i, *, is_independent: bool = False):
+    """Where the window of update ``i`` begins: an epoch is a pass from a random place on, by the key ``order``.
+
+    ``is_independent``: each window is from a random place of its own.
+    """
+    num_batches = 1 if is_independent else max(target.size // batch_size, 1)
+    offset = jax.random.randint(jax.random.fold_in(order, i // num_batches), (), 0, target.size)
+    return (offset + (i % num_batches) * batch_size) % target.size
+
+
+def rows_at(
+    target: Target, batch_size: int, random: np.random.Generator, order, i: int, *, is_independent: bool = False
+) -> np.ndarray:
+    """The numbers of the rows that update ``i`` saw. ``random``: as ``shuffled`` had it."""
+    shuffled_rows = random.permutation(target.size)
+    first = int(place_of(target, batch_size, order, i, is_independent=is_independent))
+    return shuffled_rows[(first + np.arange(batch_size)) % target.size]
+
+
 def random_window(target: Target, batch_size: int, key) -> Rows:
     """From a random place on."""
     return window(target, batch_size, below(key, target.size))

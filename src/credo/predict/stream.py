@@ -80,10 +80,17 @@ class Stream(NamedTuple):
         def of_chunk(start: int):
             # the last chunk is filled up with the last row, so that one program serves all
             index = np.minimum(np.arange(start, start + chunk), size - 1)
+            is_whole, rows = start + chunk <= size, slice(start, start + chunk)
+
+            def cut(leaf):
+                return leaf[rows if is_whole and isinstance(leaf, np.ndarray) else index]  # a slice copies nothing
+
             with double(is_double):  # of this thread
-                piece = function(self.law, *jax.tree.map(lambda leaf: leaf[index], trees), **_keyed(key, start))
-            kept = np.arange(min(chunk, size - start))
-            return jax.tree.map(lambda leaf: np.take(leaf, kept, axis=axis), _to_numpy(piece))
+                piece = _to_numpy(function(self.law, *jax.tree.map(cut, trees), **_keyed(key, start)))
+            if is_whole:
+                return piece
+            kept = np.arange(size - start)
+            return jax.tree.map(lambda leaf: np.take(leaf, kept, axis=axis), piece)
 
         pieces = list(in_groups(of_chunk, range(0, size, chunk), self.at_once))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *pieces)

@@ -66,6 +66,33 @@ def test_finds_the_mode(name, solver):
     np.testing.assert_allclose(optimum.position, mode, atol=tolerance)
 
 
+def chained(args, u):
+    """A curved valley in 30 dimensions: hundreds of steps, none of which gains much."""
+    return -jnp.sum(args * (u[1:] - u[:-1] ** 2) ** 2 + (1 - u[:-1]) ** 2)
+
+
+def kinked(args, u):
+    return -0.5 * jnp.sum(u**2) - 10.0 * jnp.sum(jnp.abs(args @ u - 1.0))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_curved_valley_is_followed_to_its_end(solver):
+    with double():
+        optimum = maximise(chained, 1e4, -np.ones(30), SOLVERS[solver], max_steps=1_000)
+    assert optimum.status is Status.CONVERGED
+    assert optimum.num_hessians > 100
+    np.testing.assert_allclose(optimum.position, 1.0, atol=1e-8)
+
+
+def test_no_creeping_along_kinks():
+    """Second derivatives promise hundreds of nats that no step of theirs brings."""
+    with double():
+        optimum = maximise(kinked, np.random.default_rng(0).normal(size=(60, 30)), np.ones(30), Dense(30))
+    assert optimum.status is Status.CREEPING
+    assert not optimum.status.is_converged
+    assert optimum.num_hessians <= 30  # 136 until rounding ends it
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_products_that_a_clock_counts_come_to_the_same(name):
     objective, args, start, *_ = PROBLEMS[name]

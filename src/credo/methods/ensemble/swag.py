@@ -77,7 +77,7 @@ class SWAG:
             batch = batch_of(target, self.batch_size)
             num_steps = self.num_steps or default_num_steps(target, batch)
             begun = train(target, adam(num_steps), batch, positions, stream(key, 2), options, num_steps=num_steps)
-            positions, before = begun.positions, [begun]
+            positions, before = begun.of_finite_density(target), [begun]
         kinds, trained, said = self.gaussians(target, positions, key, options.until(deadline))
         return self.answer(kinds[0], target, [*before, trained], said, key)
 
@@ -160,7 +160,7 @@ class MultiSWAG:
         else:
             settings = self.init, None, swag.batch_size, swag.num_steps
             begun = train_members(target, self.members, *settings, stream(key, 2), options)
-            positions, before = begun.positions, [begun]
+            positions, before = begun.of_finite_density(target), [begun]
         kinds, trained, said = swag.gaussians(target, positions, key, options.until(deadline))
         weights = np.full(self.members, -np.log(self.members))
         return swag.answer(Mixture(weights, tuple(kinds)), target, [*before, trained], said, key)

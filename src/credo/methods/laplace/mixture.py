@@ -118,7 +118,7 @@ class MixtureOfLaplaces:
                 stream(key, 2),
                 options,
             )
-            given, sentences = trained.positions, trained.sentences()
+            given, sentences = trained.of_finite_density(target), trained.sentences()
             num_updates = trained.num_updates * number
         found = [
             self.laplace.around(target, u, key=stream(key, 3, i), options=options.until(deadline))

@@ -35,7 +35,7 @@ from credo.methods.optimise.hyperparameters import (
     num_before,
     num_hyperparameters,
 )
-from credo.methods.optimise.minibatch import ascend
+from credo.methods.optimise.minibatch import Ascended, ascend
 from credo.methods.optimise.objective import Objective, chunk_size
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
@@ -72,25 +72,25 @@ class Fitted(NamedTuple):
     sentences: tuple[str, ...]
 
 
-def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Options) -> tuple[np.ndarray, int, int]:
+def train(target: Target, u: np.ndarray, num_steps: int | None, key, options: Options) -> tuple[Ascended, int]:
     """Adam from ``u``; hyperparameters of the prior stay, which would run away with the weights.
 
-    (position, updates done, updates wanted). CredoError where there is no mode to be near to.
+    (what was reached, updates wanted). CredoError where there is no mode to be near to.
     """
     if is_infinite_at_zero(target):
         raise CredoError(INFINITE)
     if num_steps == 0:
-        return u, 0, 0
+        return Ascended(u, 0), 0
     batch = BATCH_SIZE if target.num_terms == target.size and target.size > 4 * BATCH_SIZE else None
     wanted = num_steps or training.default_num_steps(target, batch)
     before, slopes = look_at(target, u)
     if np.isposinf(before):
         raise CredoError("The density is infinite at the start. " + INFINITE)
-    trained, done = ascend(
-        target, holding(training.adam(wanted), among(target, slopes)), batch, wanted, key, u, options
-    )
+    found = ascend(target, holding(training.adam(wanted), among(target, slopes)), batch, wanted, key, u, options)
+    trained = found.of_finite_density(target)
     after, _ = look_at(target, trained)
-    return (trained if float(after) > float(before) or not np.isfinite(before) else u), done, wanted
+    best = trained if float(after) > float(before) or not np.isfinite(before) else u
+    return found._replace(position=best), wanted
 
 
 # the turns -----------------------------------------------------------------------------------------------------------
@@ -112,11 +112,14 @@ def fit_network(
     ``is_begun``: the weights were trained elsewhere, and are polished from there.
     """
     deadline, is_trained = options.deadline(), laplace.num_steps == 0
-    num_updates = wanted = 0
+    trained, wanted = Ascended(u, 0), 0
     if laplace.prior is None and not is_begun:
-        u, num_updates, wanted = train(target, u, laplace.num_steps, key, options)
+        trained, wanted = train(target, u, laplace.num_steps, key, options)
+    u, num_updates = trained.position, trained.num_updates
     chunk = chunk_size(target, options.max_memory)
     look, sentences = choose(laplace, target, curvature, chunk, u, options.max_memory)
+    if trained.failure:
+        sentences = (trained.failure, *sentences)
     tune, evidence, num_fixed = _tuning(laplace, target), None, 0
     path: tuple[float, ...] = ()
     linear = metric = None
@@ -159,7 +162,7 @@ def fit_network(
     if laplace.prior is None and is_mode and time.monotonic() <= deadline:
         known = of_known_precision(shape.scale, u, num_before(target), target, distance)
         told = {**told[0], **known[0]}, (*told[1], *known[1])
-    is_complete = num_updates == wanted and time.monotonic() <= deadline
+    is_complete = (num_updates == wanted or bool(trained.failure)) and time.monotonic() <= deadline
     if not is_complete:
         sentences = (CUT, *sentences)
     return Fitted(

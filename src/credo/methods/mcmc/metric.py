@@ -12,10 +12,12 @@ with. For a kernel without gradients it is S Sᵀ = Cov u.
 Variances are taken within chains: while chains are apart, the distance between them is not the width of the target.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float
 
 from credo.linalg.dense import Dense
@@ -23,6 +25,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.linalg.operator import ScaleOperator
 from credo.methods.mcmc.switched import Switched
+from credo.storage import column_blocks
 
 Chains = Float[np.ndarray, "chain draw dim"]
 SMALLEST, LARGEST = 1e-20, 1e20  # of s²: beyond, a coordinate says nothing
@@ -113,17 +116,19 @@ class LowRankMetric:
         # a scale that balances draws and gradients, so that shrinking either to it means the same
         scale = _scales(positions, gradients, previous, self.prior_draws)
         dim, num_draws = scale.size, positions.shape[0] * (positions.shape[1] - 1)
-        sides = [positions / scale] if gradients is None else [positions / scale, gradients * scale]
-        sides = [(x - x.mean(axis=1, keepdims=True)).reshape(-1, dim) for x in sides]
-        if num_draws == 0 or not all(np.all(np.isfinite(x)) for x in sides):
+        sides = [_Side(positions, 1 / scale)] + ([] if gradients is None else [_Side(gradients, scale)])
+        if num_draws == 0 or not all(side.is_finite() for side in sides):
             return previous
         # no more directions than draws can tell from noise
         rank = min(self.max_rank, dim, max(1, num_draws // 4))
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                basis = np.linalg.qr(np.concatenate([_leading(x, rank) for x in sides], axis=1))[0]
+                basis = _orthonormal(np.concatenate([side.leading(rank).T for side in sides]).T)
                 weight = _weight(num_draws, self.prior_draws + basis.shape[1])
-                a, *b = (weight * _gram(x @ basis) / num_draws + (1 - weight) * np.eye(basis.shape[1]) for x in sides)
+                a, *b = (
+                    weight * _gram(side.along(basis)) / num_draws + (1 - weight) * np.eye(basis.shape[1])
+                    for side in sides
+                )
                 values, vectors = np.linalg.eigh(geometric_mean_with_inverse(a, *b) if b else a)
         except np.linalg.LinAlgError:  # gradients are astronomical
             return previous
@@ -239,11 +244,37 @@ def _weight(num_draws: int, prior_draws: float) -> float:
     return 1 - (prior_draws / (num_draws + prior_draws)) ** 3
 
 
-def _leading(x: Float[np.ndarray, "draw dim"], rank: int) -> Float[np.ndarray, "dim rank"]:
-    """The directions in which x varies most: its right singular vectors, by the smaller of its Gram matrices."""
-    if x.shape[0] >= x.shape[1]:
-        return np.linalg.eigh(_gram(x))[1][:, -rank:]
-    return x.T @ np.linalg.eigh(x @ x.T)[1][:, -rank:]
+class _Side(NamedTuple):
+    """Deviations X (draw, dim) from the chains' means, in a scale; a few columns at a time, since all of them would be
+    as large as what the window recorded."""
+
+    values: Chains
+    scale: Float[np.ndarray, " dim"]
+
+    def blocks(self) -> Iterator[tuple[slice, Float[np.ndarray, "draw few"]]]:
+        for columns in column_blocks(self.values.shape[0] * self.values.shape[1], self.scale.size):
+            x = self.values[..., columns] * self.scale[columns]
+            x -= x.mean(axis=1, keepdims=True)
+            yield columns, x.reshape(-1, x.shape[-1])
+
+    def is_finite(self) -> bool:
+        return all(np.all(np.isfinite(x)) for _, x in self.blocks())
+
+    def leading(self, rank: int) -> Float[np.ndarray, "dim rank"]:
+        """The directions in which X varies most: right singular vectors, by the smaller of its Gram matrices."""
+        if self.values.shape[0] * self.values.shape[1] >= self.scale.size:
+            return np.linalg.eigh(_gram(np.concatenate([x for _, x in self.blocks()], axis=1)))[1][:, -rank:]
+        vectors = np.linalg.eigh(np.sum([x @ x.T for _, x in self.blocks()], axis=0))[1][:, -rank:]
+        return np.concatenate([x.T @ vectors for _, x in self.blocks()])
+
+    def along(self, basis: Float[np.ndarray, "dim few"]) -> Float[np.ndarray, "draw few"]:
+        return np.sum([x @ basis[columns] for columns, x in self.blocks()], axis=0)
+
+
+def _orthonormal(x: Float[np.ndarray, "dim few"]) -> Float[np.ndarray, "dim few"]:
+    """A basis of what the columns of ``x`` span, in its place where these are contiguous: copies would be large."""
+    found: Any = scipy.linalg.qr(x, mode="economic", overwrite_a=True, check_finite=False)
+    return found[0]
 
 
 def _gram(x):
@@ -253,4 +284,8 @@ def _gram(x):
 def _sum_of_squares(x: Chains) -> Float[np.ndarray, " dim"]:
     """Of deviations from the chain's mean, pooled."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.sum(np.square(x - x.mean(axis=1, keepdims=True), dtype=np.float64), axis=(0, 1))
+        parts = []
+        for columns in column_blocks(x.shape[0] * x.shape[1], x.shape[2]):
+            part = x[..., columns]
+            parts.append(np.sum(np.square(part - part.mean(axis=1, keepdims=True), dtype=np.float64), axis=(0, 1)))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -194,7 +194,9 @@ def warmup_phases(
         dim, is_late = kept["position"].shape[-1], False
         if hasattr(info, "energy"):
             is_late = is_behind(info.energy, dim, WAIT_SDS).any()
-            kept = {name: values[~is_behind(info.energy, dim)] for name, values in kept.items()}
+            is_left_out = is_behind(info.energy, dim)
+            if is_left_out.any():  # else a copy of all
+                kept = {name: values[~is_left_out] for name, values in kept.items()}
         with ONE_THREAD:
             found = metric.estimate(kept["position"], kept.get("gradient"), tuning.metric)
             if "reference" in given:  # round which a chain that is not there yet would turn, and stay away

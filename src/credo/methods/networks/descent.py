@@ -16,18 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start, explain
 from credo.memory import Need, bytes_of
-from credo.methods.optimise.training import adam
+from credo.methods.optimise.training import Training, adam, which_batch
 from credo.model.blocks import DERIVATIVES, row_bytes
 from credo.model.data import Rows
 from credo.model.target import Target
-from credo.model.windows import shuffled, window
+from credo.model.windows import place_of, rows_at, shuffled, window
 from credo.status import CredoError
 
 CALLS = 20  # parts of the path, whose mean losses are told
@@ -42,14 +42,9 @@ class Loss(Hashable, Protocol):
 
 
 class State(NamedTuple):
-    """``failed_at``: the update whose loss or gradient was not finite; −1 before. ``value``: the losses summed.
+    """``value``: the losses summed. ``losses`` (CALLS,): their means over the parts of the path that are behind."""
 
-    ``losses`` (CALLS,): their means over the parts of the path that are behind.
-    """
-
-    parameters: Any
-    memory: Any
-    failed_at: Int[Array, ""]
+    training: Training
     value: Float[Array, ""]
     losses: Float[Array, " part"]
 
@@ -98,15 +93,16 @@ def descend(
 
     def at_stop(state: State, done: int) -> State:
         part = (done - 1) // quota
-        taken = (int(state.failed_at) if state.failed_at >= 0 else done) - part * quota
+        failed_at = int(state.training.failed_at)
+        taken = (failed_at if failed_at >= 0 else done) - part * quota
         losses = np.array(state.losses)
         losses[part] = float(state.value) / max(taken, 1)
         return state._replace(value=np.zeros_like(state.value), losses=losses)
 
     course = Course(name, _begin(optimiser, parameters), options)
-    course.run(advance, stops, deadline, at_stop=at_stop, is_over=lambda state: bool(state.failed_at >= 0))
+    course.run(advance, stops, deadline, at_stop=at_stop, is_over=lambda state: bool(state.training.failed_at >= 0))
     state: State = course.state
-    done, failed_at = course.done, int(state.failed_at)
+    done, failed_at = course.done, int(state.training.failed_at)
     losses = np.array(state.losses, np.float64)
     losses = losses[: -(-done // quota)]
     if done % quota and done < num_steps and failed_at < 0:  # the part that time cut off
@@ -120,7 +116,7 @@ def descend(
     is_complete = done == num_steps or failed_at >= 0
     if not is_complete:
         sentences = (f"The time limit came after {done:,} of {num_steps:,} updates: raise time_limit.",)
-    parameters = jax.tree.map(np.asarray, state.parameters)
+    parameters = jax.tree.map(np.asarray, state.training.position)
     return Descended(parameters, done, failed_at, is_complete, losses, sentences)
 
 
@@ -130,23 +126,13 @@ def need(name: str, target: Target, parameters: Any, batch_size: int | None) -> 
     return Need(name, COPIES * bytes_of(parameters) + DERIVATIVES * rows * row_bytes(target))
 
 
-def place_of(target: Target, batch_size: int, order, i):
-    """Where the window of update ``i`` begins: an epoch is a pass from a random place on."""
-    num_batches = max(target.size // batch_size, 1)
-    offset = jax.random.randint(jax.random.fold_in(as_key(order), i // num_batches), (), 0, target.size)
-    return (offset + (i % num_batches) * batch_size) % target.size
-
-
 def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
     """Which update, and which rows it saw."""
     where = ""
     if batch_size is not None:
-        order = np.random.default_rng(stream(key, STREAM)).permutation(target.size)
-        first = int(place_of(target, batch_size, stream(key, STREAM, 1), i))
-        rows = order[(first + np.arange(batch_size)) % target.size]
-        num_batches = max(target.size // batch_size, 1)
-        where = f" (epoch {i // num_batches + 1}, batch {i % num_batches + 1} of {num_batches}: rows "
-        where += ", ".join(map(str, rows[:6])) + (" …)" if len(rows) > 6 else ")")
+        random = np.random.default_rng(stream(key, STREAM))
+        rows = rows_at(target, batch_size, random, as_key(stream(key, STREAM, 1)), i)
+        where = f" ({which_batch(rows, max(target.size // batch_size, 1), i)})"
     return (
         f"The loss or its gradient was not finite at update {i + 1:,}{where}: training stopped there, and the last "
         "finite state is kept. Look at those rows, lower the optimiser's step size, or add optax.clip_by_global_norm."
@@ -156,7 +142,7 @@ def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
 @functools.partial(jax.jit, static_argnames="optimiser")
 def _begin(optimiser, parameters) -> State:
     value = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype)
-    return State(parameters, optimiser.init(parameters), jnp.int32(-1), value, jnp.full(CALLS, jnp.nan, value.dtype))
+    return State(Training.begin(optimiser, parameters), value, jnp.full(CALLS, jnp.nan, value.dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "optimiser", "batch_size"))
@@ -165,19 +151,14 @@ def _advance(target: Target, state: State, order, first, last, loss: Loss, optim
         if batch_size is None:
             rows = target.rows()
         else:
-            rows = window(target, batch_size, place_of(target, batch_size, order, i))
+            rows = window(target, batch_size, place_of(target, batch_size, as_key(order), i))
         key = jax.random.fold_in(jax.random.fold_in(as_key(order), i), 1)
 
         def one(parameters):
             return loss(parameters, target, rows, key) / max(target.size, 1)
 
-        value, gradient = jax.value_and_grad(one)(state.parameters)
-        change, memory = optimiser.update(gradient, state.memory, state.parameters)
-        new = optax.apply_updates(state.parameters, change)
-        checked = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((value, gradient, new))])
-        is_fine = (state.failed_at < 0) & jnp.all(checked)
-        taken = State(new, memory, state.failed_at, state.value + value * target.size, state.losses)
-        left = state._replace(failed_at=jnp.where(state.failed_at < 0, jnp.int32(i), state.failed_at))
-        return jax.tree.map(lambda a, b: jnp.where(is_fine, a, b), taken, left)
+        value, gradient = jax.value_and_grad(one)(state.training.position)
+        training, is_taken = state.training.update(optimiser, i, value, gradient)
+        return State(training, state.value + jnp.where(is_taken, value * target.size, 0.0), state.losses)
 
     return jax.lax.fori_loop(first, last, canonical(update), state)

@@ -29,6 +29,11 @@ STALLED = (
     "Second derivatives were used by products only, and rounding ended the ascent before the gradient did: the "
     "parameters may differ too much in scale."
 )
+CREEPING = (
+    "The last steps by second derivatives gained next to nothing of what these promised, as where the density has "
+    "kinks that they do not see (of a ReLU, a maximum or an absolute value): go on by gradients alone "
+    "(MAP(optimiser=optax.adam(...)), start=posterior), or take a smooth function in their place (softplus, tanh)."
+)
 
 
 class Diagnosis(NamedTuple):
@@ -91,6 +96,8 @@ def diagnose(target: Target, objective, optimum: Optimum, solver: Solver) -> Dia
             sentences.append(f"The density {shape} to both sides along a direction led by {name}.")
     elif optimum.status is Status.STALLED:
         sentences.append(STALLED)
+    if optimum.status is Status.CREEPING:
+        sentences.append(CREEPING)
     if is_cut:
         sentences.append("The time limit ended the ascent before the mode was found.")
     if RULES["gradient_norm"].status(_distance(optimum)) != "pass":

@@ -13,14 +13,15 @@ import jax
 import optax
 
 from credo.algorithm import Options
-from credo.diagnose.rules import RULES
+from credo.diagnose.verdict import RULES, judge
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.hyperparameters import without_mode
-from credo.methods.optimise.minibatch import ascend, default_num_steps, default_optimiser
+from credo.methods.optimise.minibatch import Ascended, ascend, default_num_steps, default_optimiser
 from credo.methods.optimise.newton import MAX_STEPS, Optimum, Status
 from credo.methods.optimise.objective import Objective, find_mode, in_users_space, solver_for, starting_position
 from credo.methods.optimise.remaining import has_outputs, of_network, of_noise
 from credo.methods.optimise.subproblem import ConjugateGradients
+from credo.methods.optimise.training import without_density
 from credo.model.target import Target
 from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
@@ -48,6 +49,7 @@ class MAP:
     Weights of a network are judged as ``Laplace()`` judges them, by ``mode_distance``: within 0.1 posterior sds of the
     mode they pass, within 10, which are 50 nats of log density, they are doubtful; a saddle fails. With fewer than ten
     rows a weight a noise that is unknown is too small at the mode, and the fit doubtful.
+    An update by gradients that is not finite ends the ascent: the last finite position is ``failed``, with the rows.
     Raises CredoError where the density is not finite at the start, or the likelihood cannot be split into minibatches.
     """
 
@@ -69,8 +71,10 @@ class MAP:
         if self.optimiser is not None or self.batch_size is not None:
             num_wanted = self.num_steps or default_num_steps(target, self.batch_size)
             optimiser = self.optimiser or default_optimiser(num_wanted)
-            position, num_updates = ascend(target, optimiser, self.batch_size, num_wanted, key, position, options)
-            max_steps = 0
+            found = ascend(target, optimiser, self.batch_size, num_wanted, key, position, options)
+            if found.failure:
+                return _failed(target, objective, found)
+            position, num_updates, max_steps = found.position, found.num_updates, 0
             if has_outputs(target):  # whose distance is judged by other products
                 solver = ConjugateGradients(FEW_PRODUCTS)
         time_limit = options.until(deadline).time_limit
@@ -91,6 +95,23 @@ class MAP:
             verdict=diagnosis.verdict(num_iterations=float(num_updates or optimum.num_gradients)),
             info=fit_info(objective, optimum, num_updates, is_complete=num_updates == num_wanted),
         )
+
+
+def _failed(target: Target, objective: Objective, found: Ascended) -> Posterior:
+    """The last position that training reached, whatever the density of all data is there."""
+    figures = {"num_iterations": float(found.num_updates)}
+    sentences = [found.failure, without_density(target, found.position)]
+    return Posterior(
+        Point(jax.device_put(found.position)),
+        target,
+        verdict=judge(figures, filter(None, sentences), at_best="failed"),
+        info={
+            "mode": objective.mode,
+            "failed_at": found.num_updates,
+            "num_gradients": found.num_updates,
+            "is_complete": True,
+        },
+    )
 
 
 def fit_info(objective: Objective, optimum: Optimum, num_updates: int = 0, *, is_complete: bool = True) -> dict:

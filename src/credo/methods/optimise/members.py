@@ -13,13 +13,13 @@ A member whose loss or gradient is not finite stays where it was from then on, a
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream, streams
 from credo.convolutions import canonical
@@ -27,10 +27,19 @@ from credo.course import Course
 from credo.diagnose.startup import check_finite_start, explain
 from credo.memory import Need, budget, require
 from credo.methods.optimise.starts import fresh_positions
-from credo.methods.optimise.training import NOT_FINITE, STEP_SIZE, adam, batch_of, default_num_steps
+from credo.methods.optimise.training import (
+    NOT_FINITE,
+    STEP_SIZE,
+    Training,
+    adam,
+    batch_of,
+    default_num_steps,
+    which_batch,
+    without_density,
+)
 from credo.model.blocks import SMALL_DIM, row_bytes
 from credo.model.target import Target
-from credo.model.windows import shuffled, window
+from credo.model.windows import place_of, rows_at, shuffled, window
 from credo.status import CredoError
 
 COPIES = 8  # of a member's weights that training holds: gradients, an optimiser's memory, a step back
@@ -40,21 +49,13 @@ STREAM = 1 << 20
 FAR = 0.6  # of what the optimiser's steps can add up to
 
 
-class Member(NamedTuple):
-    """``failed_at``: the update whose loss or gradient was not finite; −1 before."""
-
-    position: Float[Array, " dim"]
-    memory: Any
-    failed_at: Int[Array, ""]
-
-
 class Trained(NamedTuple):
     """``positions`` (member, dim) at the end; ``snapshots`` (member, snapshot, dim) at the times asked for.
 
     ``failed_at``: (member,), −1 where all went well. ``num_updates``: of each member; ``cut``: what to say where the
-    time limit came before all of them were done; ``on_its_way``: where the steps were too short for a mode. ``mean``,
-    ``variance``: of all snapshots, (member, dim), also where no more than the last of them are kept; (member, 0)
-    without any.
+    time limit came before all of them were done; ``on_its_way``: where the steps were too short for a mode;
+    ``failed_on``: which rows the first that failed had seen. ``mean``, ``variance``: of all snapshots, (member, dim),
+    also where no more than the last of them are kept; (member, 0) without any.
     """
 
     positions: np.ndarray
@@ -65,6 +66,7 @@ class Trained(NamedTuple):
     variance: np.ndarray
     cut: str = ""
     on_its_way: str = ""
+    failed_on: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -74,10 +76,17 @@ class Trained(NamedTuple):
         """What went wrong, in single members or all."""
         ended = ", ".join(f"{i} (update {at + 1:,})" for i, at in enumerate(self.failed_at) if at >= 0)
         failure = (
-            f"The loss or its gradient was not finite in member {ended}, which stays at its last finite position: "
-            f"{NOT_FINITE}"
+            f"The loss or its gradient was not finite in member {ended}{self.failed_on}, which stays where it was "
+            f"finite the last time: {NOT_FINITE}"
         )
         return [each for each in (self.cut, self.on_its_way, failure if ended else "") if each]
+
+    def of_finite_density(self, target: Target) -> np.ndarray:
+        """The positions, for what goes on from there. CredoError where a member failed and all data have no density."""
+        for i in np.flatnonzero(self.failed_at >= 0):
+            if why := without_density(target, self.positions[i]):
+                raise CredoError(f"{self.sentences()[-1]} {why}")
+        return self.positions
 
 
 def train_members(
@@ -176,7 +185,10 @@ def train(
     if np.all(joined.failed_at == 0):
         raise CredoError(explain(target, positions[0]))
     if np.any(joined.failed_at >= 0):  # where rows are at fault, no step size mends them
-        check_finite_start(target, positions[int(np.argmax(joined.failed_at >= 0))])
+        first = int(np.argmax(joined.failed_at >= 0))
+        check_finite_start(target, positions[first])
+        rows = _rows(target, batch_size, key, orders[first], int(joined.failed_at[first]), is_independent)
+        joined = joined._replace(failed_on=rows)
     missing = num - len(joined.positions)
     if joined.num_updates == num_steps and not missing:
         return joined
@@ -194,6 +206,15 @@ def train(
     return joined._replace(cut=cut)
 
 
+def _rows(target: Target, batch_size: int | None, key, order, i: int, is_independent: bool) -> str:
+    """Which of them update ``i`` of a member saw."""
+    if batch_size is None:
+        return ""
+    random = np.random.default_rng(stream(key, STREAM))
+    rows = rows_at(target, batch_size, random, as_key(order), i, is_independent=is_independent)
+    return f" on {which_batch(rows, 1 if is_independent else target.size // batch_size, i)}"
+
+
 def _joined(parts: list[Trained]) -> Trained:
     """All members, as far as the group of them that was trained least."""
     if len(parts) == 1:  # else by copies
@@ -209,7 +230,7 @@ def _joined(parts: list[Trained]) -> Trained:
 class Path(NamedTuple):
     """Members on their way, and of the snapshots behind them ``mean`` and ``squares``, Σ (x − mean)²."""
 
-    members: Member
+    members: Training
     mean: Float[np.ndarray, "member dim"]
     squares: Float[np.ndarray, "member dim"]
 
@@ -256,35 +277,27 @@ def _begun(optimiser, positions, has_snapshots: bool) -> Path:
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")
-def _begin(optimiser, positions) -> Member:
-    return jax.vmap(lambda u: Member(u, optimiser.init(u), jnp.int32(-1)))(positions)
+def _begin(optimiser, positions) -> Training:
+    return jax.vmap(lambda u: Training.begin(optimiser, u))(positions)
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "batch_size", "is_independent"))
 def _advance(
-    target: Target, members: Member, orders, factor, first, last, *, optimiser, batch_size: int | None, is_independent
-) -> Member:
-    num_batches = 1 if batch_size is None else target.size // batch_size
-
+    target: Target, members: Training, orders, factor, first, last, *, optimiser, batch_size: int | None, is_independent
+) -> Training:
     def loss(u, batch):
         return (target.log_jacobian(u) - target.log_density(u, batch)) / max(target.size, 1)
 
-    def update(i, member: Member, order) -> Member:
+    def update(i, member: Training, order) -> Training:
         batch = None
         if batch_size is not None:
-            epoch, place = (i, 0) if is_independent else (i // num_batches, (i % num_batches) * batch_size)
-            offset = jax.random.randint(jax.random.fold_in(as_key(order), epoch), (), 0, target.size)
-            batch = window(target, batch_size, (offset + place) % target.size)
+            batch = window(
+                target, batch_size, place_of(target, batch_size, as_key(order), i, is_independent=is_independent)
+            )
         value, gradient = jax.value_and_grad(loss)(member.position, batch)
-        change, memory = optimiser.update(gradient, member.memory, member.position)  # type: ignore[arg-type]
-        new: Any = member.position + factor * change
-        is_finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(new)) & jnp.all(jnp.isfinite(gradient))
-        is_fine = (member.failed_at < 0) & is_finite
-        taken = Member(new, memory, member.failed_at)
-        left = member._replace(failed_at=jnp.where(member.failed_at < 0, jnp.int32(i), member.failed_at))
-        return jax.tree.map(lambda a, b: jnp.where(is_fine, a, b), taken, left)
+        return member.update(optimiser, i, value, gradient, factor)[0]
 
-    def body(i, members: Member) -> Member:
+    def body(i, members: Training) -> Training:
         return jax.vmap(lambda member, order: update(i, member, order))(members, orders)
 
     return jax.lax.fori_loop(first, last, canonical(body), members)

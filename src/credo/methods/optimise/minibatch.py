@@ -5,18 +5,19 @@ One compiled program takes any number of updates. Step i's batch is a slice of t
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start
-from credo.methods.optimise.training import NOT_FINITE, adam, batch_asked
+from credo.methods.optimise.training import NOT_FINITE, Training, adam, batch_asked, which_batch, without_density
 from credo.model.target import Target
 from credo.status import CredoError
 
@@ -34,6 +35,27 @@ def default_optimiser(num_steps: int) -> optax.GradientTransformation:
     return adam(num_steps, STEP_SIZE)
 
 
+class Ascended(NamedTuple):
+    """``failure``: which update was not finite, and of which rows; the position is the last of finite density."""
+
+    position: Float[np.ndarray, " dim"]
+    num_updates: int
+    failure: str = ""
+
+    def of_finite_density(self, target: Target) -> Float[np.ndarray, " dim"]:
+        """The position, for what goes on from there. CredoError where an update failed and all data have no density."""
+        if self.failure and (why := without_density(target, self.position)):
+            raise CredoError(f"{self.failure} {why}")
+        return self.position
+
+
+class State(NamedTuple):
+    """``order``: of the rows in this epoch."""
+
+    training: Training
+    order: Int[Array, " rows"]
+
+
 def ascend(
     target: Target,
     optimiser: optax.GradientTransformation,
@@ -42,48 +64,66 @@ def ascend(
     key,
     position: Float[np.ndarray, " dim"],
     options: Options,
-) -> tuple[Float[np.ndarray, " dim"], int]:
-    """``num_steps`` updates from ``position`` of the density in the user's space, fewer at the time limit; how many."""
+) -> Ascended:
+    """``num_steps`` updates from ``position`` of the density in the user's space, fewer at the time limit.
+
+    CredoError where the density is not finite at the start.
+    """
     batch_size = batch_asked(target, batch_size)
     deadline = options.deadline()
-    course = Course("training", initial(optimiser, jax.device_put(position), target.size), options)
+    course = Course("training", begin(optimiser, jax.device_put(position), target.size), options)
 
-    def advance(state, first: int, last: int):
-        state = _advance(optimiser, batch_size, target, key, state, first, last)
-        if not np.all(np.isfinite(state[0])):
-            check_finite_start(target, position)  # where the fault lies there, no step size mends it
-            raise CredoError(f"The position is no longer finite after {last} steps: {NOT_FINITE}")
-        return state
+    def advance(state: State, first: int, last: int) -> State:
+        return _advance(optimiser, batch_size, target, key, state, first, last)
 
-    course.run(advance, [num_steps], deadline)
-    return np.asarray(course.state[0]), course.done
+    course.run(advance, [num_steps], deadline, is_over=lambda state: bool(state.training.failed_at >= 0))
+    ended: Training = course.state.training
+    found, failed_at = np.asarray(ended.position), int(ended.failed_at)
+    if failed_at < 0:
+        return Ascended(found, course.done)
+    check_finite_start(target, position)  # where the fault lies there, no step size mends it
+    return Ascended(found, failed_at, _failure(target, batch_size, key, failed_at))
+
+
+def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
+    """Which update, and which rows it saw."""
+    where = ""
+    if batch_size is not None:
+        num_batches = target.size // batch_size
+        order, first = np.asarray(_order(key, i // num_batches, target.size)), i % num_batches * batch_size
+        where = f" ({which_batch(order[first : first + batch_size], num_batches, i)})"
+    return (
+        f"The density or its gradient was not finite at update {i + 1:,}{where}: training stopped there, at the "
+        f"last position of finite density. {NOT_FINITE[0].upper()}{NOT_FINITE[1:]}"
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "size"))
-def initial(optimiser, u: Float[Array, " dim"], size: int):
-    """(position, state of the optimiser, order of the rows in this epoch)."""
-    return u, optimiser.init(u), jnp.arange(size)
+def begin(optimiser, u: Float[Array, " dim"], size: int) -> State:
+    """The state before the first update."""
+    return State(Training.begin(optimiser, u), jnp.arange(size))
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _order(key, epoch, size: int):
+    return jax.random.permutation(jax.random.fold_in(key, epoch), size)
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "batch_size"))
-def _advance(optimiser, batch_size: int | None, target: Target, key, state, first, last):
+def _advance(optimiser, batch_size: int | None, target: Target, key, state: State, first, last) -> State:
     num_batches = 1 if batch_size is None else target.size // batch_size
 
     def loss(u, batch):
         return target.log_jacobian(u) - target.log_density(u, batch)
 
-    def body(i, state):
-        u, memory, order = state
+    def body(i, state: State) -> State:
+        training, order = state
         batch = None
         if batch_size is not None:
             place = i % num_batches
-
-            def shuffle():
-                return jax.random.permutation(jax.random.fold_in(key, i // num_batches), target.size)
-
-            order = jax.lax.cond(place == 0, shuffle, lambda: order)
+            order = jax.lax.cond(place == 0, lambda: _order(key, i // num_batches, target.size), lambda: order)
             batch = jax.lax.dynamic_slice_in_dim(order, place * batch_size, batch_size)
-        updates, memory = optimiser.update(jax.grad(loss)(u, batch), memory, u)
-        return optax.apply_updates(u, updates), memory, order
+        value, gradient = jax.value_and_grad(loss)(training.position, batch)
+        return State(training.update(optimiser, i, value, gradient)[0], order)
 
     return jax.lax.fori_loop(first, last, canonical(body), state)

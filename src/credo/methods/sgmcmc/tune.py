@@ -110,7 +110,8 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     if weights_of(target) is not None or target.dim > MAX_DENSE:
         num_steps = default_num_steps(target, batch_size)
         optimiser = holding(default_optimiser(num_steps), held)
-        return ascend(target, optimiser, batch_size, num_steps, key, position, options)[0]
+        found = ascend(target, optimiser, batch_size, num_steps, key, position, options)
+        return found.of_finite_density(target)
     solver, objective = solver_for(target, options.max_memory), in_unconstrained_space(target)
     mode = find_mode(objective, target, position, key, solver, max_steps=MAX_STEPS, time_limit=options.time_limit)
     is_known = start is not None or target.model.start is not None  # else the search may be on its way to infinity

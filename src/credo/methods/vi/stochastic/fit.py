@@ -164,8 +164,9 @@ def _start(ascent: StochasticAscent, target: Target, key, start, num_updates, op
     num_steps = max(WARM_LEAST, int(WARM_SHARE * num_updates))
     if options.time_limit is not None:
         options = options._replace(time_limit=WARM_TIME * options.time_limit)
-    position, num_done = ascend(target, _adam(num_steps), ascent.batch_size, num_steps, key, position, options)
-    return _placed(ascent.family, position, np.full(target.dim, FIRST_SD, position.dtype)), num_done
+    found = ascend(target, _adam(num_steps), ascent.batch_size, num_steps, key, position, options)
+    position = found.of_finite_density(target)
+    return _placed(ascent.family, position, np.full(target.dim, FIRST_SD, position.dtype)), found.num_updates
 
 
 def _placed(family: Family, mean, sd) -> Kind:
