@@ -120,7 +120,7 @@ class Journal:
         found = 0
         for chains in teams:
             if self._chain(chains[0]).exists():
-                header = read_arrays(self._chain(chains[0]), kind="chain")[1]
+                header = self._read_part(self._chain(chains[0]), "chain", chains)[1]
                 found = max(found, header["done"] if header["phase"] == phase else 0)
         return found
 
@@ -131,23 +131,28 @@ class Journal:
             path = self._chain(chains[0])
             if not path.exists():
                 continue
-            arrays, header = _read_part(path, "chain")
-            if header["phase"] == phase:
-                here, end = as_tree(arrays, [states[chain] for chain in chains], path), header["done"]
-                for chain, state in zip(chains, here, strict=True):
-                    states[chain] = state
-            else:
-                end = jax.tree.leaves(records)[0].shape[1] if header["phase"] > phase else 0
-            first = 0
-            while first < end:
-                first = self._read_draws(phase, chains, first, records)
+            first = self._read_team(path, phase, chains, records, states)
             for chain in chains:
                 done[chain] = first
         return states, done
 
+    def _read_team(self, path: Path, phase: int, chains: Sequence[int], records: Any, states: list) -> int:
+        """Steps that ``chains`` have done of ``phase``; their states and records are filled in."""
+        arrays, header = self._read_part(path, "chain", chains)
+        if header["phase"] == phase:
+            here, end = as_tree(arrays, [states[chain] for chain in chains], path), header["done"]
+            for chain, state in zip(chains, here, strict=True):
+                states[chain] = state
+        else:
+            end = jax.tree.leaves(records)[0].shape[1] if header["phase"] > phase else 0
+        first = 0
+        while first < end:
+            first = self._read_draws(phase, chains, first, records)
+        return first
+
     def _read_draws(self, phase: int, chains: Sequence[int], first: int, records) -> int:
         path = self._draws(phase, chains[0], first)
-        arrays, header = _read_part(path, "draws")
+        arrays, header = self._read_part(path, "draws", chains)
         for name, kept in named_leaves(records).items():
             expected = (len(chains), header["last"] - first, *kept.shape[2:])
             if name not in arrays or arrays[name].shape != expected:
@@ -155,19 +160,25 @@ class Journal:
             kept[chains[0] : chains[-1] + 1, first : header["last"]] = arrays[name]
         return header["last"]
 
+    def _read_part(self, path: Path, kind: str, chains: Sequence[int]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """(arrays, header) of a part of the run; CredoError where it is damaged, or another one that was renamed."""
+        try:
+            arrays, header = read_arrays(path, kind=kind)
+            if header.get("name", path.name) != path.name:
+                raise CredoError(f"{path} is {header['name']} under another name: restore the file itself from a copy.")
+        except CredoError as error:
+            whose = f"chain {chains[0]}" if len(chains) == 1 else "all chains"
+            raise CredoError(
+                f"{error} Or delete {self._chain(chains[0]).name} there: credo.resume then draws {whose} again from "
+                "where the present phase began, the same numbers."
+            ) from error
+        return arrays, header
+
     def _chain(self, chain: int) -> Path:
         return self.folder / f"chain-{chain}.safetensors"
 
     def _draws(self, phase: int, chain: int, first: int) -> Path:
         return self.folder / f"draws-{phase}-{chain}-{first:06d}.safetensors"
-
-
-def _read_part(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, header) of a part of the run; CredoError where it is another one that was renamed."""
-    arrays, header = read_arrays(path, kind=kind)
-    if header.get("name", path.name) != path.name:
-        raise CredoError(f"{path} is {header['name']} under another name: restore the file itself from a copy.")
-    return arrays, header
 
 
 @contextmanager

@@ -46,3 +46,10 @@ def test_a_density_without_a_derivative_is_asked_for_none():
 
     flat = credo.Model.from_log_density(on_host, {"a": constraints.real, "b": constraints.real}).given(Y)
     assert endless_draws_sentence(flat, far_out(1e8)) is None
+
+
+def test_draws_whose_squares_overflow():
+    """Warnings are errors."""
+    flat = credo.Model.from_log_density(lambda params: 0.0 * params["a"], {"a": constraints.real}).given()
+    draws = 1e200 * np.linspace(-1.0, 1.0, 40).reshape(2, 20, 1)
+    assert "does not fall along 'a'" in str(endless_draws_sentence(flat, draws))

@@ -64,7 +64,8 @@ def endless_draws_sentence(target: Target, positions: Float[np.ndarray, "chain d
     center = np.median(np.asarray(few, float), axis=0)
     ways = few - center
     way = without_small_parts(ways[np.argmax(np.max(np.abs(ways), axis=1))])
-    length = float(np.linalg.norm(way))
+    longest = np.max(np.abs(way))
+    length = float(longest * np.linalg.norm(way / longest)) if longest > 0 else 0.0  # of 1e200 too
     if not 0 < length < np.inf:
         return None
     distances = length * 10.0 ** np.arange(NUM_DECADES + 1)

@@ -176,7 +176,8 @@ def _counted(values, weights) -> np.ndarray:
 def _mean_and_sd(values, weights):
     values = _counted(values, weights)
     mean = np.average(values, axis=0, weights=weights)
-    return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+    with np.errstate(over="ignore"):  # of draws that ran away the sd is infinite
+        return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
 
 
 def _exact_moments(kind: Kind, target: Target) -> dict[str, tuple[np.ndarray, np.ndarray]]:
