@@ -1,10 +1,11 @@
-"""What tracing finds out hangs on structure, shapes and dtypes alone: it is found once for each of these.
+"""What is found once and kept: what tracing finds out, by structure, shapes and dtypes; and the last of an object.
 
 Tracing a network takes tens of milliseconds, more than a small fit does, and JAX keeps compiled programs, but not what
 ``make_jaxpr`` or ``eval_shape`` were asked about them.
 """
 
 import functools
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
@@ -60,3 +61,22 @@ def _key(trees: tuple, settings: dict[str, Any]) -> Hashable:
 
 def _is_weak(leaf) -> bool:
     return bool(getattr(leaf, "weak_type", False))
+
+
+class Last:
+    """What was last found of an object, while that is alive; what was found of another is let go."""
+
+    def __init__(self):
+        self.found: tuple[weakref.ref, Hashable, Any] | None = None
+
+    def of(self, thing: Any, key: Hashable, find: Callable[[], Any]) -> Any:
+        """``find()``, once for this object and key."""
+        last = self.found
+        if last is None or last[0]() is not thing or last[1] != key:
+            self.found = None  # both are not held at a time
+            last = self.found = (weakref.ref(thing, self._forget), key, find())
+        return last[2]
+
+    def _forget(self, gone: weakref.ref) -> None:
+        if self.found is not None and self.found[0] is gone:
+            self.found = None

@@ -10,7 +10,6 @@ share of two layers with inputs a, a' is gᵀ T g', T_jj' = Σ_ii' a_i a'_i' Σ_
 rows, and K times less work than with J. Jacobians of K × dim numbers are not held for many rows.
 """
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from credo.linalg.diagonal import Diagonal
 from credo.linalg.embedded import Embedded
 from credo.linalg.kronecker import Block, Kronecker
 from credo.linalg.lowrank import LowRank
-from credo.linalg.operator import ScaleOperator, Stored
+from credo.linalg.operator import ScaleOperator
 from credo.model.layers import (
     Layers,
     alike,
@@ -39,6 +38,7 @@ from credo.model.layers import (
     separable,
     symmetric_places,
 )
+from credo.traced import Last
 
 TILE = 128  # rows and columns
 HELD, HELD_OF_PAIRS = 3, 3  # arrays at a time of a row's inputs and derivatives, and of products of a pair of layers
@@ -75,7 +75,7 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
     if not isinstance(inner, Dense):
         return Plan(width, None)
     key = (index is None or index.tobytes(), *(group.tobytes() for group in groups(layers)), pairs)
-    return Plan(width, _Last.of(inner.lower, key, lambda: _by_pairs(inner, index, layers, shapes, pairs)))
+    return Plan(width, _PAIRS.of(inner.lower, key, lambda: _by_pairs(inner, index, layers, shapes, pairs)))
 
 
 def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
@@ -108,23 +108,7 @@ class Folded(NamedTuple):
     values: Any
 
 
-class _Last:
-    """Σ by pairs as it was last found, while the S that it was found of is alive: it takes longer than its use."""
-
-    found: tuple[weakref.ref, tuple, Any] | None = None
-
-    @classmethod
-    def of(cls, lower: Stored, key: tuple, find: Callable) -> Any:
-        last = cls.found
-        if last is None or last[0]() is not lower or last[1] != key:
-            cls.found = None  # both are not held at a time
-            last = cls.found = (weakref.ref(lower, cls._forget), key, find())
-        return last[2]
-
-    @classmethod
-    def _forget(cls, gone: weakref.ref) -> None:
-        if cls.found is not None and cls.found[0] is gone:
-            cls.found = None
+_PAIRS = Last()  # Σ by pairs takes longer to find than its use
 
 
 def _by_pairs(scale: Dense, index: np.ndarray | None, layers: Layers, shapes, pairs) -> dict[tuple[int, int], Any]:

@@ -30,6 +30,7 @@ from credo.predict.stratified import stratified_positions
 from credo.predict.undefined import drawn, only_defined
 from credo.status import CredoError
 from credo.storage import gather
+from credo.traced import Last
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
@@ -41,6 +42,8 @@ FEW = 256  # draws where the caller does not say
 MANY = 1_024  # that are stored or independent, of parameters that are not a network's
 NUM_GROUPS = 32  # runs of neighbours whose spread tells the error of an average over chains: to 13 %
 LARGE = 1_000  # parameters: as many as a network's
+SMALL = 2**17  # numbers of a model that are kept in both precisions
+_WITHOUT_DATA = Last()
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,12 @@ def _thin(positions: np.ndarray, weights: np.ndarray | None, number: int, genera
 
 def without_data(target: Target) -> Target:
     """The target for prediction alone, in float64: compiled functions take it, and carry no data of the fit."""
-    return dataclasses.replace(target, x=None, y=None, weights=None, missing=None).cast(np.float64)
+
+    def found():
+        return dataclasses.replace(target, x=None, y=None, weights=None, missing=None).cast(np.float64)
+
+    is_small = sum(map(np.size, jax.tree.leaves(target.model))) <= SMALL  # it takes as long as a prediction of few rows
+    return _WITHOUT_DATA.of(target, None, found) if is_small else found()
 
 
 class MixtureLaw(eqx.Module):

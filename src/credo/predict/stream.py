@@ -135,9 +135,11 @@ def stream(law: Law, rows, size: int | None) -> tuple[Any, Stream]:
     batch = next(b for b in range(min(batch, law.width), 0, -1) if law.width % b == 0)
     changed = {"batch": 1, "is_streamed": True} if is_streamed else {"batch": batch}
     fields: Any = law  # a law is a dataclass, which its protocol does not say
-    return outcomes, Stream(
-        jax.tree.map(_moved_once, dataclasses.replace(fields, **changed)), rows, size, chunk, light, alone=alone
-    )
+    if any(getattr(law, name) != value for name, value in changed.items()):
+        law = dataclasses.replace(fields, **changed)
+    if any(np.size(leaf) > LARGE for leaf in jax.tree.leaves(law)):
+        law = jax.tree.map(_moved_once, law)
+    return outcomes, Stream(law, rows, size, chunk, light, alone=alone)
 
 
 def _moved_once(leaf):

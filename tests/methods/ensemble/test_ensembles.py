@@ -214,13 +214,9 @@ def test_training_that_ran_away_has_failed(method):
     params = {"a": np.random.default_rng(1).normal(size=(3, 8)), "b": np.full((8, 1), 0.4)}
     network = BayesianNetwork(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, head=credo.nn.Gaussian(0.1))
     target = network.given(x, x[:, 0])
-    if isinstance(method, credo.SWAG):
-        with pytest.raises(credo.CredoError, match="The path ran away"):
-            credo.fit(target, method, key=0, progress=False)
-        return
     verdict = credo.fit(target, method, key=0, progress=False).verdict
     assert verdict.status == "failed"
-    told = "nothing can be predicted", "Training took"
+    told = "nothing can be predicted", "Training took", "was not finite"
     assert any(each in sentence for sentence in verdict.sentences for each in told)
     assert not any("improper" in sentence for sentence in verdict.sentences)
 

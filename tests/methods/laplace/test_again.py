@@ -88,7 +88,7 @@ def test_covariances_are_formed_once_a_posterior_and_go_with_it(monkeypatch):
     np.testing.assert_array_equal(second.predict(x, credo.Probit()).probs, own)
     del first, second
     gc.collect()
-    assert by_layers._Last.found is None
+    assert by_layers._PAIRS.found is None
 
 
 @pytest.mark.parametrize("rule", [credo.Probit(), credo.Linearised()])

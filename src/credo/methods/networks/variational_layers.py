@@ -118,6 +118,7 @@ class VariationalLayers:
         is_bound = has_evidence(target)
         figures = {"elbo": elbo.value} if is_bound else {}
         num_updates = sum(part.num_updates for part in parts)
+        failed_at = next((part.failed_at for part in parts if part.failed_at >= 0), -1)
         sentences = [sentence for part in parts for sentence in part.sentences]
         if num_warm and not parts[0].is_complete:
             sentences.append("The sds are as they began: till then the means alone are trained.")
@@ -127,13 +128,13 @@ class VariationalLayers:
             verdict=judge(
                 figures | {"num_iterations": num_updates},
                 [*sentences, NARROW],
-                at_best="doubtful",
+                at_best="failed" if failed_at >= 0 else "doubtful",
             ),
             info={
                 "num_gradients": num_updates,
                 "is_complete": all(part.is_complete for part in parts),
                 "loss_path": np.concatenate([part.losses for part in parts]),
-                "failed_at": next((part.failed_at for part in parts if part.failed_at >= 0), -1),
+                "failed_at": failed_at,
             },
             log_evidence=elbo if is_bound else None,
         )

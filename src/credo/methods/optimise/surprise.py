@@ -32,7 +32,8 @@ STREAM = 1 << 21  # of the key, away from those of training
 def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str], key) -> Posterior:
     """``posterior`` with a verdict on ``figures`` and, where the model is a network, on what surprises it; no pass.
 
-    Weights by which the data have no likelihood that is a number, as those of training that went astray, have failed.
+    Weights by which the data have no likelihood that is a number have failed, and so has training that ended at a loss
+    which was none.
     Of one that takes more than ``LARGEST`` bytes, copies of it for predictions would be dearer than the fit.
     """
     target = posterior.target
@@ -44,7 +45,8 @@ def judged(posterior: Posterior, figures: dict[str, float], sentences: list[str]
             posterior.verdict = judge(figures, [NO_NUMBERS, *sentences], at_best="failed")
             return posterior
         figures = figures if found is None else {**figures, "surprise": found}
-    posterior.verdict = judge(figures, sentences, at_best="doubtful")
+    is_failed = bool(np.all(np.asarray(posterior.info.get("failed_at", -1)) >= 0))  # all members
+    posterior.verdict = judge(figures, sentences, at_best="failed" if is_failed else "doubtful")
     return posterior
 
 

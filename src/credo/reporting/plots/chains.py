@@ -148,8 +148,8 @@ def _scalars(posterior: Posterior, scalars: Sequence[str] | None) -> list[str]:
         raise CredoError(f"Give one posterior; got {type(posterior).__name__}.")
     if not has_chains(posterior):
         raise CredoError(
-            f"A {type(posterior.kind).__name__} posterior has no chains to draw: give one by NUTS() or another sampler of "
-            "chains."
+            f"A {type(posterior.kind).__name__} posterior has no chains to draw: give one by NUTS() or another "
+            "sampler of chains."
         )
     chosen = least_agreed(posterior) if scalars is None else scalars_of(as_posteriors(posterior), scalars)
     if not chosen:
