@@ -1,9 +1,11 @@
 """A head that a user writes: its natural outputs z are what the network gives, beside the head's own parameters.
 
 No distribution tells them, and no formula their Fisher information F = E[g gᵀ], g = ∂ log p(y | z). It is a sum over
-all outcomes where these can be listed, else an average over draws of y, g by autodiff: unbiased, never negative.
+all outcomes where these can be listed, or over the nodes of Gauss and Hermite of a normal outcome with a covariance,
+whose g is of second order in y; else an average over draws of y, g by autodiff: unbiased, never negative.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,6 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jaxtyping import Array, Float, UInt32
 
 from credo.model.distributions import is_distribution
@@ -58,12 +61,21 @@ class UserHead(ABC):
         key = jax.random.key(0)
 
         def of_row(z, seed):
-            listed = _listed(self.join(z[None], None))
-            y = self._draws(z, jax.random.fold_in(key, seed), number) if listed is None else listed
+            distribution = self.join(z[None], None)
+            listed, nodes = _listed(distribution), _nodes(distribution, number)
+            if listed is not None:
+                y = listed
+            elif nodes is not None:
+                y = nodes[0]
+            else:
+                y = self._draws(z, jax.random.fold_in(key, seed), number)
             logs, g = jax.vmap(jax.value_and_grad(self._of_row), (None, 0))(z, y)
             # a draw that underflows to the edge of the support says nothing
             is_known = jnp.isfinite(logs) & jnp.all(jnp.isfinite(g), axis=-1)
-            w = jnp.full_like(logs, 1.0 / number) if listed is None else jnp.exp(logs)
+            if listed is not None:
+                w = jnp.exp(logs)
+            else:
+                w = jnp.full_like(logs, 1.0 / number) if nodes is None else jnp.asarray(nodes[1], logs.dtype)
             return jnp.where(is_known[:, None], g, 0.0), jnp.where(is_known, w, 0.0)
 
         return jax.vmap(of_row)(z, seeds)
@@ -79,6 +91,23 @@ class UserHead(ABC):
 
 
 AnyHead = Head | UserHead
+
+
+def _nodes(distribution, most: int) -> tuple[Array, np.ndarray] | None:
+    """(outcomes (V, K) of one row, weights (V,)) over which polynomials of degree five in them have their mean.
+
+    None where the outcome is not normal with a covariance (without one it is no user's head), or has so many columns
+    that these would be more than ``most``.
+    """
+    if type(distribution) is not dist.MultivariateNormal:  # one derived from it has a density of its own
+        return None
+    size = distribution.event_shape[0]
+    if 3**size > most:
+        return None
+    points = np.sqrt(3.0) * np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=size)))
+    weights = np.prod(np.where(points == 0, 2 / 3, 1 / 6), axis=1)
+    loc, root = jnp.asarray(distribution.loc), jnp.asarray(distribution.scale_tril)
+    return loc.reshape(size) + points @ root.reshape(size, size).T, weights
 
 
 def _listed(distribution) -> Array | None:

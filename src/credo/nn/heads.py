@@ -218,11 +218,12 @@ class Custom(Head):
     """``function(z, **own)`` returns a numpyro distribution, one factor a row, or a dict of them for several outcomes.
 
     ``own``: priors of the head's own parameters, by name. Where Credo knows no formula for the Fisher information of
-    these outcomes, ``Laplace()`` has it by autodiff: as a sum over all of them where they can be listed, else over
-    draws, 2¹⁶ of all rows or 32 of each, by which an entry is known to a percent or two, and less well where rare
-    outcomes tell most. Of a distribution that cannot be drawn, or a function that reads an array of all rows (an offset
-    belongs to the network's outputs), it takes the Hessian, and says so. ``own`` is not tuned by the evidence, as a
-    noise would be, but part of the Gaussian.
+    these outcomes, ``Laplace()`` has it by autodiff: as a sum over all of them where they can be listed, exactly where
+    they are normal with a covariance of up to three columns (up to six of few rows), else over draws, 2¹⁶ of all rows
+    or 32 of each, by which an entry is known to a percent or two, and less well where rare outcomes tell most. Of a
+    distribution that cannot be drawn, or a function that reads an array of all rows (an offset belongs to the network's
+    outputs), it takes the Hessian, and says so. ``own`` is not tuned by the evidence, as a noise would be, but part of
+    the Gaussian.
 
     >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, credo
     >>> head = credo.nn.Custom(  # counts with more spread than a Poisson's

@@ -121,6 +121,35 @@ def test_outcomes_that_can_be_listed_have_their_information_exactly(name):
     np.testing.assert_allclose(informations(target, Expected()), np.broadcast_to(F, (60, *np.shape(F))), atol=1e-7)
 
 
+COVARIANCE = np.array([[1.0, 0.9], [0.9, 1.2]])
+
+
+def correlated(z):
+    """Sds e^z₃ and one, correlation tanh z₄."""
+    sd, r = jnp.exp(z[:, 2]), jnp.tanh(z[:, 3])
+    rows = [jnp.stack([sd, 0.0 * sd], axis=-1), jnp.stack([r, jnp.sqrt(1 - r**2)], axis=-1)]
+    return dist.MultivariateNormal(z[:, :2], scale_tril=jnp.stack(rows, axis=-2))
+
+
+def test_normal_outcomes_with_a_covariance_have_it_exactly():
+    y = np.stack([COUNTS, ETA], axis=1)
+    target = given(Custom(correlated), y, linear, {"w": np.zeros((3, 4))})
+    assert isinstance(target.head, UserHead)
+    found = informations(target, Expected())  # (1 + ρ²) / (1 − ρ²)² of a correlation ρ, 2 of a log sd
+    np.testing.assert_allclose(found, np.broadcast_to(np.diag([1.0, 1.0, 2.0, 1.0]), found.shape), atol=1e-12)
+
+
+def test_a_linear_network_with_a_covariance_of_its_outcomes_has_the_exact_posterior():
+    y = X @ RANDOM.normal(size=(3, 2)) + RANDOM.multivariate_normal([0.0, 0.0], COVARIANCE, size=60)
+    head = Custom(lambda z: dist.MultivariateNormal(z, covariance_matrix=COVARIANCE))
+    posterior = fit(given(head, y, linear, TWO), tune=False)
+    inverse, lower = np.linalg.inv(COVARIANCE), np.asarray(posterior.kind.scale.lower)
+    precision = np.kron(X.T @ X, inverse) + np.eye(6)
+    np.testing.assert_allclose(lower @ lower.T @ precision, np.eye(6), atol=1e-9)
+    mean = np.linalg.solve(precision, np.kron(X.T, inverse) @ y.ravel())
+    np.testing.assert_allclose(posterior.kind.mean, mean, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "negative binomial" else []) for name in DRAWN]
 )
