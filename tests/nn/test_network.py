@@ -270,6 +270,17 @@ def test_fits_start_at_the_given_weights():
     )
 
 
+def test_a_number_of_pythons_is_a_weight_of_any_precision():
+    params = {"w": np.array([0.5, -0.5], np.float32), "b": 1.0}
+    target = BayesianNetwork(lambda p, x: (x @ p["w"] + p["b"])[:, None], params, head=Gaussian(0.5)).given(X, Y)
+    posterior = credo.fit(target, credo.Laplace(), progress=False)
+    design = np.column_stack([np.ones(len(X)), X])
+    mean = np.linalg.solve(design.T @ design / 0.25 + np.eye(3), design.T @ Y / 0.25)
+    found = posterior.mean()["weights"]
+    np.testing.assert_allclose(np.r_[found["b"], found["w"]], mean, rtol=1e-5)
+    np.testing.assert_allclose(posterior.predict(X).mean, design @ mean, rtol=1e-5)
+
+
 # requests that cannot be answered -----------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from numpyro.distributions import Distribution
 
 from credo.arguments import leaves_of
 from credo.model.data import inputs, num_rows, outcomes
+from credo.model.distributions import is_distribution
 from credo.model.missing import check_request, observed_rows, select, whole
 from credo.model.model import Model
 from credo.model.prior import Prior
@@ -73,8 +74,9 @@ class BayesianNetwork(Model):
         chosen: Head = first_of(head if isinstance(head, Head) else _custom(head))
         rule = Isotropic() if prior is None else prior
         if not isinstance(rule, WeightPrior):
+            got = f"{type(prior).__name__}(…), one distribution" if is_distribution(prior) else repr(prior)
             raise CredoError(
-                f"The prior of a network is a rule for its weights, such as credo.nn.Isotropic(1.0); got {prior!r}."
+                f"The prior of a network is a rule for its weights, such as credo.nn.Isotropic(1.0); got {got}."
             )
         own, of_weights = chosen.priors(), dict(rule.of(params))
         if twice := [name for name in own if name in of_weights]:
@@ -186,7 +188,7 @@ def check_weights(params) -> None:
             )
         if not np.all(np.isfinite(np.asarray(leaf, np.float64))):
             raise CredoError(f"The weight {leaf_name(path)!r} is not finite: train again, or start from other weights.")
-    found = {np.dtype(getattr(leaf, "dtype", np.float64)) for _, leaf in leaves}
+    found = {np.dtype(leaf.dtype) for _, leaf in leaves if hasattr(leaf, "dtype")}  # Python's numbers suit any
     if len(found) > 1:
         names = ", ".join(sorted(map(str, found)))
         raise CredoError(f"The weights are of mixed precision ({names}): cast them to one dtype, float32 say.")
