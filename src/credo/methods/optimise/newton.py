@@ -5,9 +5,10 @@ Maximise f with gradient g and curvature A = −∇²f, which need not be positi
     ρ = (f(u + s) − f(u) + δ) / (m(s) + δ),  δ = 10 ε max(1, |f|) against rounding (section 17.4.2)
     ρ ≥ η: move to u + s; Δ grows if the model was good at the edge. Otherwise Δ and s shrink to a quarter.
 Stops where the Newton decrement (gᵀ|A|⁻¹g)^½, the distance to the mode in posterior standard deviations, is below
-``tolerance`` and A is positive semi-definite, or where rounding hides any further ascent, or where many steps have
-gained next to nothing of what the decrement promises (½ of its square): at kinks, which A does not see, Δ halves and
-halves. Where the gain that m promises is too small for f to show it, a step counts as good if it halves the decrement.
+``tolerance`` and A is positive semi-definite, or where rounding hides any further ascent, or where Δ shrank over many
+steps which gained next to nothing of what the decrement promises (½ of its square): at kinks, which A does not see, Δ
+halves and halves. Where the gain that m promises is too small for f to show it, a step counts as good if it halves the
+decrement.
 
 f, g and A come from one compiled program with one gradient in it. The loop and its linear algebra run on the host:
 compiled into the program they tripled its compile time (0.3 to 0.8 s for a logistic regression, whose ten steps take
@@ -27,7 +28,8 @@ MAX_STEPS = 300  # logistic regression takes about 8; the rest is for curved val
 TOLERANCE = 1e-10  # convergence is quadratic, so asking for two digits more than promised costs at most one step
 ACCEPT = 1e-4  # η: any true ascent
 BLIND = 1e3  # gains below this many δ are left to the decrement
-MANY, LITTLE = 20, 1e-2  # accepted steps, and what they gained of the least that was promised meanwhile
+MANY = 20  # accepted steps, which creep where Δ shrank,
+NOTHING, LITTLE = 0.05, 1e-2  # and all of them gained as little: nats, and of the least that was promised meanwhile
 SHRINK, GROW = 0.25, 3.0
 
 Vector = Float[np.ndarray, " dim"]
@@ -91,6 +93,18 @@ class Proposal(NamedTuple):
         )
 
 
+class Lately(NamedTuple):
+    """Of one of the last points: its height, what its decrement promises (∞: unknown), and how far its step leads."""
+
+    value: float
+    promised: float
+    length: float
+
+    @classmethod
+    def of(cls, at: Evaluation, step: Proposal) -> "Lately":
+        return cls(at.value, 0.5 * step.decrement**2, step.length)
+
+
 @runtime_checkable
 class Solver(Protocol):
     """How A is represented, and the subproblem solved."""
@@ -150,7 +164,7 @@ def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, dead
         return None
     step = _within(longest, solver.propose(now, np.inf, 0.0))
     previous = np.zeros_like(u)
-    lately: deque[tuple[float, float]] = deque([(now.value, 0.5 * step.decrement**2)], maxlen=MANY + 1)
+    lately: deque[Lately] = deque([Lately.of(now, step)], maxlen=MANY + 1)
     num_gradients, num_hessians, num_products = 1, 1, now.num_products
     while (status := _status(step, tolerance, num_gradients > max_steps, deadline)) is None:
         slack = 10 * now.resolution * max(1.0, abs(now.value))
@@ -169,7 +183,7 @@ def _maximise(objective, args, start, solver: Solver, tolerance, max_steps, dead
             num_hessians += 1
             u, now, previous = trial, there, step.newton
             step = _within(longest, solver.propose(now, _new_radius(step, ratio), step.scale))
-            lately.append((now.value, 0.5 * step.decrement**2))
+            lately.append(Lately.of(now, step))
             if not is_blind and _is_creeping(lately):
                 status = Status.CREEPING
                 break
@@ -201,10 +215,12 @@ def _status(step: Proposal, tolerance: float, is_last: bool, deadline: float) ->
     return Status.TIME if time.monotonic() > deadline else None
 
 
-def _is_creeping(lately: deque[tuple[float, float]]) -> bool:
-    """``lately``: density and promise at the last points; ∞ where nothing is known of it."""
-    gained, promised = lately[-1][0] - lately[0][0], min(promise for _, promise in lately)
-    return len(lately) > MANY and gained < LITTLE * promised < np.inf
+def _is_creeping(lately: deque[Lately]) -> bool:
+    if len(lately) <= MANY:
+        return False
+    gained, promised = lately[-1].value - lately[0].value, min(each.promised for each in lately)
+    is_little = gained < min(NOTHING, LITTLE * promised) and promised < np.inf
+    return is_little and lately[-1].length < lately[0].length
 
 
 def _within(longest: float, step: Proposal) -> Proposal:
