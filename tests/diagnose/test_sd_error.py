@@ -1,11 +1,14 @@
 """Errors of sds: by kurtosis, in the user's space, and never small where there is no variance."""
 
+from pathlib import Path
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.diagnose.sd_error import heaviest_tail, sd_error, sd_figures
+from credo.diagnose.sd_error import heaviest_tail, kurtoses_of, sd_error, sd_figures
+from credo.storage import release, stored
 
 RANDOM = np.random.default_rng(4)
 
@@ -133,3 +136,33 @@ def test_the_parameter_with_the_heaviest_tail_is_named():
         credo.Model({"mild": dist.Normal(0.0, 1.0)}, None).given(), credo.NUTS(), progress=False
     ).verdict
     assert not any("heaviest tail" in sentence for sentence in verdict.sentences)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads what Linux holds of a mapping")
+def test_draws_on_disk_are_handed_back_as_it_goes(monkeypatch):
+    """Pages that were read count as the process's memory: of 5 GB of draws it held all at a time."""
+    monkeypatch.setattr("credo.diagnose.sd_error.AT_ONCE", 40_000)
+    u = stored((4, 10_000, 20), np.float64)
+    u[...] = RANDOM.normal(size=u.shape)
+    release(u)
+    wide = structure_of({"a": dist.Normal(0.0, 1.0).expand([20])})
+    held = []
+    monkeypatch.setattr(
+        "credo.diagnose.sd_error.kurtoses_of", lambda *args: held.append(resident(u)) or kurtoses_of(*args)
+    )
+    found = sd_figures(u, np.full(20, 40_000.0), wide)
+    assert len(held) == 20
+    assert max(held) + resident(u) < 0.3 * u.nbytes
+    assert found == sd_figures(np.array(u), np.full(20, 40_000.0), wide)
+
+
+def resident(array) -> int:
+    """Bytes in memory of the mapping where ``array`` lies."""
+    address, is_here = array.__array_interface__["data"][0], False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        bounds = line.split()[0].split("-")
+        if len(bounds) == 2:
+            is_here = int(bounds[0], 16) <= address < int(bounds[1], 16)
+        elif is_here and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no such mapping")

@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from credo.diagnose.pareto import smooth
 from credo.model.structure import Structure, scalar_names
+from credo.storage import release
 
 LOGS = ("positive", "nonnegative", "greater_than", "greater_than_eq", "less_than", "less_than_eq")  # by exp, moved
 LOGITS = ("unit_interval", "interval", "open_interval")  # by the logistic function, scaled: a wide one has long tails
@@ -90,6 +91,7 @@ def _blocks(positions, structure: Structure) -> Iterator[tuple[np.ndarray, slice
             for i in range(first, last, size):
                 own = slice(i, min(i + size, last))
                 yield positions[:, :, own], own, leaf.support
+                release(positions)
         first = last
 
 

@@ -80,11 +80,11 @@ def _explain(target: Target, u: np.ndarray) -> str:
         if not np.all(leaf["inside"])
     )
     for name, outcome in parts["outcomes"].items():
-        if sentence := _rows(name, outcome):
+        if sentence := _rows(name, outcome, target):
             return sentence + rounded
     if parts["terms"] is not None and not np.all(np.isfinite(parts["terms"])):
         bad = np.flatnonzero(~np.isfinite(parts["terms"]))
-        return f"The log likelihood is {parts['terms'][bad[0]]} in {_some_rows(bad, len(parts['terms']))}."
+        return f"The log likelihood is {parts['terms'][bad[0]]} in {_some_rows(bad, len(parts['terms']), target)}."
     value, gradient = to_numpy(_value_and_gradient(target, u))
     if not np.all(np.isfinite(gradient)):
         return _gradient(target, u, gradient)
@@ -225,7 +225,7 @@ def _parameter(name: str, leaf: dict, parts: dict) -> str | None:
     return None
 
 
-def _rows(name: str, outcome: dict) -> str | None:
+def _rows(name: str, outcome: dict, target: Target) -> str | None:
     log_prob = np.asarray(outcome["log_prob"])
     per_row = log_prob.reshape(log_prob.shape[0] if log_prob.ndim else 1, -1)
     bad = np.flatnonzero(~np.isfinite(per_row).all(axis=1))
@@ -238,7 +238,8 @@ def _rows(name: str, outcome: dict) -> str | None:
 
     seen = per_row[row][~np.isfinite(per_row[row])][0]
     text = (
-        f"The log likelihood of {name} is {seen} in {_some_rows(bad, len(per_row))}; in row {row}, "
+        f"The log likelihood of {name} is {seen} in {_some_rows(bad, len(per_row), target)}; in row "
+        f"{_numbers(bad[:1], len(per_row), target)[0]}, "
         f"{name} = {_show(at_row(np.asarray(outcome['y'])))}"
     )
     arguments = {argument: at_row(given) for argument, (given, _) in outcome["arguments"].items()}
@@ -323,8 +324,14 @@ def _coordinates(structure: Structure, positions) -> str:
     return shown if len(positions) <= NUM_SHOWN else f"{shown} and {len(positions) - NUM_SHOWN} more"
 
 
-def _some_rows(bad: np.ndarray, total: int) -> str:
-    rows = ", ".join(map(str, bad[:NUM_SHOWN])) + (", …" if len(bad) > NUM_SHOWN else "")
+def _numbers(rows: np.ndarray, total: int, target: Target) -> np.ndarray:
+    """As they were given, where they are the target's."""
+    return target.numbers_given(rows) if total == target.size else rows
+
+
+def _some_rows(bad: np.ndarray, total: int, target: Target) -> str:
+    numbers = _numbers(bad[:NUM_SHOWN], total, target)
+    rows = ", ".join(map(str, numbers)) + (", …" if len(bad) > NUM_SHOWN else "")
     return f"{len(bad)} of {total} row{'s' if total > 1 else ''} (row{'s' if len(bad) > 1 else ''} {rows})"
 
 

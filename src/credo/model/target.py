@@ -192,6 +192,13 @@ class Target(eqx.Module):
         """How many rows have a weight that is not zero."""
         return self.size if self.row_weights is None else int(np.count_nonzero(self.row_weights))
 
+    def numbers_given(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of ``rows`` among all that were given: those without an outcome are not among these."""
+        if self.missing is None:
+            return rows
+        total = self.size + len(self.missing.rows)
+        return np.delete(np.arange(total), self.missing.rows)[rows]
+
     def read(self, index) -> Rows:
         """The rows ``index`` on the host, from memory or from a file."""
         if self.source is not None:

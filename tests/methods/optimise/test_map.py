@@ -236,6 +236,34 @@ def test_where_an_update_is_not_finite_the_last_finite_density_is_kept():
     np.testing.assert_array_equal(posterior.kind.position, end_before(None, at))
 
 
+def test_an_optimiser_made_for_gradients_that_are_no_numbers_goes_on():
+    quick = optax.adam(optax.cosine_decay_schedule(0.5, 900))
+    target = ROOT.given(np.r_[ROOT_X[:-1], -1.2], np.r_[np.log(5.0 + 4.0 * ROOT_X[:-1]), np.log(0.2)])
+    with double():
+        flat = target.flat().cast(np.float64)
+        lost = [
+            ascend(flat, each, 20, 900, jax.random.key(0), np.zeros(1), Options())
+            for each in (quick, optax.chain(optax.zero_nans(), quick))
+        ]
+    assert lost[0].failure
+    assert not lost[1].failure
+    np.testing.assert_allclose(lost[1].position, 4.0, atol=0.01)
+
+
+def test_rows_without_an_outcome_are_counted_where_they_are_named():
+    x = np.r_[np.zeros(20), ROOT_X]
+    y = np.r_[np.full(20, np.nan), np.asarray(ROOT_TARGET.y)]
+    posterior = fit(ROOT.given(x, y, missing="drop"), MAP(batch_size=20, num_steps=500), start={"b": 0.0})
+    whole = fit(ROOT_TARGET, MAP(batch_size=20, num_steps=500), start={"b": 0.0})
+    assert "is nan in 1 of 60 rows (row 59)" in whole.verdict.sentences[1]
+    assert "is nan in 1 of 60 rows (row 79)" in posterior.verdict.sentences[1]
+    rows, others = (
+        [int(each) for each in said.split("rows ")[1].split(" …")[0].split(", ")]
+        for said in (whole.verdict.sentences[0], posterior.verdict.sentences[0])
+    )
+    assert others == [row + 20 for row in rows]
+
+
 def test_of_minibatches_the_rows_are_named(tmp_path):
     posterior = fit(ROOT_TARGET, MAP(batch_size=20, num_steps=500), start={"b": 0.0}, checkpoint=tmp_path / "run")
     at, said = posterior.info["failed_at"], posterior.verdict.sentences

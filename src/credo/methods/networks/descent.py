@@ -132,7 +132,7 @@ def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
     if batch_size is not None:
         random = np.random.default_rng(stream(key, STREAM))
         rows = rows_at(target, batch_size, random, as_key(stream(key, STREAM, 1)), i)
-        where = f" ({which_batch(rows, max(target.size // batch_size, 1), i)})"
+        where = f" ({which_batch(target, rows, max(target.size // batch_size, 1), i)})"
     return (
         f"The loss or its gradient was not finite at update {i + 1:,}{where}: training stopped there, and the last "
         "finite state is kept. Look at those rows, lower the optimiser's step size, or add optax.clip_by_global_norm."

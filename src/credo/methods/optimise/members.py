@@ -76,8 +76,8 @@ class Trained(NamedTuple):
         """What went wrong, in single members or all."""
         ended = ", ".join(f"{i} (update {at + 1:,})" for i, at in enumerate(self.failed_at) if at >= 0)
         failure = (
-            f"The loss or its gradient was not finite in member {ended}{self.failed_on}, which stays where it was "
-            f"finite the last time: {NOT_FINITE}"
+            f"The loss or its gradient was not finite in member {ended}, which stays where it was finite the last "
+            f"time{self.failed_on}: {NOT_FINITE}"
         )
         return [each for each in (self.cut, self.on_its_way, failure if ended else "") if each]
 
@@ -188,7 +188,7 @@ def train(
         first = int(np.argmax(joined.failed_at >= 0))
         check_finite_start(target, positions[first])
         rows = _rows(target, batch_size, key, orders[first], int(joined.failed_at[first]), is_independent)
-        joined = joined._replace(failed_on=rows)
+        joined = joined._replace(failed_on=f" (member {first} failed on {rows})" if rows else "")
     missing = num - len(joined.positions)
     if joined.num_updates == num_steps and not missing:
         return joined
@@ -212,7 +212,7 @@ def _rows(target: Target, batch_size: int | None, key, order, i: int, is_indepen
         return ""
     random = np.random.default_rng(stream(key, STREAM))
     rows = rows_at(target, batch_size, random, as_key(order), i, is_independent=is_independent)
-    return f" on {which_batch(rows, 1 if is_independent else target.size // batch_size, i)}"
+    return which_batch(target, rows, 1 if is_independent else target.size // batch_size, i)
 
 
 def _joined(parts: list[Trained]) -> Trained:

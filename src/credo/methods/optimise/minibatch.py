@@ -87,14 +87,14 @@ def ascend(
 
 def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
     """Which update, and which rows it saw."""
-    where = ""
+    where, which = "", "of all data"
     if batch_size is not None:
-        num_batches = target.size // batch_size
+        num_batches, which = target.size // batch_size, "of its batch"
         order, first = np.asarray(_order(key, i // num_batches, target.size)), i % num_batches * batch_size
-        where = f" ({which_batch(order[first : first + batch_size], num_batches, i)})"
+        where = f" ({which_batch(target, order[first : first + batch_size], num_batches, i)})"
     return (
-        f"The density or its gradient was not finite at update {i + 1:,}{where}: training stopped there, at the "
-        f"last position of finite density. {NOT_FINITE[0].upper()}{NOT_FINITE[1:]}"
+        f"The density or its gradient was not finite at update {i + 1:,}{where}: training stopped there, at the last "
+        f"position where that {which} was. {NOT_FINITE[0].upper()}{NOT_FINITE[1:]}"
     )
 
 

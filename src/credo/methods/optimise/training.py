@@ -63,16 +63,18 @@ class Training(NamedTuple):
     ) -> tuple["Training", Any]:
         """After update ``i``, and whether that was taken; loss and gradient are those at the position.
 
-        ``factor``: of the optimiser's steps. After an update that is not finite there are no others.
+        ``factor``: of the optimiser's steps. After an update that is not finite there are no others. A gradient that is
+        not may be what the optimiser was made for (``optax.zero_nans``): what counts is what it makes of it.
         """
         change, memory = optimiser.update(gradient, self.memory, self.position)
         change = change if factor is None else jax.tree.map(lambda leaf: factor * leaf, change)
         new: Any = optax.apply_updates(self.position, change)
-        is_open, is_known = self.failed_at < 0, _is_finite((value, gradient))
-        is_fine = is_open & is_known & _is_finite(new)
+        is_open, is_valued, is_sloped = self.failed_at < 0, jnp.isfinite(value), _is_finite(gradient)
+        is_fine = is_open & (is_valued | ~is_sloped) & _is_finite(new)
         failed_at = jnp.where(is_open & ~is_fine, jnp.int32(i), self.failed_at)
-        back = _either(is_open & ~is_known, self.good, self.position)
-        taken, left = Training(new, memory, self.position, failed_at), Training(back, self.memory, self.good, failed_at)
+        good = _either(is_valued & is_sloped, self.position, self.good)
+        back = _either(is_open, good, self.position)
+        taken, left = Training(new, memory, good, failed_at), Training(back, self.memory, self.good, failed_at)
         return _either(is_fine, taken, left), is_fine
 
 
@@ -84,10 +86,13 @@ def _either(condition, tree, other) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
 
 
-def which_batch(rows: np.ndarray, num_batches: int, i: int) -> str:
-    """In words, what update ``i`` saw."""
-    shown = ", ".join(map(str, rows[:SHOWN])) + (" …" if len(rows) > SHOWN else "")
-    return f"epoch {i // num_batches + 1}, batch {i % num_batches + 1} of {num_batches}: rows {shown}"
+def which_batch(target: Target, rows: np.ndarray, num_batches: int, i: int) -> str:
+    """In words, what update ``i`` saw: ``rows`` of the target."""
+    numbers = target.numbers_given(rows[:SHOWN])
+    shown = "rows " + ", ".join(map(str, numbers)) + (" …" if len(rows) > SHOWN else "")
+    if num_batches == 1:
+        return shown
+    return f"epoch {i // num_batches + 1}, batch {i % num_batches + 1} of {num_batches}: {shown}"
 
 
 def without_density(target: Target, u: np.ndarray) -> str:
@@ -95,7 +100,7 @@ def without_density(target: Target, u: np.ndarray) -> str:
     try:
         check_finite_start(target, u)
     except CredoError as error:
-        return f"The density of all data is not finite there either. {error}"
+        return f"That of all data is not finite there. {error}"
     return ""
 
 

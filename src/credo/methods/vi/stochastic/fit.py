@@ -228,7 +228,7 @@ def _failure(ascent: StochasticAscent, target: Target, data, tuning: Tuning, sta
         rows = order[(begin + np.arange(ascent.batch_size)) % target.size]
     center = np.asarray(ascent.family.center(state.q), float)
     terms = np.asarray(_terms(target, center, rows))
-    bad = rows[~np.isfinite(terms)]
+    bad, rows = target.numbers_given(rows[~np.isfinite(terms)]), target.numbers_given(rows)
     where = (
         f"row {bad[0]} has no finite likelihood at the centre of q"
         if bad.size
