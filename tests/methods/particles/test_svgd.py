@@ -7,7 +7,9 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.methods.particles.svgd import direction, first_particles, mean_offset, variance_share
+from credo.algorithm import as_key, stream
+from credo.methods.particles.svgd import STREAM, direction, first_particles, mean_offset, variance_share
+from credo.model.windows import random_window, shuffled
 from credo.posterior.kinds import Draws
 from credo.precision import double
 from targets import TARGETS
@@ -142,3 +144,27 @@ def test_particles_of_a_point_are_set_apart():
     posterior = credo.fit(target, credo.SVGD(num_steps=300), start=start, key=0, progress=False)
     assert len(np.unique(posterior.kind.positions)) == posterior.kind.positions.size
     assert float(posterior.sd()["m"]) == pytest.approx(1 / np.sqrt(20 / 4 + 1 / 25), rel=0.2)
+
+
+ROWS = np.r_[np.linspace(0.1, 1.0, 39), -2.0]  # of b > 2.5 the last has no likelihood
+
+
+@pytest.mark.parametrize("batch_size", [None, 10])
+def test_a_density_that_is_no_number_ends_the_way(batch_size):
+    model = credo.Model({"b": dist.Normal(0.0, 10.0)}, lambda p, x: dist.Normal(jnp.log(5.0 + p["b"] * x), 0.1))
+    target = model.given(ROWS, np.r_[np.log(5.0 + 4.0 * ROWS[:-1]), -6.0])
+    method = credo.SVGD(num_particles=5, num_steps=400, batch_size=batch_size)
+    posterior = credo.fit(target, method, start={"b": 0.0}, progress=False)
+    at, said = posterior.info["failed_at"], posterior.verdict.sentences[0]
+    assert posterior.verdict.status == "failed"
+    assert f"at step {at + 1}" in said
+    if batch_size is None:
+        assert np.all(posterior.draws["b"] <= 2.5)
+        return
+    data = shuffled(target.flat(), 10, np.random.default_rng(stream(jax.random.key(0), STREAM)))
+    with double():  # in which the fit was
+        key = jax.random.fold_in(as_key(stream(jax.random.key(0), STREAM, 1)), at)
+        seen = np.asarray(random_window(data, 10, key).x)
+    named = [int(each) for each in said.split("rows ")[1].split(" …")[0].split(", ")]
+    np.testing.assert_array_equal(ROWS[named], seen[: len(named)])
+    assert -2.0 in seen

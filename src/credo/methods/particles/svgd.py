@@ -29,9 +29,9 @@ from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
 from credo.memory import Need, at_once, footprint, require_count
 from credo.methods.optimise.objective import generator, positions_given
-from credo.methods.optimise.training import batch_asked
+from credo.methods.optimise.training import NOT_FINITE, Training, batch_asked, which_batch
 from credo.model.target import Target
-from credo.model.windows import random_window, shuffled
+from credo.model.windows import random_window, rows_at, shuffled
 from credo.posterior.kinds import Draws, Point
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError
@@ -98,8 +98,11 @@ class SVGD:
             return _advance(data, state, stream(key, STREAM, 1), first, last, optimiser, batch_size, together)
 
         course = Course("particles", _begin(optimiser, u), options)
-        course.run(advance, [self.num_steps], deadline)
-        u, done = np.asarray(course.state[0]), course.done
+        course.run(advance, [self.num_steps], deadline, is_over=lambda state: bool(state.failed_at >= 0))
+        ended: Training = course.state
+        u, done, failed_at = np.asarray(ended.position), course.done, int(ended.failed_at)
+        if failed_at >= 0:
+            return _failed(target, u, failed_at, self._failure(target, key, failed_at))
         densities, scores = map(np.asarray, _scores(target, u, together))
         if not (np.all(np.isfinite(u)) and np.all(np.isfinite(scores))):
             raise CredoError(
@@ -129,6 +132,28 @@ class SVGD:
                 "direction_norm": float(np.sqrt(np.mean(np.square(direction(jnp.asarray(u), jnp.asarray(scores)))))),
             },
         )
+
+    def _failure(self, target: Target, key, i: int) -> str:
+        """Which step it was, and which rows it saw."""
+        where, batch_size = "", batch_asked(target, self.batch_size)
+        if batch_size is not None:
+            random, order = np.random.default_rng(stream(key, STREAM)), as_key(stream(key, STREAM, 1))
+            rows = rows_at(target, batch_size, random, order, i, is_independent=True)
+            where = f" ({which_batch(target, rows, 1, i)})"
+        return (
+            f"The density of a particle, or its gradient, was not finite at step {i + 1:,}{where}: the particles stand "
+            f"where all were finite the last time. {NOT_FINITE[0].upper()}{NOT_FINITE[1:]}"
+        )
+
+
+def _failed(target: Target, u: np.ndarray, failed_at: int, sentence: str) -> Posterior:
+    """The last particles that could move."""
+    return Posterior(
+        Draws(u[None]),
+        target,
+        verdict=judge({"num_members": float(len(u))}, [sentence], at_best="failed"),
+        info={"num_gradients": failed_at * len(u), "num_steps": failed_at, "failed_at": failed_at, "is_complete": True},
+    )
 
 
 def direction(u: Float[Array, "n dim"], scores: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
@@ -195,20 +220,21 @@ def _scores(target: Target, u, together: int):
 
 
 @functools.partial(jax.jit, static_argnames="optimiser")
-def _begin(optimiser, u):
-    return u, optimiser.init(u)
+def _begin(optimiser, u) -> Training:
+    return Training.begin(optimiser, u)
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "batch_size", "together"))
-def _advance(target: Target, state, key, first, last, optimiser, batch_size: int | None, together: int):
-    def body(i, state):
-        u, memory = state
-        batch = None
+def _advance(
+    target: Target, state: Training, key, first, last, optimiser, batch_size: int | None, together: int
+) -> Training:
+    def body(i, state: Training) -> Training:
+        u, batch = state.position, None
         if batch_size is not None:
             batch = random_window(target, batch_size, jax.random.fold_in(as_key(key), i))
-        scores = in_batches(jax.grad(lambda u: target.log_density(u, batch)), u, together)
-        change, memory = optimiser.update(direction(u, scores), memory, u)
-        return u + change, memory
+        values, scores = in_batches(jax.value_and_grad(lambda u: target.log_density(u, batch)), u, together)
+        known = jnp.where(jnp.any(jnp.isnan(values)), jnp.nan, 0.0)  # -inf is told at the end
+        return state.update(optimiser, i, known, direction(u, scores))[0]
 
     return jax.lax.fori_loop(first, last, body, state)
 
