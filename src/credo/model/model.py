@@ -39,7 +39,8 @@ class Model(eqx.Module):
     ``derived``: functions of named parameters, reported beside them in draws and summaries.
     ``groups``: input column -> the group-level parameter it indexes; at prediction an unseen level is drawn from that
     parameter's conditional prior. The column reaches the likelihood as codes 0 … L − 1.
-    What these functions read beside their arguments, such as globals, is read anew by each ``given`` and ``fit``.
+    What these functions read beside their arguments, such as globals, is read anew by each ``given`` and ``fit``; a
+    prediction warns where it has changed since.
 
     >>> import numpy as np, numpyro.distributions as dist
     >>> model = Model(

@@ -146,7 +146,7 @@ def _target(recorded: Mapping[str, Any], model, derived: Iterable[str]) -> Targe
         return model.given()
     # without data, but with the shapes of the inputs and the codes of the groups: enough to predict
     levels = Levels({column: _from_text(values) for column, values in recorded["inputs"]["levels"].items()})
-    return Target(model, x, None, None, model.structure, 0, 0, None, levels)
+    return Target(model.as_of_now(), x, None, None, model.structure, 0, 0, None, levels)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

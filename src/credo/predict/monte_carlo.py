@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from credo.batches import in_batches
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.memory import LIMIT
+from credo.model.captured import captured
 from credo.model.distributions import rowwise
 from credo.model.target import Target
 from credo.model.user_head import AnyHead
@@ -42,6 +44,10 @@ FEW = 256  # draws where the caller does not say
 MANY = 1_024  # that are stored or independent, of parameters that are not a network's
 NUM_GROUPS = 32  # runs of neighbours whose spread tells the error of an average over chains: to 13 %
 LARGE = 1_000  # parameters: as many as a network's
+CHANGED = (
+    "What the model's functions read from outside of them, a global, a closure's variable or an attribute, has changed "
+    "since the fit, and these predictions are by its present value: set it back, or fit again."
+)
 SMALL = 2**17  # numbers of a model that are kept in both precisions
 _WITHOUT_DATA = Last()
 
@@ -328,7 +334,12 @@ def _drawn_of_one(views: list[Any], key) -> Any:
 
 
 def likelihood_at(target: Target, params, x) -> Any:
-    """p(y | x, params) with one batch element a row; a dict of such where there are several outcomes."""
+    """p(y | x, params) with one batch element a row; a dict of such where there are several outcomes.
+
+    While it is traced the likelihood reads what is outside of it: a warning where that is no longer what the fit read.
+    """
+    if captured(target.model) != target.model.captured:
+        warnings.warn(CHANGED, stacklevel=2)
     leaves = jax.tree.leaves(x)
     size = leaves[0].shape[0] if leaves else 1
     return over(lambda d: rowwise(only_defined(d), size), target.likelihood_distribution(params, x))
