@@ -114,8 +114,10 @@ def test_predictions_after_a_change_do_not_serve_another_model(monkeypatch):
 
     early = cell()
     monkeypatch.setitem(globals(), "SLOPE", 3.0)
-    _ = early.predict(np.ones(5)).mean
+    with pytest.raises(credo.CredoError, match="has changed since the fit"):
+        _ = early.predict(np.ones(5)).mean
     monkeypatch.setitem(globals(), "SLOPE", 1.0)
+    assert cell().predict(np.ones(5)).mean[0] == pytest.approx(float(early.mean()["b"]), rel=0.1)
     assert cell().predict(np.ones(5)).quantile(0.5)[0] == pytest.approx(float(early.mean()["b"]), rel=0.1)
 
 

@@ -40,7 +40,7 @@ class Model(eqx.Module):
     ``groups``: input column -> the group-level parameter it indexes; at prediction an unseen level is drawn from that
     parameter's conditional prior. The column reaches the likelihood as codes 0 … L − 1.
     What these functions read beside their arguments, such as globals, is read anew by each ``given`` and ``fit``; a
-    prediction warns where it has changed since.
+    prediction that would read it anew after a change is refused.
 
     >>> import numpy as np, numpyro.distributions as dist
     >>> model = Model(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,7 @@ NUM_GROUPS = 32  # runs of neighbours whose spread tells the error of an average
 LARGE = 1_000  # parameters: as many as a network's
 CHANGED = (
     "What the model's functions read from outside of them, a global, a closure's variable or an attribute, has changed "
-    "since the fit, and these predictions are by its present value: set it back, or fit again."
+    "since the fit: set it back, or fit again."
 )
 SMALL = 2**17  # numbers of a model that are kept in both precisions
 _WITHOUT_DATA = Last()
@@ -336,10 +335,11 @@ def _drawn_of_one(views: list[Any], key) -> Any:
 def likelihood_at(target: Target, params, x) -> Any:
     """p(y | x, params) with one batch element a row; a dict of such where there are several outcomes.
 
-    While it is traced the likelihood reads what is outside of it: a warning where that is no longer what the fit read.
+    While it is traced the likelihood reads what is outside of it. CredoError where that is no longer what the fit read:
+    else the program would be kept, and serve where it is set back.
     """
     if captured(target.model) != target.model.captured:
-        warnings.warn(CHANGED, stacklevel=2)
+        raise CredoError(CHANGED)
     leaves = jax.tree.leaves(x)
     size = leaves[0].shape[0] if leaves else 1
     return over(lambda d: rowwise(only_defined(d), size), target.likelihood_distribution(params, x))

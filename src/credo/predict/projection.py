@@ -169,6 +169,8 @@ def _head(target: Target, x, *, size: int | None) -> tuple[AnyHead | None, int, 
 
     try:
         shape, head = look(x)
+    except CredoError:
+        raise
     except (TypeError, ValueError) as error:
         raise CredoError(f"The likelihood cannot be evaluated at these inputs: {str(error)[:120]}.") from error
     if head is None or size is None:
