@@ -576,3 +576,21 @@ def test_a_global_that_changed_since_the_fit_is_said(monkeypatch, rule):
         _ = posterior.predict(x[:7], rule=rule).mean
     monkeypatch.setattr(sys.modules[__name__], "OFFSET", 0.0)
     np.testing.assert_allclose(posterior.predict(x[:7], rule=rule).mean, before[:7], rtol=1e-6)
+
+
+class Counting:
+    calls = 0
+
+    def __call__(self, params, x):
+        self.calls += 1
+        return dist.Normal(x @ params["w"], 1.0)
+
+
+def test_what_a_call_changes_itself_is_no_change():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    likelihood = Counting()
+    target = credo.Model({"w": dist.Normal(0.0, 1.0).expand([2])}, likelihood).given(x, x[:, 0])
+    posterior = credo.fit(target, credo.Laplace(), progress=False)
+    calls, before = likelihood.calls, posterior.predict(x).mean
+    np.testing.assert_allclose(posterior.predict(x[:7]).mean, before[:7], rtol=1e-6)
+    assert likelihood.calls > calls
