@@ -12,7 +12,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
-from credo import storage
+from credo import crew, storage
 from credo.diagnose import convergence, geometry, sd_error
 from credo.methods.mcmc import DiagonalMetric
 from credo.posterior import marginals
@@ -88,6 +88,11 @@ def test_a_full_disk_is_a_sentence_before_any_work(monkeypatch):
     method = credo.NUTS(num_warmup=20, num_draws=10**11, chains=2)
     with pytest.raises(credo.CredoError, match=r"draws need .* GB on the disk of .*refuses.*TMPDIR, or ask for fewer"):
         credo.fit(target, method, max_memory=LEAST, progress=False)
+
+
+def test_memory_that_the_system_refuses_is_a_sentence():
+    with pytest.raises(credo.CredoError, match="of memory, which the system refuses: lower max_memory"):
+        crew._zeros((1 << 20, 1 << 30), np.float64)
 
 
 def test_files_have_no_name(tmp_path, monkeypatch):

@@ -159,6 +159,7 @@ def _advance(target: Target, state: State, order, first, last, loss: Loss, optim
 
         value, gradient = jax.value_and_grad(one)(state.training.position)
         training, is_taken = state.training.update(optimiser, i, value, gradient)
-        return State(training, state.value + jnp.where(is_taken, value * target.size, 0.0), state.losses)
+        is_told = is_taken & jnp.isfinite(value)  # an optimiser may go on from a loss that is none
+        return State(training, state.value + jnp.where(is_told, value * target.size, 0.0), state.losses)
 
     return jax.lax.fori_loop(first, last, canonical(update), state)
