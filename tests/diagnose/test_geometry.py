@@ -7,6 +7,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
+from credo.diagnose.curve import curve
 from credo.diagnose.geometry import (
     MAX_DRAWS,
     _shares_below,
@@ -91,6 +92,38 @@ def test_components_in_either_order_are_no_funnel():
     assert funnel(u, model.given().structure)[:2] == ("share", "mean")
 
 
+def ab(rng, b_given_a) -> np.ndarray:
+    """Draws (4, 1,000, 2) of a ~ N(0, 1) and b, which is ``b_given_a``."""
+    a = rng.normal(size=(4, 1_000))
+    return np.stack([a, b_given_a(a)], axis=-1)
+
+
+BANANA = credo.Model(
+    {"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 10.0)}, lambda p, x: dist.Normal(p["b"] - p["a"] ** 2, 0.05)
+).given(np.zeros((1, 1)), np.zeros(1))
+AB = credo.Model({"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 9.0)}, None).given().structure
+
+
+def test_a_ridge_that_bends_is_no_funnel():
+    rng = np.random.default_rng(10)
+    banana = ab(rng, lambda a: a**2 + 0.1 * rng.normal(size=a.shape))
+    assert funnel(banana, AB) is None
+    assert curve(banana.reshape(-1, 2), AB) == ("b", "a")
+    mouth = ab(rng, lambda a: np.exp(3 * a) * rng.normal(size=a.shape))
+    assert funnel(mouth, AB)[:2] == ("a", "b")
+
+
+def test_lines_and_clusters_are_no_curves():
+    rng = np.random.default_rng(11)
+    for noise in (1e-6, 0.1, 3.0):
+        line = ab(rng, lambda a, noise=noise: 2 * a + noise * rng.normal(size=a.shape))
+        assert curve(line.reshape(-1, 2), AB) is None
+    heavy = rng.standard_t(2, size=(4_000, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+    assert curve(heavy, AB) is None
+    corners = np.array([[-9.0, 0.0], [0.0, 9.0], [9.0, 0.0]])[rng.integers(3, size=4_000)]
+    assert curve(corners + rng.normal(size=(4_000, 2)), AB) is None
+
+
 def test_draws_that_say_nothing_are_no_funnel():
     u = positions(np.random.default_rng(4), 50)
     u[..., 1] = 0.0
@@ -98,6 +131,8 @@ def test_draws_that_say_nothing_are_no_funnel():
     u[0, 0, 5] = np.nan
     assert funnel(u, STRUCTURE) is None
     assert sentences(u[:, :2], None, TARGET) == []
+    u[..., 5] = 0.0
+    assert curve(u.reshape(-1, 10), STRUCTURE) is None
 
 
 def test_the_verdict_of_a_funnel_names_the_form_to_try():
@@ -106,6 +141,7 @@ def test_the_verdict_of_a_funnel_names_the_form_to_try():
         for name, target in {
             "centred": CENTRED.given(ERRORS, SCHOOLS),
             "funnel": TARGETS["funnel"]().target,
+            "banana": BANANA,
             "too much data": NON_CENTRED.given(ERRORS / 100, SCHOOLS),
             "right": NON_CENTRED.given(ERRORS, SCHOOLS),
         }.items()
@@ -113,7 +149,8 @@ def test_the_verdict_of_a_funnel_names_the_form_to_try():
     assert "theta spreads as tau grows: a funnel" in said["centred"]
     assert "x spreads as v grows: a funnel" in said["funnel"]
     assert "z narrows as tau grows: an inverted funnel" in said["too much data"]
-    assert "funnel" not in said["right"]
+    assert "b follows a along a curve" in said["banana"]
+    assert all("funnel" not in said[name] for name in ("right", "banana"))
 
 
 @pytest.mark.parametrize("scale", ["sd", "variance", "precision", "log"])

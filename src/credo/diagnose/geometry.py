@@ -1,4 +1,4 @@
-"""Where chains struggle, and in which shape of posterior: the place of divergences, and funnels.
+"""Where chains struggle, and in which shape of posterior: the place of divergences, funnels, ridges that bend.
 
 *Place*: the ranks of the draws whose transitions diverged, among all draws, coordinate by coordinate; under no
 preference their mean is ½ with variance 1/(12 n).
@@ -8,7 +8,7 @@ no step size fit both ends. The rank correlation of a scalar coordinate with tha
 the one is given by the other, this is the centred form, tried without much data; elsewhere the non-centred one, tried
 although the data speak. For a scale the correlation is positive in the first and negative in the second, for a
 precision the other way round. The spread of a vector within one draw is the sd of its scalars; that of fewer than
-three is their distance to the median, on either side of it.
+three is their distance to the median, on either side of it, and near it too: else one follows the other along a curve.
 For n scalars N(0, e^{2v}), v ~ N(0, s²), the correlation of v and the log of their sd is s / (s² + 1/2(n−1))^½, nearly.
 """
 
@@ -18,9 +18,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from credo.diagnose.curve import curve, curve_sentence
 from credo.model.dependence import dependencies
 from credo.model.distributions import is_improper
-from credo.model.structure import Structure, scalar_names
+from credo.model.structure import Structure
 from credo.model.target import Target
 from credo.model.visit import at_index
 from credo.precision import double
@@ -31,6 +32,7 @@ MAX_DIM = 2_000
 CERTAIN = 4.0  # standard errors, of a mean rank over dozens of coordinates
 STRAY = 0.001  # of the transitions
 HALF = 0.5  # of the draws: nine in ten of more are no place, however sure the preference of hundreds is
+NUM_PARTS, THICK = 20, 0.3  # sd over mean of a distance to the median: 0.76 of one normal scalar, 0.53 of two
 STRONG = 0.7  # rank correlation: that of s = 0.26 for eight scalars, a scale known to a quarter
 
 
@@ -55,6 +57,8 @@ def sentences(positions, is_divergent, target: Target) -> list[str]:
     if shape:
         has_steps = is_divergent is not None and bool(np.any(is_divergent))
         found.append(funnel_sentence(shape, is_given_by(target, *shape[:2]), has_steps=has_steps))
+    elif bent := curve(_thinned(positions), structure):
+        found.append(curve_sentence(*bent))
     return found
 
 
@@ -87,7 +91,7 @@ def place_of_divergences(
     is_low = bool(z[worst] < 0)
     # nine in ten of them lie beyond this quantile
     share = float(np.quantile(there[:, worst], 0.9) if is_low else 1 - np.quantile(there[:, worst], 0.1))
-    return Place(_name_of(worst, structure), is_low, share) if share <= HALF else None
+    return Place(structure.coordinate_name(worst), is_low, share) if share <= HALF else None
 
 
 def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure) -> tuple[str, str, float] | None:
@@ -95,11 +99,10 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
     dim = positions.shape[-1]
     if not 2 <= dim <= MAX_DIM:
         return None
-    flat = positions.reshape(-1, dim)
-    flat = gather(flat, _every(len(flat)))
+    flat = _thinned(positions)
     if not np.all(np.isfinite(flat)):
         return None
-    found, start, columns, spreads, few = None, 0, {}, {}, {}
+    found, start, columns, spreads, few, distances = None, 0, {}, {}, {}, {}
     for leaf in structure.leaves:
         block = flat[:, start : start + leaf.size]
         start += leaf.size
@@ -108,16 +111,25 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
         if leaf.size:
             away = block - np.median(block, axis=0)
             if leaf.size < 3:
-                few[leaf.name] = away > 0
-            spreads[leaf.name] = _standardised(np.abs(away).mean(axis=1) if leaf.size < 3 else block.std(axis=1))
+                few[leaf.name], distances[leaf.name] = away > 0, np.abs(away).mean(axis=1)
+            spreads[leaf.name] = _standardised(distances[leaf.name] if leaf.size < 3 else block.std(axis=1))
     for scale, column in columns.items():
         for name, spread in spreads.items():
             correlation = float(np.mean(column * spread))
             if name == scale or abs(correlation) <= max(STRONG, abs(found[2]) if found else 0):
                 continue
-            if name not in few or _is_on_both_sides(column, spread, few[name], correlation):
-                found = scale, name, correlation
+            if name in few and not (
+                _is_thick(column, distances[name]) and _is_on_both_sides(column, spread, few[name], correlation)
+            ):
+                continue
+            found = scale, name, correlation
     return found
+
+
+def _is_thick(column, distance: Float[np.ndarray, " draw"]) -> bool:
+    """Of draws of one scale, nearly, the distance to the median is anything from zero on; along a curve it is not."""
+    parts = np.array_split(distance[np.argsort(column)], NUM_PARTS)
+    return bool(np.median([part.std() / (part.mean() or 1.0) for part in parts if part.size]) > THICK)
 
 
 def _is_on_both_sides(column, spread, is_above: Bool[np.ndarray, "draw few"], correlation: float) -> bool:
@@ -174,6 +186,11 @@ def funnel_sentence(found: tuple[str, str, float], is_centred: bool | None = Non
     )
 
 
+def _thinned(positions: Float[np.ndarray, "chain draw dim"]) -> Float[np.ndarray, "draw dim"]:
+    flat = positions.reshape(-1, positions.shape[-1])
+    return gather(flat, _every(len(flat)))
+
+
 def _every(num_draws: int) -> np.ndarray:
     return np.arange(0, num_draws, max(1, num_draws // MAX_DRAWS))
 
@@ -191,12 +208,3 @@ def _standardised(x: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
     ranks = np.empty(len(x))
     ranks[np.argsort(x, kind="stable")] = np.arange(len(x))
     return (ranks - ranks.mean()) / (ranks.std() or 1.0)
-
-
-def _name_of(coordinate: int, structure: Structure) -> str:
-    """The scalar of this coordinate; where a transform mixes them, the parameter that it belongs to."""
-    for leaf in structure.leaves:
-        if coordinate < leaf.size:
-            return scalar_names(leaf.name, leaf.shape)[coordinate] if leaf.is_elementwise else leaf.name
-        coordinate -= leaf.size
-    raise IndexError(f"no coordinate {coordinate}")

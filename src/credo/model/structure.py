@@ -123,6 +123,14 @@ class Structure(NamedTuple):
         """A name for each scalar in the user's space: ``tau``, ``theta[0]``, ``net.w[1,2]``."""
         return [name for leaf in self.leaves for name in scalar_names(leaf.name, leaf.shape)]
 
+    def coordinate_name(self, coordinate: int) -> str:
+        """The scalar of this coordinate; where a transform mixes them, the parameter that it belongs to."""
+        for leaf in self.leaves:
+            if coordinate < leaf.size:
+                return scalar_names(leaf.name, leaf.shape)[coordinate] if leaf.is_elementwise else leaf.name
+            coordinate -= leaf.size
+        raise IndexError(f"no coordinate {coordinate}")
+
 
 def somewhere(size: int) -> np.ndarray:
     """An arbitrary position (size,) at which to look what depends on what: at 0 the effect of inputs may vanish."""
