@@ -13,6 +13,7 @@ from credo.methods.mcmc import DiagonalMetric
 from credo.methods.mcmc.chees import chees, van_der_corput
 from credo.methods.mcmc.cross_chain import longer, windows
 from credo.methods.mcmc.integrators import LEAPFROG, MINIMUM_ERROR
+from credo.methods.mcmc.noise import start_of_transition
 from credo.methods.mcmc.reference import LONGEST
 from credo.precision import double, to_numpy
 from densities import Density, gumbel
@@ -51,6 +52,23 @@ def test_length_gradient_is_the_derivative_of_the_gain():
     slope = (high.length_gain - low.length_gain) / (np.log(length + steps) - np.log(length - steps))
     assert int(middle.num_steps) == round(0.5 * length / step_size)
     np.testing.assert_allclose(middle.length_gradient, slope, rtol=0.01)
+
+
+@pytest.mark.usefixtures("strict")
+def test_energies_at_both_ends():
+    """Of small steps the energy stays: α is 1 but for O(ε²), a quarter as far off at half the step."""
+    start, key = np.array([0.1, 0.4]), jax.random.wrap_key_data(np.array([1, 2], np.uint32))
+    with double():
+        momentum = np.asarray(start_of_transition(key, 2, (), np.float64)[0])
+        infos = []
+        for step_size in (0.02, 0.01):
+            algorithm = chees(Density(gumbel), step_size=step_size, length=2.2, max_num_steps=1_000)
+            infos.append(algorithm.step(key, algorithm.init(key, jnp.asarray(start)))[1])
+    for info in infos:
+        np.testing.assert_allclose(info.energy, 0.5 * np.sum(momentum**2) + np.sum(start + np.exp(-start)), rtol=1e-12)
+    wide, narrow = (1 - float(info.acceptance) for info in infos)
+    assert 0 < narrow < 1e-4
+    np.testing.assert_allclose(wide / narrow, 4, rtol=0.05)
 
 
 def isotropic(params):
