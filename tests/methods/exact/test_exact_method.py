@@ -116,6 +116,14 @@ def test_columns_that_are_multiples_leave_a_direction_free():
             fit(model.given(X[:, :1] * [1.0, 1 / k], Y), Exact(), progress=False)
 
 
+def test_what_is_free_is_named_whatever_the_units():
+    """In units of its own a direction that both share is all but one of them."""
+    flat = dist.ImproperUniform(constraints.real, (), ())
+    model = Model({"a": flat, "b": flat}, lambda p, x: dist.Normal(x * (p["a"] + 3e3 * p["b"]), 1.0))
+    with pytest.raises(CredoError, match="leave 'a' and 'b' free"):
+        fit(model.given(X[:, 0], Y), Exact(), progress=False)
+
+
 def unknown_noise(params, x):
     return dist.Normal(x @ params["w"], params["noise"])
 
