@@ -109,6 +109,19 @@ def test_a_part_that_no_proposal_meets_does_not_pass(is_product):
     assert posterior.verdict.status != "pass"
 
 
+@pytest.mark.parametrize("key", [1, 3])
+def test_a_mode_that_no_proposal_meets_does_not_pass(key):
+    """A third of a percent of the posterior, whose sd is half of what it is without. k-hat of such proposals says
+    nothing sure, so modes were not looked for, and it was cleared by draws that know of none."""
+    model = credo.Model({"m": dist.Normal(0.0, 20.0)}, lambda p, x: dist.Cauchy(p["m"], 0.5).expand([5]))
+    target = model.given(None, np.array([-8.0, -7.2, 7.0, 7.5, 8.2]))
+    proposal = credo.fit(target, credo.ADVI(family=credo.FullRank()), key=key, progress=False)
+    posterior = credo.fit(target, credo.IndependenceMH(proposal=proposal), key=key, progress=False)
+    assert posterior.draws["m"].min() > 0
+    assert posterior.verdict.figures["mode_share"] == pytest.approx(0.003, abs=0.001)
+    assert posterior.verdict.status != "pass"
+
+
 def test_what_was_missed_has_its_sentence(exact, monkeypatch):
     method = credo.IndependenceMH(proposal=exact)
     monkeypatch.setattr(proposals, "unmet", lambda *_: {"unmet_shift": 0.2})
