@@ -5,9 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
+from numpyro.distributions import constraints
 
 import credo
 from credo.methods.mcmc import modes
+from credo.methods.mcmc.straightened import straightened
+from credo.precision import double
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +79,55 @@ def test_a_wide_part_that_no_chain_has_met_does_not_pass(share):
     assert posterior.verdict.figures["max_r_hat"] < 1.01
     assert (posterior.verdict.status == "pass") == (share == 0.0)
     assert (posterior.verdict.figures["unmet_shift"] > 0.095) == (share > 0.0)
+
+
+def banana(params):
+    """x ~ N(0, 10), y | x ~ N(3 − 0.03 x², 1): E y = 0, sd y = 4.36 (Haario, Saksman & Tamminen 1999)."""
+    return -0.005 * params["x"] ** 2 - 0.5 * (params["y"] + 0.03 * params["x"] ** 2 - 3.0) ** 2
+
+
+BANANA = credo.Model.from_log_density(banana, {"x": constraints.real, "y": constraints.real}).given()
+
+
+@pytest.mark.parametrize("key", [19, 23])
+def test_chains_that_all_end_at_one_wall_of_a_curved_ridge_do_not_pass(key):
+    """No chain beyond |x| = 25, where 1.2 % are, none diverges, and all agree on an sd of y 20 or 25 % too small."""
+    posterior = credo.fit(BANANA, credo.NUTS(), key=key, progress=False)
+    assert posterior.sd()["y"] < 3.6
+    assert posterior.verdict.status == "doubtful"
+    assert posterior.verdict.figures["unmet_shift"] > 0.095
+
+
+def test_chains_of_the_whole_of_a_curved_ridge_pass():
+    posterior = credo.fit(BANANA, credo.RandomWalkMetropolis(), key=1, progress=False)
+    np.testing.assert_allclose(posterior.sd()["y"], np.sqrt(1 + 2 * 0.03**2 * 10**4), rtol=0.05)
+    assert posterior.verdict.status == "pass"
+    assert posterior.verdict.figures["unmet_shift"] < 0.03
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_curve_is_straightened(dtype):
+    """Draws of three coordinates, two of which follow the second along parabolas: the law found is theirs."""
+    random = np.random.default_rng(3)
+    z = random.normal(size=(400_000, 3)) @ np.array([[0.5, 0.0, 0.2], [0.0, 3.0, 0.0], [0.0, 0.0, 0.1]])
+    c = np.array([0.4, 0.0, -0.2])
+    u = 5.0 + z + z[:, 1:2] ** 2 * c
+    found = straightened(u.astype(dtype))
+    cov = np.diag([0.25, 9.0, 0.05])
+    cov[0, 2] = cov[2, 0] = 0.1
+    where = u[:5]
+    straight = where - 5.0 - (where[:, 1:2] - 5.0) ** 2 * c
+    with double(dtype == np.float64):
+        log_q = np.array([found.log_prob_u(jnp.asarray(row, dtype)) for row in where])
+        pushed, back = found.push(jnp.ones(3, dtype))
+        np.testing.assert_allclose(found.inverse(pushed)[0], 1.0, rtol=1e-3)
+        np.testing.assert_allclose(found.log_prob_u(pushed), back, atol=1e-3)
+    np.testing.assert_allclose(log_q, scipy.stats.multivariate_normal.logpdf(straight, cov=cov), atol=0.05)
+
+
+def test_what_is_straight_or_flat_is_left_to_a_gaussian():
+    random = np.random.default_rng(4)
+    u = random.normal(size=(2_000, 3)) @ random.normal(size=(3, 3))
+    assert straightened(u) is None
+    assert straightened(u[:, :1]) is None
+    assert straightened(np.concatenate([u, u[:, :1]], axis=1)) is None

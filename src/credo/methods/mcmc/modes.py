@@ -2,7 +2,8 @@
 
 A mode far narrower than another catches no chain from afar. Where a posterior has few dimensions and all else passes,
 the density is climbed from far away, as beside an approximation (particles/elsewhere.py), which here is the Gaussian
-with the moments of the draws, and draws that reach further than they do are weighed for what is wide (unmet.py).
+with the moments of the draws, and draws that reach further than they do are weighed for what is wide (unmet.py), along
+the curve where they lie along one (straightened.py).
 """
 
 import time
@@ -14,6 +15,7 @@ from jaxtyping import Float
 from credo.diagnose.verdict import all_pass, judge
 from credo.linalg.dense import Dense
 from credo.methods.from_prior import SAME
+from credo.methods.mcmc.straightened import straightened
 from credo.methods.mcmc.unmet import far_shift
 from credo.methods.optimise.objective import is_differentiable
 from credo.methods.particles.elsewhere import Climber
@@ -53,5 +55,7 @@ def missed(
     deadline = time.monotonic() + PATIENCE
     found = left_out(kind, target, u, figures, deadline, climber=Climber.of(target))
     is_open = all_pass(found) and time.monotonic() <= deadline
-    shift = far_shift(kind, target, np.asarray(positions), figures, SAME, deadline)[1] if is_open else None
+    if not is_open:
+        return found
+    shift = far_shift(straightened(u) or kind, target, np.asarray(positions), figures, SAME, deadline)[1]
     return found if shift is None else found | {"unmet_shift": shift}
