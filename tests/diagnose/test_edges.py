@@ -1,8 +1,10 @@
 """An edge of the density is named, and a model whose chains diverge for its shape alone has none."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import constraints
 
 import credo
 from credo.diagnose.edges import edge_sentence
@@ -36,6 +38,16 @@ def test_a_funnel_has_no_edge():
     positions = np.random.default_rng(0).normal(size=(4, 300, posterior.kind.positions.shape[-1]))
     assert edge_sentence(posterior.target, positions, np.ones((4, 300), bool)) is None
     assert not any("an edge" in sentence for sentence in posterior.verdict.sentences)
+
+
+def test_an_edge_that_was_meant_is_not_to_be_guarded_against():
+    model = credo.Model.from_log_density(
+        lambda params: jnp.where(params["x"] > 1.0, -params["x"], -jnp.inf), {"x": constraints.real}
+    )
+    positions = 1.0 + np.random.default_rng(0).exponential(size=(2, 100, 1))
+    said = edge_sentence(model.given(), positions, np.ones((2, 100), bool))
+    assert "the log density is -inf at x = 0." in said
+    assert "guard" not in said
 
 
 def test_few_divergences_are_not_looked_at():

@@ -44,10 +44,14 @@ def curve(draws: Float[np.ndarray, "draw dim"], structure: Structure) -> tuple[s
 
 
 def curve_sentence(follower: str, leader: str) -> str:
+    if follower == leader:  # a parameter whose coordinates are no scalars of its own
+        seen, place = f"Elements of {leader} follow each other", "their place"
+    else:
+        seen, place = f"{follower} follows {leader}", f"place of {follower} and {leader}"
     return (
-        f"{follower} follows {leader} along a curve, which no metric straightens. In place of {follower} and {leader} "
-        "take as parameters what the data know, a product or the values of a fitted curve at two inputs, with priors "
-        "of their own; else raise target_acceptance to 0.99."
+        f"{seen} along a curve, which no metric straightens. In {place} take as parameters what the data know, a "
+        "product or the values of a fitted curve at two inputs, with priors of their own; else raise "
+        "target_acceptance to 0.99."
     )
 
 

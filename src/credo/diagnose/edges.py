@@ -30,10 +30,10 @@ def edge_sentence(
     few = gather(flat, np.arange(0, len(flat), max(1, len(flat) // NUM_TRIED))).astype(float)
     chosen = gather(flat, np.resize(divergent, NUM_TRIED)).astype(float)
     u = chosen + np.std(few, axis=0) * np.random.default_rng(0).normal(size=chosen.shape)
-    is_zero = np.asarray(_log_densities(target.flat(), u)) == -np.inf
+    is_zero = np.asarray(log_densities(target.flat(), u)) == -np.inf
     if np.mean(is_zero) < BEYOND:
         return None
-    cause = explain(target, u[is_zero][0]).split(". ")[0].rstrip(".")
+    cause = explain(target, u[is_zero][0]).split(". ")[0].split(": guard")[0].rstrip(".")  # it may be meant so
     return (
         f"The density is zero at {np.mean(is_zero):.0%} of points about the draws that diverged: an edge, which no "
         f"gradient sees. At one of them: {cause[:1].lower()}{cause[1:]}. Take Slice(), or choose parameters and priors "
@@ -42,5 +42,5 @@ def edge_sentence(
 
 
 @brief
-def _log_densities(target: Target, positions):
+def log_densities(target: Target, positions):
     return jax.lax.map(target.log_density, positions)

@@ -43,8 +43,7 @@ def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], di
     precise enough, as one of differential equations does: so far out it may loop for hours.
     """
     target = target.flat()
-    program = jax.make_jaxpr(target.log_density)(center)
-    if any(equation.primitive.name == "while" for equation in equations(program.jaxpr)):
+    if may_loop_for_ever(target, center):
         return True
     positions = center + np.concatenate([distances, -distances])[:, None] * direction
     padded = np.resize(positions, (2 * (NUM_DECADES + 1), len(direction)))  # one program for all
@@ -54,6 +53,12 @@ def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], di
     powers = np.where(np.isneginf(heights[:, 1:]) & (heights[:, :-1] < np.inf), np.inf, powers)
     known = [tail[~np.isnan(tail)] for tail in powers]
     return not any(len(tail) > 1 and np.max(tail) < LEAST_POWER for tail in known)
+
+
+def may_loop_for_ever(target: Target, u: Float[np.ndarray, " dim"]) -> bool:
+    """Whether the density has a loop whose end is not known before."""
+    program = jax.make_jaxpr(target.log_density)(u)
+    return any(equation.primitive.name == "while" for equation in equations(program.jaxpr))
 
 
 @in_double

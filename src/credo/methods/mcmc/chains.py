@@ -16,6 +16,7 @@ from credo.diagnose.convergence import convergence, e_bfmi, stuck_chains
 from credo.diagnose.edges import edge_sentence
 from credo.diagnose.endless import endless_draws_sentence
 from credo.diagnose.function_space import observed
+from credo.diagnose.jumps import jump_sentence
 from credo.diagnose.pareto import judged_shape, smooth
 from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
@@ -207,15 +208,17 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
 
 
 def _causes(positions, is_divergent, target, r_hat: float) -> tuple[str | None, list[str]]:
-    """Why draws do not pass: that the density has an edge or no integral, before all else; or what its shape is."""
-    edge = None if is_divergent is None else edge_sentence(target, positions, is_divergent)
+    """Why draws do not pass: that the density has an edge, a jump or no integral, before all else; or what its shape
+    is."""
+    has_gradient = is_divergent is not None
+    edge = edge_sentence(target, positions, is_divergent) if has_gradient else None
     if edge:
         return edge, []
     if not r_hat > APART:
         return None, geometry.sentences(positions, is_divergent, target)
-    endless = endless_draws_sentence(target, positions)
-    if endless:
-        return endless, []
+    unseen = (jump_sentence(target, positions) if has_gradient else None) or endless_draws_sentence(target, positions)
+    if unseen:
+        return unseen, []
     # of a network chains are compared by its outputs, which copies of its weights leave as they are
     copied = symmetry_sentence(target, positions[:, -1]) if target.model.weights_name is None else None
     return None, [*geometry.sentences(positions, is_divergent, target), *([copied] if copied else [])]
