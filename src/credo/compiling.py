@@ -18,24 +18,26 @@ from credo.convolutions import canonical
 from credo.lapack import one_by_one
 
 one_by_one()
-BRIEF = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-LARGE = {"xla_cpu_parallel_codegen_split_count": 1}
+# JAX 0.10 gives sums that are followed by element-wise operations to a library, whose answers in single precision are
+# wrong from some sizes on: z − Σ_k w_nk z_bnk, as in derivatives of a softmax, of z (8, 700, 10) for half of the b. A
+# native function cannot call it either.
+SOUND = {"xla_cpu_experimental_ynn_fusion_type": ""}
+BRIEF = {**SOUND, "xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+LARGE = {**SOUND, "xla_cpu_parallel_codegen_split_count": 1}
 MANY_ROWS = 20_000  # from which thousands of densities earn the emitters
 # Loops of small operations are too short for the vectoriser and the unroller of LLVM's levels 2 and 3 to earn anything:
 # at level 1, without the dearer passes, they compile in two thirds of the time and run at the same speed.
-LONG = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
+LONG = {**SOUND, "xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
 # At level 0 it rounds one product in two ways within a program: the gradient of a maximum, which looks for the entry
 # that is equal to it, is then NaN, or wrong.
 TINY = {**BRIEF, **LONG}
-# Sums and maxima of 4,096 numbers and more would go to a library that a native function cannot call.
-NATIVE = {**TINY, "xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def known(options: dict) -> dict | None:
     """Those of ``options`` that this XLA knows (JAX 0.12 cannot leave the emitters), on a CPU; elsewhere None."""
     if jax.default_backend() != "cpu":
         return None
-    unknown = refused(tuple(NATIVE.items()))
+    unknown = refused(tuple(TINY.items()))
     return {name: value for name, value in options.items() if name not in unknown}
 
 
@@ -70,46 +72,26 @@ def _static(structure) -> int:
     return hash((kind, fields, *map(_static, structure.children())))
 
 
-class brief:
-    """``jax.jit(function)`` of a program that runs a few times.
-
-    ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which most of LLVM's optimiser does not earn;
-    ``is_small(*args)`` says where it does, if that depends, and ``is_large(*args)`` where the emitters are worth their
-    time. Within another program there are none.
-    """
+class sound:
+    """``jax.jit(function)`` without what is wrong (``SOUND``). Within another program there are no options."""
 
     def __init__(
         self,
         function: Callable,
+        *,
         static_argnames: str | tuple[str, ...] = (),
-        options: dict = BRIEF,
-        is_small: Callable[..., bool] | None = None,
-        is_large: Callable[..., bool] | None = None,
+        donate_argnums: int | tuple[int, ...] = (),
     ):
         functools.update_wrapper(self, function)
-        self.function, self.static_argnames = function, static_argnames
-        self.options, self.is_small, self.is_large = options, is_small, is_large
-        self.usual = jax.jit(function, static_argnames=static_argnames)
-        self.prepared: set[int] = set()
+        self.function, self.settings = function, {"static_argnames": static_argnames, "donate_argnums": donate_argnums}
+        self.usual = jax.jit(function, **self.settings)
 
     @functools.cached_property
-    def quick(self) -> Callable:
-        return self._with(self.options)
+    def alone(self) -> Callable:
+        return self._with(self.function, SOUND)
 
-    @functools.cached_property
-    def tiny(self) -> Callable:
-        return self._with(TINY)
-
-    @functools.cached_property
-    def large(self) -> Callable:
-        return self._with(LARGE)
-
-    def prepare(self, *args, **static) -> None:
-        """Compile for arguments of these shapes, unless it was done."""
-        here = signature(args, static)
-        if here not in self.prepared:
-            self.suited(args, static).lower(*args, **static).compile()
-            self.prepared.add(here)
+    def lower(self, *args, **static):
+        return self.suited(args, static).lower(*args, **static)
 
     def eval_shape(self, *args, **static):
         """Shapes and dtypes of the answer; traced once for arguments of one kind."""
@@ -120,12 +102,59 @@ class brief:
 
     def suited(self, args, static) -> Callable:
         """The jitted function for these arguments."""
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, static))):
-            return self.usual
+        is_within = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, static)))
+        return self.usual if is_within else self.chosen(args)
+
+    def chosen(self, args) -> Callable:
+        return self.alone
+
+    def _with(self, function: Callable, options: dict) -> Callable:
+        return jax.jit(function, compiler_options=known(options), **self.settings)
+
+
+class brief(sound):
+    """``jax.jit(function)`` of a program that runs a few times.
+
+    ``options``: ``BRIEF``, or ``TINY`` where it runs for milliseconds, which most of LLVM's optimiser does not earn;
+    ``is_small(*args)`` says where it does, if that depends, and ``is_large(*args)`` where the emitters are worth their
+    time.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        static_argnames: str | tuple[str, ...] = (),
+        options: dict = BRIEF,
+        is_small: Callable[..., bool] | None = None,
+        is_large: Callable[..., bool] | None = None,
+    ):
+        super().__init__(function, static_argnames=static_argnames)
+        self.options, self.is_small, self.is_large = options, is_small, is_large
+        self.prepared: set[int] = set()
+
+    @functools.cached_property
+    def quick(self) -> Callable:
+        return self._outermost(self.options)
+
+    @functools.cached_property
+    def tiny(self) -> Callable:
+        return self._outermost(TINY)
+
+    @functools.cached_property
+    def large(self) -> Callable:
+        return self._outermost(LARGE)
+
+    def prepare(self, *args, **static) -> None:
+        """Compile for arguments of these shapes, unless it was done."""
+        here = signature(args, static)
+        if here not in self.prepared:
+            self.suited(args, static).lower(*args, **static).compile()
+            self.prepared.add(here)
+
+    def chosen(self, args) -> Callable:
         if self.is_large is not None and self.is_large(*args):
             return self.large
         return self.tiny if self.is_small is not None and self.is_small(*args) else self.quick
 
-    def _with(self, options: dict) -> Callable:
-        function = canonical(self.function, is_outermost=True)
-        return jax.jit(function, static_argnames=self.static_argnames, compiler_options=known(options))
+    def _outermost(self, options: dict) -> Callable:
+        return self._with(canonical(self.function, is_outermost=True), options)

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from credo.compiling import NATIVE, known, signature
+from credo.compiling import SOUND, TINY, known, signature
 from credo.convolutions import rewritten
 from credo.equations import equations
 from credo.sharing import shared
@@ -44,10 +44,10 @@ class jit:
     """``jax.jit(function)``, as one native function on a CPU where ``function`` suits that.
 
     What the compiler then refuses all the same is compiled as usual, and remembered. ``options``: of the compiler;
-    ``NATIVE`` is right unless the program runs for minutes.
+    ``TINY`` is right unless the program runs for minutes.
     """
 
-    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = (), options: dict = NATIVE):
+    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = (), options: dict = TINY):
         self.function, self.static_argnames, self.options = function, static_argnames, options
         self.refused: set[int] = set()
         self.lowered: set[int] = set()
@@ -67,7 +67,7 @@ class jit:
 
     @functools.cached_property
     def usual(self) -> Callable:
-        return jax.jit(self.function, static_argnames=self.static_argnames)
+        return jax.jit(self.function, static_argnames=self.static_argnames, compiler_options=known(SOUND))
 
     def lower(self, *args, **static) -> None:
         """Trace and lower, on the caller's thread, unless it was done: the call that follows only compiles."""

@@ -20,6 +20,7 @@ import numpy as np
 from credo.adapters.likelihood import NumPyroLikelihood, leaf_parameters, outcome_parameters, parameters, shown
 from credo.adapters.program import Program, as_double, is_array
 from credo.adapters.sites import NumPyroPrior, bind
+from credo.compiling import sound
 from credo.model.check import check_outcome
 from credo.model.data import Levels, by_column, case_weights, check_order, column, column_name
 from credo.model.model import Model
@@ -267,7 +268,7 @@ def _data(prior: NumPyroPrior) -> dict[str, Any]:
     return _jitted_data(prior)
 
 
-@jax.jit
+@sound
 def _jitted_data(prior: NumPyroPrior):
     return prior.data()
 

@@ -15,6 +15,7 @@ from numpyro.distributions import Distribution, MaskedDistribution, Unit
 
 from credo.adapters import enumeration
 from credo.adapters.program import NEEDS_VALUES, Program, Sites, distribution_of
+from credo.compiling import sound
 from credo.model.dependence import dependencies
 from credo.model.distributions import Scaled, flat_like, is_improper, transform_to, unwrapped
 from credo.model.mended import log_prob
@@ -140,7 +141,7 @@ class NumPyroPrior(AbstractPrior):
         return {name: full(name) for name in self.outcomes}
 
 
-@jax.jit
+@sound
 def _parameters(prior: NumPyroPrior, arrays: list) -> list[jax.Array]:
     """Of the distributions of the outcomes, without masks, somewhere."""
     return _unmasked([distribution_of(_somewhere(prior, arrays)[name]) for name in prior.outcomes])
@@ -171,7 +172,7 @@ def _entries(prior: NumPyroPrior, arrays: list, i: int) -> np.ndarray:
     return found if found.any() else everything
 
 
-@functools.partial(jax.jit, static_argnames="i")
+@functools.partial(sound, static_argnames="i")
 def _slope(prior: NumPyroPrior, arrays: list, values, i: int):
     def total(values):
         sites = _somewhere(prior, [*arrays[:i], values, *arrays[i + 1 :]])

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from credo.batches import in_batches
+from credo.compiling import sound
 from credo.diagnose.convergence import mcse_mean
 from credo.linalg.operator import Stored
 from credo.model.draws import draw
@@ -272,7 +273,7 @@ def _equal(values) -> jax.Array:
     return jnp.full((n, m), 1.0 / n)
 
 
-@functools.partial(jax.jit, static_argnames=("num_classes",))
+@functools.partial(sound, static_argnames=("num_classes",))
 def _classes(law, rows, num_classes: int):
     """Every class at each row, weighted by its probability under each draw of the parameters: nothing is drawn."""
     if isinstance(law, MixtureLaw):
@@ -298,7 +299,7 @@ def _run(law) -> int | None:
     return 1 if law.width > 1 else None
 
 
-@functools.partial(jax.jit, static_argnames=("repeats",))
+@functools.partial(sound, static_argnames=("repeats",))
 def _by_parameters(law: MixtureLaw, rows, key, repeats: int):
     """``repeats`` outcomes from each draw of the parameters: (draws · repeats, m, …)."""
 

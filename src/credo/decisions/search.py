@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import sound
 from credo.decisions.belief import Outcomes
 from credo.status import CredoError
 
@@ -21,7 +22,7 @@ def losses(loss: Callable, actions, values) -> jax.Array:
     return jax.vmap(jax.vmap(loss), in_axes=(None, 0))(actions, values)
 
 
-@functools.partial(jax.jit, static_argnames=("loss",))
+@functools.partial(sound, static_argnames=("loss",))
 def compiled_losses(loss: Callable, actions, values) -> jax.Array:
     return losses(loss, actions, values)
 
@@ -115,7 +116,7 @@ def by_coordinates(loss: Callable, start: Any, drawn: Outcomes):
     return jax.tree.unflatten(structure, _unflatten(found, shapes))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "structure", "shapes"))
+@functools.partial(sound, static_argnames=("loss", "structure", "shapes"))
 def _search(loss: Callable, starts, scale, values, weights, structure, shapes):
     def risk(flat):
         actions = jax.tree.unflatten(structure, _unflatten(flat, shapes))

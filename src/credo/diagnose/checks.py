@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from credo.arguments import as_key
+from credo.compiling import sound
 from credo.memory import Need, require_count
 from credo.model.draws import check_replicable
 from credo.model.observed import observed, rows_of
@@ -196,7 +197,7 @@ def check_prior(target: Target, statistic: Callable, *, num_draws: int = 1_000, 
     return make_check(statistic, target, replicated)
 
 
-@jax.jit
+@sound
 def _from_prior(target: Target, keys):
     def draw(key):
         k_params, k_data = jax.random.split(key)

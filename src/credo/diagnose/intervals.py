@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from credo.algorithm import stream
 from credo.arguments import as_key
+from credo.compiling import sound
 from credo.diagnose.ranking import Measured
 from credo.precision import double
 from credo.predict.predictive import Predictive, outcomes_of
@@ -86,7 +86,7 @@ def ends_by_formula(predictive: Predictive, y: np.ndarray) -> tuple[np.ndarray, 
         return predictive._compute(_distribution, y - 1 if outcome.is_discrete else y, y)
 
 
-@jax.jit
+@sound
 def _distribution(law, rows, before, y):
     function = law.cdf(rows, None)
     return function(before), function(y)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpyro.distributions.constraints import is_dependent
 
+from credo.compiling import sound
 from credo.model.data import column_name
 from credo.model.distributions import contains, transform_to, unwrapped
 from credo.model.mended import log_prob
@@ -111,12 +112,12 @@ def _holes(data) -> str | None:
 # the parts, compiled once a model -----------------------------------------------------------------------------------
 
 
-@jax.jit
+@sound
 def _value_and_gradient(target: Target, u):
     return jax.value_and_grad(target.log_density)(u)
 
 
-@jax.jit
+@sound
 def _parts(target: Target, u):
     """Each named piece of the log density, unsummed."""
     parameters, position = {}, target.structure.unravel(u)
@@ -309,7 +310,7 @@ def _gradient(target: Target, u: np.ndarray, gradient: np.ndarray) -> str:
     )
 
 
-@jax.jit
+@sound
 def _directional(target: Target, u, direction):
     return jax.jvp(target.log_density, (jnp.asarray(u),), (direction,))[1]
 

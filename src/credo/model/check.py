@@ -12,6 +12,7 @@ from jax.core import Tracer
 from numpyro.distributions import Distribution, Independent, IntervalCensoredDistribution
 from numpyro.distributions.distribution import MaskedDistribution
 
+from credo.compiling import sound
 from credo.model.dependence import dependencies
 from credo.model.distributions import bounds_of, contains, masks, unwrapped
 from credo.model.indices import check_indices, has_reads
@@ -248,7 +249,7 @@ def _check_support(name: str, traced: Distribution, distribution: Callable, u: d
         reached = dependencies(lambda u, data: _bounds(distribution(u, data)), u, data)
         if any(i < len(u) for found in reached for i in found):
             return
-        inside = jax.jit(lambda u, data, values: _inside(distribution(u, data), values))(u, data, values)
+        inside = sound(lambda u, data, values: _inside(distribution(u, data), values))(u, data, values)
     else:
         inside = _inside(traced, values)
     inside = np.asarray(inside)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import ImproperUniform, constraints
 
+from credo.compiling import sound
 from credo.model.distributions import bounds_of, is_moved
 from credo.model.made_up import check_saying
 from credo.model.model import Model
@@ -147,12 +148,12 @@ def _check_value(what: str, then: float, now: float) -> None:
         )
 
 
-@jax.jit
+@sound
 def _log_prior(prior, u):
     return prior.joint(u)[1]
 
 
-@jax.jit
+@sound
 def _log_density(target: Target, u):
     return target.log_density(u)
 

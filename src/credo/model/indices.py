@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.lax import GatherScatterMode
 
+from credo.compiling import sound
 from credo.equations import bind, equations
 from credo.model.data import column_name
 from credo.model.program import Path, called, parts_of_scan, run
@@ -319,7 +320,7 @@ def _matters(read: _Read, program: jex.ClosedJaxpr, arguments: list, index: Call
 
         return run(program, list(arguments), {read.path: filled})
 
-    one, *rest = (jax.jit(outputs)(np.asarray(filling), *arguments) for filling in FILLINGS)
+    one, *rest = (sound(outputs)(np.asarray(filling), *arguments) for filling in FILLINGS)
     return any(not np.array_equal(a, b, equal_nan=True) for each in rest for a, b in zip(one, each, strict=True))
 
 

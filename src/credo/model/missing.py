@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import sound
 from credo.model.check import explained
 from credo.model.data import MASKED, NO_ROWS, Inputs, are_missing, as_array, column, column_name, is_leaf
 from credo.model.structure import somewhere
@@ -141,7 +142,7 @@ def check_factors(target: "Target", x: Inputs, observed: np.ndarray) -> None:
         )
 
 
-@jax.jit
+@sound
 def _terms(target: "Target", u, x, y):
     likelihood: Any = target.model.likelihood
     return log_prob_rows(likelihood(target.model.prior.constrain(target.structure.unravel(u)), x), y)

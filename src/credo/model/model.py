@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.arguments import as_key, check_count, unmasked
+from credo.compiling import sound
 from credo.model.captured import captured
 from credo.model.check import check_derived, check_likelihood, check_log_density, explained
 from credo.model.data import Levels, Rows, case_weights, check_order, inputs, num_rows, outcomes
@@ -363,12 +364,12 @@ class Model(eqx.Module):
                 )
 
 
-@jax.jit
+@sound
 def _draw_parameters(model: Model, keys):
     return jax.vmap(lambda key: model.report(model.prior.sample(key)[0]))(keys)
 
 
-@functools.partial(jax.jit, static_argnames="size")
+@functools.partial(sound, static_argnames="size")
 def _draw_data(model: Model, x, keys, size: int | None):
     def draw(key):
         k_params, k_data = jax.random.split(key)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
+from credo.compiling import sound
 from credo.equations import equations, runs_along
 from credo.status import CredoError
 
@@ -31,7 +32,7 @@ def check_alone(apply: Callable, params: Any, x: Any, program: jex.ClosedJaxpr, 
 
     few = jax.tree.map(lambda leaf: np.asarray(leaf[:NUM_ROWS]), x)
     try:
-        found = jax.jit(together_and_alone)(params, few)
+        found = sound(together_and_alone)(params, few)
     except (TypeError, ValueError):  # a network of all rows at once, such as a graph's: methods for rows refuse it
         return
     for together, *each in zip(*map(jax.tree.leaves, found), strict=True):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from credo.compiling import sound
 from credo.diagnose.checks import Check, check_draws, counted, make_check, require_checkable
 from credo.posterior.marginals import sample_positions
 from credo.precision import in_double
@@ -30,7 +31,7 @@ def replicate(posterior: "Posterior", target: "Target", num_draws: int, key):
     return replicate_at(target, positions, jax.random.split(k_data, num_draws))
 
 
-@jax.jit
+@sound
 def replicate_at(target, positions, keys):
     """One data set at each of positions (n, dim), by keys (n,)."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from credo.batches import in_batches
-from credo.compiling import brief
+from credo.compiling import brief, sound
 from credo.linalg.diagonal import Diagonal
 from credo.model.missing import impute
 from credo.model.target import Target
@@ -60,7 +60,7 @@ def report_stored(report: Callable[[Any, Any], Report], positions: np.ndarray, k
     return {name: values.reshape(-1, *values.shape[2:]) for name, values in answer.items()}
 
 
-@jax.jit
+@sound
 def impute_positions(target: Target, positions, keys):
     """The missing outcomes drawn at positions (n, dim), by keys (n,) of their own: (n, K, …)."""
     return in_batches(lambda pair: impute(target, *pair), (positions, keys), 256)
@@ -75,7 +75,7 @@ def sample_positions(kind: Kind, key, n: int):
     return _sample_positions(kind, key, n)
 
 
-@functools.partial(jax.jit, static_argnames=("n",))
+@functools.partial(sound, static_argnames=("n",))
 def _sample_positions(kind: Kind, key, n: int):
     return _each(kind.sample_u, jax.random.split(key, n), kind)
 
@@ -340,7 +340,7 @@ def _along_sd(kind: Gaussian, target: Target, sd: np.ndarray, z: np.ndarray) -> 
     return {n: np.asarray(v) for n, v in found.items()}
 
 
-@functools.partial(jax.jit, static_argnames="names")
+@functools.partial(sound, static_argnames="names")
 def _moved(target: Target, mean, sd, z, names: tuple[str, ...]) -> Report:
     def at(z):
         return _at(target, mean + z * sd, names)
@@ -350,7 +350,7 @@ def _moved(target: Target, mean, sd, z, names: tuple[str, ...]) -> Report:
     return jax.lax.map(at, z)  # the others are as many numbers as there are weights
 
 
-@functools.partial(jax.jit, static_argnames="names")
+@functools.partial(sound, static_argnames="names")
 def _reported(target: Target, positions, names: tuple[str, ...]) -> Report:
     """Parameters at positions (n, dim), one after the other."""
     return jax.lax.map(lambda position: _at(target, position, names), positions)

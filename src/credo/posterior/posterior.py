@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.arguments import as_key, as_numbers, check_count
+from credo.compiling import sound
 from credo.model.missing import NAME
 from credo.model.target import Target
 from credo.posterior.kinds import Draws, Kind
@@ -272,7 +273,7 @@ def _as_double(tree):
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
-@jax.jit
+@sound
 def _log_prob_one(kind: Kind, target: Target, params):
     u = target.unconstrain(params)
     is_known = jnp.all(jnp.array([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(params)]))
@@ -290,4 +291,4 @@ def _log_prob(kind: Kind, target: Target, params, is_batch: bool):
     return _log_prob_many(kind, target, params)
 
 
-_log_prob_many = jax.jit(jax.vmap(_log_prob_one, in_axes=(None, None, 0)))
+_log_prob_many = sound(jax.vmap(_log_prob_one, in_axes=(None, None, 0)))

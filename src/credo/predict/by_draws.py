@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.compiling import sound
 from credo.linalg.matrix_free import MatrixFree
 from credo.linalg.operator import ScaleOperator
 from credo.memory import footprint
@@ -45,12 +46,12 @@ def deviations(kind: Gaussian, key: np.ndarray) -> Float[np.ndarray, "draw dim"]
     return np.asarray(_moved(kind.scale, z.astype(kind.mean.dtype)))
 
 
-@jax.jit
+@sound
 def _moved(scale: ScaleOperator, z):
     return jax.vmap(scale.matvec)(z)
 
 
-@functools.partial(jax.jit, static_argnames=("head", "product"))
+@functools.partial(sound, static_argnames=("head", "product"))
 def outputs(
     target: Target, centre, steps, x, head: AnyHead, product: Callable
 ) -> tuple[Float[Array, "M K"], Float[Array, "M K *K"]]:

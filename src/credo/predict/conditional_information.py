@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from credo.algorithm import stream, streams
+from credo.compiling import sound
 from credo.predict.conditional_outputs import of_outputs
 from credo.predict.information import NUM_OUTCOMES, are_seen, by_draws, check_apart, entropy, of_keys
 from credo.predict.linearised import ProjectedLaw
@@ -91,14 +92,14 @@ def _rows_of(predictive, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
     return own.rows, chosen
 
 
-@jax.jit
+@sound
 def _log_probs(law: MixtureLaw, rows, taken, keys):
     """Σ log p_s(y) (outcome, draw) over the rows ``taken``, of outcomes drawn from the keys."""
     index, sample, mixture = by_draws(law, rows, NUM_OUTCOMES, None)
     return jax.lax.map(lambda pair: mixture(sample(*pair))[0][:, taken].sum(axis=1), (index, keys))
 
 
-@jax.jit
+@sound
 def _of_classes(law: MixtureLaw, rows, *, log_rho):
     p, rho = law._each(lambda d: moments(d)[0], rows), jnp.exp(log_rho)
     marginal = jnp.tensordot(rho, p, axes=1)  # (outcome, M, …)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri, softmax
 
+from credo.compiling import sound
 from credo.linalg.dense import root
 from credo.model.heads import Head
 from credo.posterior.kinds import Gaussian
@@ -146,13 +147,13 @@ def _places(number: int, size: int) -> np.ndarray:
     return np.concatenate([drawn, -drawn])
 
 
-@jax.jit
+@sound
 def _outputs(law: ProjectedLaw, rows: Projection):
     rows = law.full(rows)
     return rows.mean, rows.covariance
 
 
-@jax.jit
+@sound
 def _information(law: ProjectedLaw, rows: Projection, taken):
     """W (place, taken, K, K) of outcomes about their outputs, at places of these."""
     head, beside, spread = law.head, law._beside(rows), root(rows.covariance)
@@ -164,7 +165,7 @@ def _information(law: ProjectedLaw, rows: Projection, taken):
     return jax.lax.map(at, jnp.asarray(_places(NUM_PLACES, rows.mean.shape[1])))
 
 
-@jax.jit
+@sound
 def _crossed(law: ProjectedLaw, x, others, taken):
     """Covariances (M, taken, K, K) of the outputs of the rows ``taken`` of ``others``, first, with those at ``x``."""
     target, kind = law.how.target, law.whole or law.how.kind
@@ -181,7 +182,7 @@ def _crossed(law: ProjectedLaw, x, others, taken):
     return jnp.moveaxis(found.reshape(*first.shape, *found.shape[1:]), 2, 0)
 
 
-@jax.jit
+@sound
 def _taken(law: ProjectedLaw, x: Any, others, taken, root_of_all):
     """B (M, K, K) of the rows at ``x``."""
     cross = _crossed(law, x, others, taken)

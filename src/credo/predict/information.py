@@ -24,6 +24,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import digamma, entr, gammaln, kl_div
 
 from credo.algorithm import as_key, streams
+from credo.compiling import sound
 from credo.linalg.dense import root
 from credo.model.observed import observed, rows_of
 from credo.normals import normal
@@ -81,7 +82,7 @@ def _of_draws(law: Any, rows, *, key, part: str | None):
     return of_keys(law, rows, streams(key, NUM_OUTCOMES), part)
 
 
-@functools.partial(jax.jit, static_argnames=("part",))
+@functools.partial(sound, static_argnames=("part",))
 def _of_classes(law: Any, rows, part: str | None):
     if isinstance(law, MixtureLaw):
         if law.is_streamed:
@@ -122,7 +123,7 @@ def entropy(probs):
     return jnp.sum(entr(_both(probs)), axis=-1)
 
 
-@jax.jit
+@sound
 def _of_line(law: ProjectedLaw, rows: Projection):
     """H(y) − E[H(y | θ)] of a location and log scale that are normal: E[log scale] is the log scale's mean."""
     rows = law.full(rows)
@@ -154,7 +155,7 @@ def _of_line(law: ProjectedLaw, rows: Projection):
     return marginal - (given + log_scale)
 
 
-@jax.jit
+@sound
 def _of_known_noise(law: ProjectedLaw, rows: Projection):
     """½ log |I + Σ^−½ C Σ^−½| of several columns with noise Σ, a diagonal matrix."""
     rows = law.full(rows)
@@ -167,7 +168,7 @@ def _of_normal_columns(law: ProjectedLaw, rows, *, key):
     return _of_log_scales(law, rows, streams(key, NUM_OUTCOMES))
 
 
-@jax.jit
+@sound
 def _of_log_scales(law: ProjectedLaw, rows: Projection, keys):
     """H(y) − E[H(y | θ)] of several columns whose log scales a are normal too: E[H(y | θ)] = Σ E a + D/2 log 2πe.
 
@@ -188,7 +189,7 @@ def _of_log_scales(law: ProjectedLaw, rows: Projection, keys):
     return 0.5 * jnp.linalg.slogdet(V)[1] - log_scale.sum(axis=1) - jax.lax.map(excess, keys).mean(axis=0)
 
 
-@functools.partial(jax.jit, static_argnames=("part",))
+@functools.partial(sound, static_argnames=("part",))
 def of_keys(law: Any, rows, keys, part: str | None, log_rho=None):
     """By outcomes drawn from the keys. ``log_rho`` (outcome, draw): log weights of the draws that differ by outcome."""
     is_mixture = isinstance(law, MixtureLaw)

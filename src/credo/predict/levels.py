@@ -5,6 +5,7 @@ the parameter's rows, the parameter is lengthened by rows drawn from its prior g
 a probe finds every other parameter that the likelihood indexes by the same code, to lengthen it too.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
+from credo.compiling import sound
 from credo.model.data import Levels, are_missing, as_array, as_double, kind_of_level
 from credo.model.distributions import is_improper
 from credo.model.target import Target
@@ -159,7 +161,7 @@ def _is_indexed(target: Target, u, x, name: str, parameter: str) -> bool:
     return bool(unseen)
 
 
-@jax.jit(static_argnames=("name",))
+@functools.partial(sound, static_argnames=("name",))
 def _poisoned(target: Target, u, x, name: str):
     """Which of two rows has a distribution with NaN in it when ``name`` has one more row, of NaN."""
     params = target.constrain(u)

@@ -19,6 +19,7 @@ from jax.scipy.special import kl_div
 from jaxtyping import Array, Float
 
 from credo.algorithm import stream, streams
+from credo.compiling import sound
 from credo.linalg.operator import Stored
 from credo.posterior.kinds import Mixture
 from credo.predict.information import told
@@ -131,7 +132,7 @@ def mixed_information(predictive, outcome: Outcome, key) -> np.ndarray:
     return within + predictive._compute(functools.partial(_of_draws, shared=shared), key=stream(key, 1))
 
 
-@jax.jit
+@sound
 def _of_classes(law: MixedLaw, rows):
     """Σ_k w_k KL(p_k ‖ p)."""
     p = jnp.stack([part.mean(own) if hasattr(part, "mean") else part.moments(own)[0] for part, own in law._parts(rows)])
@@ -143,7 +144,7 @@ def _of_draws(law: MixedLaw, rows, *, key, shared):
     return _gains(law, rows, shared, streams(key, NUM_OUTCOMES))
 
 
-@jax.jit
+@sound
 def _gains(law: MixedLaw, rows, shared, keys):
     def gain(y):
         return told(law.log_probs(rows, y), law.log_weights[:, None])

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
 from credo.batches import in_batches
+from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.linalg.operator import Stored
 from credo.memory import LIMIT
@@ -107,7 +108,7 @@ class MonteCarlo:
             return widened(positions), keys[:size], np.log(weights)
 
 
-@jax.jit
+@sound
 def _positions(kind: Kind, keys):
     return jax.vmap(lambda data: kind.sample_u(as_key(data)))(keys)
 

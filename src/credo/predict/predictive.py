@@ -12,6 +12,7 @@ from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
 from credo.arguments import as_key, as_numbers, check_count
 from credo.collector import collecting_rarely
+from credo.compiling import sound
 from credo.model.check import check_new_outcomes
 from credo.model.data import outcome_arrays, outcomes
 from credo.model.observed import observed, rows_of
@@ -362,26 +363,26 @@ class Predictive:
         return self._compute(draw, *more, key=stream_of(key, 1), chunk=chunk, axis=1 if reduce is None else 0)
 
 
-@jax.jit
+@sound
 def _moments(law: Law, rows):
     return law.moments(rows)
 
 
-@jax.jit
+@sound
 def _mean(law: Any, rows):
     return law.mean(rows)
 
 
-@jax.jit
+@sound
 def _log_prob(law: Law, rows, y):
     return law.log_prob(rows, y)
 
 
-@functools.partial(jax.jit, static_argnames=("part", "is_discrete"))
+@functools.partial(sound, static_argnames=("part", "is_discrete"))
 def _quantile(law: Law, rows, mean, sd, p, part: str | None, is_discrete: bool):
     return invert(law.cdf(rows, part), p, mean, sd, is_discrete=is_discrete)
 
 
-@jax.jit
+@sound
 def _sample(law: Law, rows, shared, keys):
     return law.sample(rows, shared, keys)

@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from scipy.special import betaincinv, gammaincinv, ndtri
 
+from credo.compiling import sound
 from credo.posterior.kinds import Gaussian, Kind
 from credo.posterior.product import Product
 
@@ -60,12 +61,12 @@ def _moved(kind: Gaussian, white: np.ndarray) -> np.ndarray:
     return white
 
 
-@jax.jit
+@sound
 def _from_white(kind: Gaussian, white):
     return jax.vmap(lambda z: kind.mean + kind.scale.matvec(z))(white)
 
 
-@jax.jit
+@sound
 def _from_values(kind: Product, values):
     def one(values):
         return kind.structure.ravel(

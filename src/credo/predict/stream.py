@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from credo.algorithm import stream as stream_of
+from credo.compiling import sound
 from credo.cores import in_groups
 from credo.memory import of_program
 from credo.precision import double
@@ -224,7 +225,7 @@ def _leaves_of_likelihood(law: Law, rows) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in _likelihood(law, rows)]
 
 
-@jax.jit
+@sound
 def _likelihood(law: Law, rows):
     return jax.tree.leaves(law.likelihood(rows, 0))
 

@@ -17,6 +17,7 @@ from numpyro.distributions import Distribution
 
 from credo.algorithm import stream as stream_of
 from credo.algorithm import streams
+from credo.compiling import sound
 from credo.model.draws import draw
 from credo.precision import double
 from credo.predict.outcome import moments, num_classes
@@ -107,6 +108,6 @@ def _rows(stream, key) -> np.ndarray:
     return holes
 
 
-@jax.jit
+@sound
 def _draws(law, rows, shared, keys):
     return law.sample(rows, shared, keys)

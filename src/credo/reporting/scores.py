@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.arguments import as_key
+from credo.compiling import sound
 from credo.diagnose import calibration
 from credo.diagnose.intervals import ends_by_formula
 from credo.model.data import check_order
@@ -137,7 +138,7 @@ def monte_carlo_error(predictive: Predictive, y, where: Any = True) -> float:
     return float(np.sqrt(number / (number - 1.0) * np.sum((found - expected) ** 2)))
 
 
-@jax.jit
+@sound
 def _shares(law: MixtureLaw, rows, y, members):
     """r (rows, groups); NaN where the outcome is impossible under every draw."""
     terms = law.log_probs(rows, y) + law.log_weights[:, None]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from sklearn.datasets import load_digits
 
 import credo
 from cases import first_of
@@ -243,3 +244,20 @@ def test_rows_in_uneven_chunks_count_once(structure, monkeypatch):
     parts = credo.fit(target, method, progress=False).sd()["weights"]
     for name in params:
         np.testing.assert_allclose(parts[name], whole[name], rtol=1e-8)
+
+
+def test_low_rank_in_single_precision_is_that_in_double():
+    """Of as many rows as XLA's own sums go wrong from: sds were up to three times as large."""
+    pixels, digit = load_digits(return_X_y=True)
+    target = BayesianNetwork(
+        lambda p, x: jnp.tanh(x @ p["a"] + p["b"]) @ p["c"] + p["d"],
+        {"a": normal(64, 16) / 8, "b": np.zeros(16), "c": normal(16, 10) / 4, "d": np.zeros(10)},
+        head=Categorical(),
+        prior=Isotropic(3.0),
+    ).given(pixels[:700] / 16, digit[:700])
+    method = credo.Laplace(structure=credo.laplace.LowRank(10), num_steps=0)
+    single, double_ = (
+        credo.fit(target, method, key=0, precision=precision, progress=False).kind.scale.diagonal()
+        for precision in ("float32", "float64")
+    )
+    np.testing.assert_allclose(single, double_, rtol=1e-3)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from credo.algorithm import as_key
+from credo.compiling import sound
 from credo.diagnose.convergence import ess_bulk
 from credo.model.target import Target
 from credo.posterior.kinds import Draws
@@ -59,7 +60,7 @@ def quantities(target: Target, positions, statistics: Statistics) -> dict[str, A
     return _quantities(target, positions, statistics)
 
 
-@functools.partial(jax.jit, static_argnames="statistics")
+@functools.partial(sound, static_argnames="statistics")
 def _quantities(target: Target, positions, statistics: Statistics) -> dict[str, Any]:
     def one(u):
         params = target.constrain(u)

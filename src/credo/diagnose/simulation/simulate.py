@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.algorithm import as_key, stream
+from credo.compiling import sound
 from credo.model.check import explained
 from credo.model.data import inputs, num_rows
 from credo.model.distributions import broadcast, is_distribution
@@ -84,7 +85,7 @@ def _prior(model: Model, keys):
     return _prior_positions(model, keys)
 
 
-@jax.jit
+@sound
 def _prior_positions(model: Model, keys):
     return jax.vmap(lambda data: model.structure.ravel(model.prior.sample(as_key(data))[1]))(keys)
 
@@ -95,7 +96,7 @@ def draw_data(model: Model, x, positions, keys, like):
     return _data(model, x, positions, keys, like)
 
 
-@jax.jit
+@sound
 def _data(model: Model, x, positions, keys, like):
     def one(u, data):
         params = model.prior.constrain(model.structure.unravel(u))

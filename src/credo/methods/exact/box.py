@@ -4,6 +4,7 @@ From the modes, reached from several sides, and their curvatures; then from the 
 each face widened until the cells at it hold next to nothing.
 """
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from scipy.special import logsumexp
 
 from credo.algorithm import Options
 from credo.batches import in_batches
+from credo.compiling import sound
 from credo.linalg.dense import Dense
 from credo.methods.from_prior import from_prior
 from credo.methods.optimise.newton import maximise
@@ -66,7 +68,7 @@ class Density:
         return np.where(found < np.inf, found, -np.inf)
 
 
-@jax.jit(static_argnames="at_once")
+@functools.partial(sound, static_argnames="at_once")
 def _log_density(target: Target, u, at_once: int):
     return in_batches(target.log_density, u, at_once)
 

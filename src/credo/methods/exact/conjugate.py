@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
 
-from credo.compiling import TINY, brief
+from credo.compiling import TINY, brief, sound
 from credo.model.target import Target
 from credo.model.visit import origin
 from credo.posterior.product import Product
@@ -217,12 +217,12 @@ def _rounding(candidate: dict[str, Distribution], target: Target, near: np.ndarr
     return rounding if rounding <= MOST_ROUNDING else 0.0
 
 
-@jax.jit
+@sound
 def _values_and_gradients(target: Target, positions):
     return jax.lax.map(jax.value_and_grad(target.log_density), positions)
 
 
-@jax.jit
+@sound
 def _log_prob(product: Product, positions):
     return jax.vmap(product.log_prob_u)(positions)
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from credo.compiling import TINY, brief
+from credo.compiling import TINY, brief, sound
 from credo.linalg.products import second_order
 from credo.methods.optimise.hyperparameters import num_before
 from credo.methods.optimise.objective import Objective
@@ -125,7 +125,7 @@ def summed(function, target: Target, u, numbers: int, *static, size: int = 0):
     return total
 
 
-@functools.partial(jax.jit, donate_argnums=0)
+@functools.partial(sound, donate_argnums=0)
 def _added(total, found):
     """In the memory of ``total``."""
     return jax.tree.map(jnp.add, total, found)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.linalg.krylov import Solution, conjugate_gradients, gauss_rule
 from credo.linalg.matrix_free import LOOSEST, inverse_root
@@ -235,7 +236,7 @@ def _signs(noise: np.random.Generator, number: int, dim: int, dtype) -> np.ndarr
     return (2 * noise.integers(0, 2, size=(number, dim), dtype=np.int8) - 1).astype(dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("tolerance", "max_products"))
+@functools.partial(sound, static_argnames=("tolerance", "max_products"))
 def _solve(product: Curvature, unit, Z, tolerance: float, max_products: int) -> Solution:
     """Of Ã, each row of Z."""
     apply = product.linear()
@@ -246,12 +247,12 @@ def _solve(product: Curvature, unit, Z, tolerance: float, max_products: int) -> 
     return canonical(jax.vmap(solve))(Z)
 
 
-@jax.jit
+@sound
 def _product(product: Curvature, v):
     return product.linear()(v)
 
 
-@jax.jit
+@sound
 def _round_trip(scale: MatrixFreeScale, z):
     return canonical(lambda z: scale.transpose_matvec(scale.product.linear()(scale.matvec(z))))(z)
 

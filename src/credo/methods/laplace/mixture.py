@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from credo.algorithm import Options, stream
 from credo.batches import in_batches
+from credo.compiling import sound
 from credo.diagnose.rules import RULES
 from credo.diagnose.verdict import all_pass, judge
 from credo.memory import Need, require
@@ -300,7 +301,7 @@ def _distance(a: Kind, b: Kind) -> float:
     return float(max(_length(a, b.mean), _length(b, a.mean)))
 
 
-@jax.jit
+@sound
 def _length(kind: Gaussian, u):
     return jnp.linalg.norm(kind.scale.solve(u - kind.mean))
 
@@ -338,7 +339,7 @@ def _weighed(kind: Kind, target: Target, key, options: Options, deadline: float)
     return done.figures, done.num_draws
 
 
-@functools.partial(jax.jit, static_argnames=("function", "chunk"))
+@functools.partial(sound, static_argnames=("function", "chunk"))
 def _log_weights(function: Callable, chunk: int, args, kind: Mixture, which, z):
     """log p(u, D) − log q(u) at draws of the mixture, and where they are."""
 

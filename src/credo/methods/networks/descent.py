@@ -19,6 +19,7 @@ import optax
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream
+from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start, explain
@@ -139,13 +140,13 @@ def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
     )
 
 
-@functools.partial(jax.jit, static_argnames="optimiser")
+@functools.partial(sound, static_argnames="optimiser")
 def _begin(optimiser, parameters) -> State:
     value = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype)
     return State(Training.begin(optimiser, parameters), value, jnp.full(CALLS, jnp.nan, value.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "optimiser", "batch_size"))
+@functools.partial(sound, static_argnames=("loss", "optimiser", "batch_size"))
 def _advance(target: Target, state: State, order, first, last, loss: Loss, optimiser, batch_size: int | None) -> State:
     def update(i, state: State) -> State:
         if batch_size is None:

@@ -24,6 +24,7 @@ import numpy as np
 import optax
 
 from credo.algorithm import Options, stream
+from credo.compiling import sound
 from credo.linalg.grouped import Grouped
 from credo.memory import require
 from credo.methods.networks.descent import descend, need
@@ -277,7 +278,7 @@ def _check_prior(loss: DropoutLoss, target: Target, position) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnames="loss")
+@functools.partial(sound, static_argnames="loss")
 def _expected_log_prior(loss: DropoutLoss, target: Target, position):
     sites = sites_of(likelihood_layers(target), loss.by)
     return loss.expected_log_prior(position, target, [(s, r) for s, r in zip(sites, loss.rates, strict=True) if r > 0])

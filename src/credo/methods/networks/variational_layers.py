@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.diagnose.verdict import judge
 from credo.linalg.diagonal import Diagonal
@@ -208,7 +209,7 @@ def _normal(key, i: int, like):
     return jax.random.normal(jax.random.fold_in(key, i), jnp.shape(like), jnp.result_type(like))
 
 
-@jax.jit
+@sound
 def _elbos(target: Target, q: Parameters, keys):
     """log p(u, D) − log q(u) at draws of the weights themselves, one at a time."""
 

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from credo.algorithm import Options, stream
 from credo.batches import in_batches
-from credo.compiling import TINY, brief
+from credo.compiling import TINY, brief, sound
 from credo.diagnose.startup import check_finite_start
 from credo.linalg.grouped import Grouped
 from credo.linalg.operator import Stored
@@ -245,7 +245,7 @@ def _checked(target: Target, position, is_dense: bool) -> LastLayer:
     return last
 
 
-@jax.jit
+@sound
 def _checks(target: Target, position, rows: Rows):
     """(the outputs are linear in the last layer, its prior is normal, its bias is added as it is)."""
     last = find_last_layer(target, rows)
@@ -311,7 +311,7 @@ def _loss(q: Parameters, target: Target) -> float:
     return sum(size / target.size * float(loss) for size, loss in found)
 
 
-@jax.jit
+@sound
 def _loss_by(q: Parameters, target: Target, rows: Rows):
     return LastLayerBound()(q, target, rows, None)
 
@@ -331,7 +331,7 @@ def _regressed(q: Parameters, target: Target) -> Parameters:
     return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), found, q)
 
 
-@jax.jit
+@sound
 def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
     """(AᵀWA (out, n, n), AᵀWr (out, n)): features A, precisions W of the noise, what the layer is to explain r."""
     last = find_last_layer(target, rows)
@@ -351,7 +351,7 @@ def _products(q: Parameters, target: Target, rows: Rows) -> tuple[Any, Any]:
     return jax.vmap(of_column, in_axes=(1, 1, 1, 1, 0))(*columns, u[index])
 
 
-@jax.jit
+@sound
 def _exact(q: Parameters, target: Target, squares, pulls) -> Parameters:
     """Linear regression of each column."""
     index = find_last_layer(target, Rows(target.x, target.y, target.weights)).index

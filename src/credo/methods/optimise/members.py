@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Float
 
 from credo.algorithm import Options, as_key, stream, streams
+from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start, explain
@@ -276,12 +277,12 @@ def _begun(optimiser, positions, has_snapshots: bool) -> Path:
     return Path(_begin(optimiser, positions), np.zeros_like(blank), np.zeros_like(blank))
 
 
-@functools.partial(jax.jit, static_argnames="optimiser")
+@functools.partial(sound, static_argnames="optimiser")
 def _begin(optimiser, positions) -> Training:
     return jax.vmap(lambda u: Training.begin(optimiser, u))(positions)
 
 
-@functools.partial(jax.jit, static_argnames=("optimiser", "batch_size", "is_independent"))
+@functools.partial(sound, static_argnames=("optimiser", "batch_size", "is_independent"))
 def _advance(
     target: Target, members: Training, orders, factor, first, last, *, optimiser, batch_size: int | None, is_independent
 ) -> Training:

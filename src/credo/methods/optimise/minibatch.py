@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from credo.algorithm import Options
+from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start
@@ -98,18 +99,18 @@ def _failure(target: Target, batch_size: int | None, key, i: int) -> str:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("optimiser", "size"))
+@functools.partial(sound, static_argnames=("optimiser", "size"))
 def begin(optimiser, u: Float[Array, " dim"], size: int) -> State:
     """The state before the first update."""
     return State(Training.begin(optimiser, u), jnp.arange(size))
 
 
-@functools.partial(jax.jit, static_argnames="size")
+@functools.partial(sound, static_argnames="size")
 def _order(key, epoch, size: int):
     return jax.random.permutation(jax.random.fold_in(key, epoch), size)
 
 
-@functools.partial(jax.jit, static_argnames=("optimiser", "batch_size"))
+@functools.partial(sound, static_argnames=("optimiser", "batch_size"))
 def _advance(optimiser, batch_size: int | None, target: Target, key, state: State, first, last) -> State:
     num_batches = 1 if batch_size is None else target.size // batch_size
 

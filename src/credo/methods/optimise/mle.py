@@ -17,6 +17,7 @@ import scipy.special
 from jaxtyping import Float
 
 from credo.algorithm import Options
+from credo.compiling import sound
 from credo.methods.optimise.diagnosis import diagnose
 from credo.methods.optimise.map import fit_info
 from credo.methods.optimise.newton import MAX_STEPS
@@ -159,7 +160,7 @@ def confidence_ellipsoid(posterior: Posterior, level: float = 0.95) -> Ellipsoid
     return Ellipsoid(center, covariance, sensitivity, information, radius_squared, level, names, leaves)
 
 
-@jax.jit
+@sound
 def _sensitivity(target: Target, u) -> Float[jax.Array, "P dim"]:
     """∂θ/∂u."""
 

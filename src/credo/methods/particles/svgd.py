@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream, streams
 from credo.batches import in_batches
-from credo.compiling import brief
+from credo.compiling import brief, sound
 from credo.course import Course
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
@@ -219,12 +219,12 @@ def _scores(target: Target, u, together: int):
     return in_batches(jax.value_and_grad(target.log_density), u, together)
 
 
-@functools.partial(jax.jit, static_argnames="optimiser")
+@functools.partial(sound, static_argnames="optimiser")
 def _begin(optimiser, u) -> Training:
     return Training.begin(optimiser, u)
 
 
-@functools.partial(jax.jit, static_argnames=("optimiser", "batch_size", "together"))
+@functools.partial(sound, static_argnames=("optimiser", "batch_size", "together"))
 def _advance(
     target: Target, state: Training, key, first, last, optimiser, batch_size: int | None, together: int
 ) -> Training:
@@ -239,6 +239,6 @@ def _advance(
     return jax.lax.fori_loop(first, last, body, state)
 
 
-@jax.jit
+@sound
 def _drawn(kind, keys):
     return jax.lax.map(lambda key: kind.sample_u(as_key(key)), keys)

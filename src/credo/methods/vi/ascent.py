@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from credo.algorithm import Algorithm
+from credo.compiling import sound
 from credo.linalg.operator import Stored
 from credo.methods.vi.families.family import Family
 from credo.methods.vi.gradients.estimator import Estimator
@@ -115,7 +116,7 @@ class Ascent:
             part_length=_like(blank.part_length, part_length),
             step_size=_like(blank.step_size, step_size),
             reviewed=blank.reviewed._replace(q=q, objective=-infinity, gap=infinity, is_drifting=np.ones((), bool)),
-            anchor=jax.jit(lay_anchor)(target, self.family.center(q)) if self.has_anchor else None,
+            anchor=sound(lay_anchor)(target, self.family.center(q)) if self.has_anchor else None,
         )
 
     def algorithm(self, target: Target, tuning: Tuning) -> Algorithm:

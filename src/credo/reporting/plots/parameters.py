@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+from credo.compiling import sound
 from credo.posterior.kinds import Point
 from credo.posterior.marginals import report_positions
 from credo.posterior.posterior import Posterior
@@ -120,6 +121,6 @@ def prior_draws(posterior: Posterior, scalars: Sequence[str], num_draws: int = N
     return by_scalar(draws, scalars, 1)
 
 
-@jax.jit
+@sound
 def _sample_prior(target, keys):
     return jax.vmap(target.sample_prior)(keys)

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from credo.algorithm import Options
 from credo.batches import in_batches
+from credo.compiling import sound
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.products import second_order
 from credo.memory import Need, bytes_of, require
@@ -206,7 +207,7 @@ def _errors(objective: Composed, args, rest, averages_q: bool, deadline: float) 
     return Errors(of_mean, of_log_sd, float(np.min(losses)), num_products, is_cut)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "averages_q"))
+@functools.partial(sound, static_argnames=("objective", "averages_q"))
 def _moves(objective: Composed, args, rest, pair, averages_q: bool):
     """How far a pair of draws pulls the optimum, the gradients on it, (ways, n) each; how far means and log sds,
     (ways, dim) each; and the number of products that took."""

@@ -14,11 +14,11 @@ and looking at the rows of the others. Other programs count as one term that eve
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from credo.compiling import sound
 from credo.model.dependence import dependencies
 from credo.model.distributions import transform_to
 from credo.model.prior import Prior
@@ -144,6 +144,6 @@ def _rows_are_apart(target: Target, examples: np.ndarray, inside: np.ndarray) ->
     return True
 
 
-@jax.jit
+@sound
 def _rows(target: Target, u):
     return target.log_likelihood(u)
