@@ -221,13 +221,13 @@ def end_before(batch_size, at):
     """Where updates end whose last has seen a finite density."""
     with double():
         flat, settings = ROOT_TARGET.flat().cast(np.float64), (jax.random.key(0), np.zeros(1), Options())
-        before = ascend(flat, default_optimiser(500), batch_size, at - 1, *settings)
+        before = ascend(flat, default_optimiser(flat, 500), batch_size, at - 1, *settings)
     assert not before.failure
     return before.position
 
 
 def test_where_an_update_is_not_finite_the_last_finite_density_is_kept():
-    posterior = fit(ROOT_TARGET, MAP(optimiser=default_optimiser(500), num_steps=500), start={"b": 0.0})
+    posterior = fit(ROOT_TARGET, MAP(optimiser=default_optimiser(ROOT_TARGET, 500), num_steps=500), start={"b": 0.0})
     at, said = posterior.info["failed_at"], posterior.verdict.sentences
     assert posterior.verdict.status == "failed"
     assert len(said) == 1

@@ -188,6 +188,24 @@ def test_training_by_minibatches_is_judged_as_laplace_judges_it():
     assert figure <= CLOSE * laplace.verdict.figures["mode_distance"]
 
 
+@pytest.mark.parametrize("method", [credo.MAP(), credo.MAP(batch_size=16, num_steps=50)], ids=["newton", "adam"])
+def test_a_network_whose_units_are_all_off_does_not_pass(method):
+    """Its density has a mode there, of the output bias and the prior alone, which passed."""
+    X = RNG.normal(size=(60, 3))
+    weights = {"a": RNG.normal(size=(3, 4)), "b": np.full(4, -50.0), "c": RNG.normal(size=4), "d": np.zeros(())}
+    dead = BayesianNetwork(
+        lambda p, x: jax.nn.relu(x @ p["a"] + p["b"]) @ p["c"] + p["d"],
+        weights,
+        head=Gaussian(0.5),
+        prior=Isotropic(1.0),
+    )
+    verdict = credo.fit(dead.given(X, X[:, 0]), method, start={"weights": weights}, key=0, progress=False).verdict
+    assert verdict.status != "pass"
+    assert any("the same outputs" in sentence for sentence in verdict.sentences)
+    alive = credo.fit(target("known noise"), method, key=0, progress=False).verdict
+    assert not any("the same outputs" in sentence for sentence in alive.sentences)
+
+
 @pytest.mark.parametrize("method", [credo.MAP(batch_size=16, num_steps=10), credo.MAP(num_steps=2)])
 def test_training_that_has_hardly_begun_fails(method):
     posterior = credo.fit(target("known noise"), method, key=0, progress=False)

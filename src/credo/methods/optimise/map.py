@@ -41,9 +41,10 @@ class MAP:
     By default second order on full data, to a gradient of 1e-8 and less (its length in the metric of the curvature:
     the distance to the mode in posterior standard deviations). ``optimiser``, an optax one that minimises, and
     ``batch_size`` go by gradients of full data or of minibatches instead; with ``batch_size`` alone the optimiser is
-    Adam with a cosine decay. Keep one optimiser object for several fits: a new one compiles anew.
-    ``num_steps``: at most this many evaluations (default 300), or exactly this many updates (default: 30 epochs, 1,000
-    at least, of minibatches). Either way the full-data gradient at the end is in the verdict.
+    Adam with a cosine decay from 0.05, and from 0.01 for the weights of a network. Keep one optimiser object for
+    several fits: a new one compiles anew. ``num_steps``: at most this many evaluations (default 300), or exactly this
+    many updates (default: 30 epochs, 1,000 at least, of minibatches). Either way the full-data gradient at the end is
+    in the verdict.
 
     A mode at infinity or on a boundary, a saddle and a ridge are ``failed``, with a sentence that names the parameter.
     Weights of a network are judged as ``Laplace()`` judges them, by ``mode_distance``: within 0.1 posterior sds of the
@@ -70,7 +71,7 @@ class MAP:
         num_updates, num_wanted, max_steps = 0, 0, self.num_steps or MAX_STEPS
         if self.optimiser is not None or self.batch_size is not None:
             num_wanted = self.num_steps or default_num_steps(target, self.batch_size)
-            optimiser = self.optimiser or default_optimiser(num_wanted)
+            optimiser = self.optimiser or default_optimiser(target, num_wanted)
             found = ascend(target, optimiser, self.batch_size, num_wanted, key, position, options)
             if found.failure:
                 return _failed(target, objective, found)

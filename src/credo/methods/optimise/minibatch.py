@@ -23,7 +23,7 @@ from credo.model.target import Target
 from credo.status import CredoError
 
 NUM_EPOCHS, LEAST_STEPS = 30, 1_000
-STEP_SIZE = 0.05  # in unconstrained coordinates, which are of order one
+STEP_SIZE = 0.05  # in unconstrained coordinates, which are of order one; weights of networks are smaller
 
 
 def default_num_steps(target: Target, batch_size: int | None) -> int:
@@ -31,9 +31,9 @@ def default_num_steps(target: Target, batch_size: int | None) -> int:
     return max(LEAST_STEPS, NUM_EPOCHS * (target.size // batch_size) if batch_size else 0)
 
 
-def default_optimiser(num_steps: int) -> optax.GradientTransformation:
-    """Adam for coordinates of order one."""
-    return adam(num_steps, STEP_SIZE)
+def default_optimiser(target: Target, num_steps: int) -> optax.GradientTransformation:
+    """Adam for coordinates of order one; that of all trainings, where they are the weights of a network."""
+    return adam(num_steps, STEP_SIZE) if target.model.weights_name is None else adam(num_steps)
 
 
 class Ascended(NamedTuple):

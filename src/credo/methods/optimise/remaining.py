@@ -32,6 +32,7 @@ from credo.methods.optimise.diagnosis import STALLED, Diagnosis
 from credo.methods.optimise.newton import Optimum
 from credo.methods.optimise.objective import Objective
 from credo.model.curvature import Curvature
+from credo.model.data import Rows
 from credo.model.fisher import Expected
 from credo.model.target import Target
 
@@ -40,10 +41,16 @@ CLOSE = 1.1  # between the bounds of d, where they count as one
 SOLVED = 1e-3  # residual where no bound from above is known
 SEARCHES = 30  # products with H
 SADDLE = -0.1  # of vᵀHv / vᵀAv: one sd along it gains 0.05 nats
+NUM_SEEN = 64  # rows whose outputs are compared
 ROWS_A_WEIGHT = 10  # from which on a noise at the joint mode is too small by a twentieth at most
 ON_SADDLE = (
     "The density of the weights rises to both sides of this point along some direction: a saddle. Train further, or "
     "start from other weights (start=)."
+)
+SAME_OUTPUTS = (
+    "The network gives all rows the same outputs, whatever their inputs: its units are off at every row (dead ReLUs), "
+    "or the prior has drawn their weights to zero. Train from other weights (start=) by smaller steps "
+    "(optimiser=optax.adam(0.001)), or give a wider prior."
 )
 UNBOUNDED = (
     "Without a normal prior of known precision the data may leave directions of the weights free, so that there is no "
@@ -92,6 +99,8 @@ def of_network(diagnosis: Diagnosis, objective: Objective, target: Target, optim
     elif not found.is_bounded:
         sentences.append(UNBOUNDED)
     at_best = "pass" if is_positive or found.is_bounded else "doubtful"
+    if have_same_outputs(target, optimum.position):
+        sentences, at_best = [SAME_OUTPUTS, *sentences], "doubtful"
     return diagnosis._replace(figures=figures, sentences=tuple(sentences), at_best=at_best), found.num_products
 
 
@@ -112,6 +121,21 @@ def of_noise(diagnosis: Diagnosis, target: Target) -> Diagnosis:
     )
     at_best = "doubtful" if diagnosis.at_best == "pass" else diagnosis.at_best
     return diagnosis._replace(sentences=(*diagnosis.sentences, sentence), at_best=at_best)
+
+
+def have_same_outputs(target: Target, u: Float[np.ndarray, " dim"]) -> bool:
+    """Whether all rows have, to the last digit, though their inputs differ."""
+    rows = target.rows(np.unique(np.linspace(0, target.size - 1, NUM_SEEN).astype(int)))
+    outputs = np.asarray(_outputs(target, u, rows))
+    differ = any(np.any(leaf != leaf[:1]) for leaf in map(np.asarray, jax.tree.leaves(rows.x)))
+    return differ and bool(np.all(outputs == outputs[:1]))
+
+
+@brief
+def _outputs(target: Target, u, rows: Rows):
+    params = target.constrain(u)
+    assert target.head is not None  # checked by who asks
+    return target.head.natural(target.likelihood_distribution(params, rows.x), params, rows.x)
 
 
 def has_outputs(target: Target) -> bool:

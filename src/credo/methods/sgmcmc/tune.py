@@ -109,7 +109,7 @@ def first_position(target: Target, batch_size: int | None, key, start, options: 
     held = of_prior(target, position)
     if weights_of(target) is not None or target.dim > MAX_DENSE:
         num_steps = default_num_steps(target, batch_size)
-        optimiser = holding(default_optimiser(num_steps), held)
+        optimiser = holding(default_optimiser(target, num_steps), held)
         found = ascend(target, optimiser, batch_size, num_steps, key, position, options)
         return found.of_finite_density(target)
     solver, objective = solver_for(target, options.max_memory), in_unconstrained_space(target)
