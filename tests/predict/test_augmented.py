@@ -88,3 +88,16 @@ def test_bad_transforms(posterior):
     for rule in (credo.Linearised(), credo.MonteCarlo, credo.Augmented(VIEWS)):
         with pytest.raises(credo.CredoError, match="averages over draws of the parameters: leave rule out"):
             credo.Augmented(VIEWS, rule)
+
+
+def test_where_predictions_would_be_linearised_the_other_rule_is_told():
+    weights = {"a": np.ones(4), "b": np.linspace(-1, 1, 4), "c": np.ones(4)}
+
+    def apply(p, x):
+        return np.tanh(1.0) * (x[:, None] * p["a"] + p["b"]) @ p["c"]
+
+    network = credo.nn.BayesianNetwork(apply, weights, head=credo.nn.Gaussian(0.3), prior=credo.nn.Isotropic(1.0))
+    posterior = credo.fit(network.given(X, 0.5 * X), credo.Laplace(num_steps=0), start={"weights": weights}, key=0)
+    with pytest.warns(UserWarning, match="predictions of this posterior are linearised"):
+        told = posterior.predict(X, credo.Augmented(VIEWS))
+    assert np.allclose(told.mean, posterior.predict(X, credo.Augmented(VIEWS, credo.MonteCarlo())).mean)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
-from credo import load
+from credo import Loader, load
 from credo.model.model import Model
 from credo.posterior.kinds import Point
 from credo.posterior.posterior import Posterior
@@ -214,3 +214,10 @@ def test_rows_that_change_with_those_beside_them_are_not_so_unsaid():
         posterior_of(centred, X[:, 0]).predict(X[:3, 0])
     posterior_of(centred, X[:, 0]).predict()
     posterior_of(lagged, X[:, 0]).predict(X[:3, 0])  # a series is meant
+
+
+def test_a_loader_is_no_array():
+    model = Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(params["w"] * x, 1.0))
+    posterior = Posterior(Point(np.zeros(1)), model.given(X[:, 0], X[:, 1]).flat(), verdict=Verdict("pass", {}, ()))
+    with pytest.raises(CredoError, match="x is a Loader: give the inputs of its batches"):
+        posterior.predict(Loader([(X[:, 0], X[:, 1])]))

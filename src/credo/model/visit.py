@@ -159,7 +159,8 @@ class AbstractPrior(eqx.Module):
             return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
         missing = [name for name in self.names if name not in params]
         if missing:
-            raise CredoError(f"The parameters lack {missing[0]!r}; the model has {', '.join(self.names)}.")
+            names = ", ".join(map(repr, self.names))
+            raise CredoError(f"The parameters lack {missing[0]!r}: give a dict of the model's parameters, {names}.")
         return {
             leaf_name((name, *path)): leaf
             for name in self.names

@@ -6,6 +6,7 @@ disagree on under one θ is aleatoric, since knowing θ would not remove it.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,13 @@ class Augmented:
             )
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple[MixtureLaw, Any]:
+        if self.rule is None and posterior.info.get("predicts") == "linearised":
+            warnings.warn(
+                "Augmented() averages over draws of the weights, and predictions of this posterior are linearised in "
+                "them, since draws of a Laplace approximation fit far worse (Immer, Korzepa & Bauer 2021): compare "
+                "both on rows held out, or take SWAG() or an ensemble. Augmented(…, MonteCarlo()) is not told this.",
+                stacklevel=4,
+            )
         law, x = (MonteCarlo() if self.rule is None else self.rule).law(posterior, table, key)
         if not isinstance(law, MixtureLaw) or table.new_rows:
             raise CredoError(

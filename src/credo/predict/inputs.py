@@ -11,6 +11,7 @@ from credo.model.check import check_new_inputs
 from credo.model.data import Unkept, as_array, by_column, column_name, inputs, num_rows
 from credo.model.model import Model
 from credo.model.prior import Prior
+from credo.model.source import Loader
 from credo.model.target import Target
 from credo.predict.levels import NewRows, code
 from credo.status import CredoError
@@ -32,6 +33,11 @@ class Table(NamedTuple):
 def check_inputs(target: Target, x) -> Table:
     """``x`` in the structure and dtypes of the inputs of the fit; CredoError, a sentence, where it cannot be."""
     fitted = target.x
+    if isinstance(x, Loader):
+        raise CredoError(
+            "Predictions are of arrays, which may be memory-mapped, and x is a Loader: give the inputs of its batches, "
+            "one after the other, as predict(x) of each."
+        )
     if target.model.likelihood is None:
         raise CredoError(
             f"This posterior cannot predict, since its model has no likelihood: {target.model.without_likelihood}."

@@ -23,8 +23,8 @@ NETWORKS: dict[str, Rule] = {
         ANY,
         "this library",
         "The data that were fitted are less likely, by {value:.2g} nats a row, than the predictive expects (0.1 "
-        "passes): it is too narrow. Let the noise be unknown, tune the prior by the evidence, train longer, or give "
-        "the network more units.",
+        "passes): it is too narrow. Let the noise be unknown, under a prior that reaches the size of the residuals, "
+        "tune the prior by the evidence, train longer, or give the network more units.",
         "look for a likelihood that is not finite at some row",
     ),
 }
