@@ -1,5 +1,6 @@
 """The equations of a traced program, looked at or run one by one."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,6 +86,24 @@ def needed(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
             kept.append(equation)
             wanted.update(map(id, equation.invars))
     return jex.ClosedJaxpr(program.jaxpr.replace(eqns=kept[::-1]), program.consts)
+
+
+def multiplications(jaxpr: jex.Jaxpr) -> int:
+    """Of numbers, in products of matrices and convolutions: nearly all the work of a network."""
+    total = 0
+    for equation in jaxpr.eqns:
+        shapes: list[tuple[int, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+        size = math.prod(getattr(equation.outvars[0].aval, "shape", ())) if equation.outvars else 0
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            total += size * math.prod(shapes[0][axis] for axis in contracted)
+        elif equation.primitive.name == "conv_general_dilated":
+            outputs = shapes[1][equation.params["dimension_numbers"].rhs_spec[0]]
+            total += size * math.prod(shapes[1]) // outputs
+        else:
+            times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+            total += times * sum(map(multiplications, programs_in(equation)))
+    return total
 
 
 def runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 import credo
 from cases import first_of
+from credo.equations import multiplications
 from credo.methods.optimise import remaining as page
 from credo.methods.optimise.objective import in_users_space, of_likelihood
 from credo.methods.optimise.remaining import CLOSE, most_products, remaining
@@ -154,6 +155,19 @@ def test_a_trained_network_passes(name):
 
 def test_large_networks_take_fewer_products():
     assert [most_products(*size) for size in ((50, 15), (10_000, 100_000), (1_000, 10_005_500))] == [250, 100, 20]
+
+
+def test_the_work_of_a_row_is_that_of_its_products():
+    """Of a dense layer a multiplication a weight, of a convolution one a weight and place, of a loop each time."""
+
+    def network(p, x):
+        image = jax.lax.conv_general_dilated(x, p["k"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        hidden, _ = jax.lax.scan(lambda h, _: (jnp.tanh(h @ p["r"]), None), image.reshape(len(x), -1), None, length=5)
+        return hidden @ p["w"]
+
+    p = {"k": RNG.normal(size=(3, 3, 2, 4)), "r": RNG.normal(size=(144, 144)), "w": RNG.normal(size=(144, 3))}
+    x = RNG.normal(size=(1, 6, 6, 2))
+    assert multiplications(jax.make_jaxpr(network)(p, x).jaxpr) == 72 * 36 + 5 * 144**2 + 432
 
 
 def test_a_noise_at_its_mode_with_many_weights_does_not_pass():

@@ -27,6 +27,7 @@ from jaxtyping import Float
 
 from credo.compiling import brief
 from credo.diagnose.rules import RULES
+from credo.equations import multiplications
 from credo.linalg.products import second_order
 from credo.methods.optimise.diagnosis import STALLED, Diagnosis
 from credo.methods.optimise.newton import Optimum
@@ -36,7 +37,7 @@ from credo.model.data import Rows
 from credo.model.fisher import Expected
 from credo.model.target import Target
 
-MOST, FEWEST, WORK = 250, 20, 1e11  # products with A; of them times rows times coordinates
+MOST, FEWEST, WORK = 250, 20, 1e11  # products with A; of them times rows times multiplications of a row
 CLOSE = 1.1  # between the bounds of d, where they count as one
 SOLVED = 1e-3  # residual where no bound from above is known
 SEARCHES = 30  # products with H
@@ -159,7 +160,7 @@ def remaining(
     is_bounded = bool(is_apart) and bool(np.all(precision > 0))
     D = np.sqrt(precision) if is_bounded else np.ones_like(u)
     bound = np.asarray(rule.passes**2, u.dtype)
-    most = most_products(target.size, len(u))
+    most = most_products(target.size, max(len(u), _work_of_a_row(target, u)))
     found = _decrement(objective.log_prior, most, objective.args, target, u, gradient, D, is_bounded, bound)
     lower, upper, is_convex, count = (each.item() for each in found)
     if not is_convex:
@@ -171,13 +172,18 @@ def remaining(
         distance = np.nan
     saddle, more = None, 0
     if distance <= rule.passes and not is_positive:
-        saddle, more = _saddle(objective, target, u, D)
+        saddle, more = _saddle(objective, target, u, D, min(SEARCHES, most))
     return Remaining(distance, is_bounded, saddle, count + more)
 
 
-def most_products(num_rows: int, dim: int) -> int:
-    """With A: of a large network fewer, so that to judge it takes no longer than to train it."""
-    return int(np.clip(WORK / (max(num_rows, 1) * dim), FEWEST, MOST))
+def most_products(num_rows: int, work: int) -> int:
+    """With A: of a large network fewer, so that to judge it takes no longer than to train it. ``work``: of a row, in
+    multiplications, a weight of a dense layer one and that of a convolution as many as it has places."""
+    return int(np.clip(WORK / (max(num_rows, 1) * work), FEWEST, MOST))
+
+
+def _work_of_a_row(target: Target, u) -> int:
+    return multiplications(jax.make_jaxpr(_outputs.function)(target, u, target.rows(np.arange(1))).jaxpr)
 
 
 @functools.partial(brief, static_argnames=("function", "log_prior"))
@@ -242,7 +248,7 @@ def _both(function: Callable, log_prior: Callable, args, target: Target, u, v):
     return -product(v), metric(log_prior, args, target, u)(v)
 
 
-def _saddle(objective: Objective, target: Target, u, D) -> tuple[float | None, int]:
+def _saddle(objective: Objective, target: Target, u, D, most: int) -> tuple[float | None, int]:
     """vᵀHv / |v|² of a direction with vᵀHv < ``SADDLE`` vᵀAv, None where none was found; the number of products."""
 
     def image(v):
@@ -261,7 +267,7 @@ def _saddle(objective: Objective, target: Target, u, D) -> tuple[float | None, i
         if values[0] < SADDLE:
             return float(best[0] @ best[1]) / float(np.sum((best[0] / D) ** 2)), count
         slope = best[1] - values[0] * best[2]
-        if count >= SEARCHES or np.linalg.norm(slope) <= SOLVED * np.linalg.norm(best[1]):
+        if count >= most or np.linalg.norm(slope) <= SOLVED * np.linalg.norm(best[1]):
             return None, count
         step = best - basis[0] * coefficients[0, 0]  # what the last directions added
         kept = [best, step] if len(basis) > 1 else [best]
