@@ -9,7 +9,8 @@ import numpyro.distributions as dist
 import pytest
 
 import credo
-from credo.compiling import BRIEF, LARGE, LONG, SOUND, TINY, brief, known, refused, signature, sound
+from credo import compiling
+from credo.compiling import BRIEF, LARGE, LIBRARY, LONG, NATIVE, SOUND, TINY, brief, known, refused, signature, sound
 
 VECTOR = np.linspace(-1.0, 2.0, 7, dtype=np.float32)
 
@@ -18,7 +19,7 @@ def program(v, power):
     return jnp.sum(jnp.tanh(v) ** power), jnp.exp(v)
 
 
-@pytest.mark.parametrize("options", [BRIEF, TINY, LONG, LARGE, SOUND])
+@pytest.mark.parametrize("options", [BRIEF, TINY, LONG, LARGE, NATIVE])
 def test_same_numbers(options):
     quick = brief(program, static_argnames="power", options=options)
     for found, expected in zip(quick(VECTOR, power=3), program(VECTOR, 3), strict=True):
@@ -32,6 +33,17 @@ def test_options_that_this_xla_does_not_know_are_left_out():
     assert known(LONG) == LONG
     if jax.__version_info__ < (0, 12):
         assert known(BRIEF) == BRIEF
+
+
+def test_a_library_of_other_parts_is_not_called(monkeypatch):
+    """Rather than as XLA would by itself."""
+    if LIBRARY not in known(SOUND):
+        pytest.skip("this XLA has no such library")
+    monkeypatch.setitem(compiling.TINY, LIBRARY, "LIBRARY_FUSION_TYPE_NO_SUCH")
+    assert known(SOUND) == {LIBRARY: ""}
+    assert known(LONG)[LIBRARY] == ""
+    monkeypatch.setattr(compiling, "refused", lambda options: frozenset({LIBRARY}))
+    assert LIBRARY not in known(SOUND)
 
 
 def test_small_and_large_ones_have_programs_of_their_own():
@@ -55,7 +67,7 @@ def test_within_other_programs():
     assert jax.eval_shape(lambda v: quick(v, power=2), VECTOR)[1].shape == (7,)
 
 
-@pytest.mark.parametrize("options", [BRIEF, TINY, LONG, SOUND], ids=["brief", "tiny", "long", "sound"])
+@pytest.mark.parametrize("options", [BRIEF, TINY, LONG, NATIVE], ids=["brief", "tiny", "long", "native"])
 @pytest.mark.parametrize("shape", [(50, 3), (75, 2)])
 def test_the_gradient_of_a_maximum_over_an_axis_is_exact(options, shape):
     """Its rule compares the operand with the answer: where a program computes one of them anew with another rounding,
@@ -69,7 +81,9 @@ def test_the_gradient_of_a_maximum_over_an_axis_is_exact(options, shape):
 
 
 @pytest.mark.parametrize("shape", [(8, 700, 10), (14, 955, 11)])
-@pytest.mark.parametrize("options", [None, BRIEF, TINY, LARGE, LONG], ids=["sound", "brief", "tiny", "large", "long"])
+@pytest.mark.parametrize(
+    "options", [None, BRIEF, NATIVE, LARGE, LONG], ids=["sound", "brief", "native", "large", "long"]
+)
 def test_sums_before_element_wise_operations_are_right(options, shape):
     """As in products with the Fisher information of a softmax: left to itself JAX 0.10 has them wrong on a CPU."""
     random = np.random.default_rng(0)

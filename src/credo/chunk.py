@@ -20,7 +20,7 @@ from jax import lax
 from jax.extend import core as jex
 
 from credo.algorithm import Program, Stages, as_key
-from credo.compiling import LONG, TINY
+from credo.compiling import LONG, NATIVE
 from credo.native import jit
 from credo.noise import Noise, row
 from credo.ordered import plain
@@ -128,7 +128,7 @@ def _loop(function, options) -> jit:
     return jit(function, static_argnames=("program", "length"), options=options)
 
 
-one_chain, many_chains = _loop(_one_chain, TINY), _loop(_many_chains, TINY)
+one_chain, many_chains = _loop(_one_chain, NATIVE), _loop(_many_chains, NATIVE)
 one_long, many_long = _loop(_one_chain, LONG), _loop(_many_chains, LONG)
 
 

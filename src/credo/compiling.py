@@ -18,10 +18,11 @@ from credo.convolutions import canonical
 from credo.lapack import one_by_one
 
 one_by_one()
-# JAX 0.10 gives sums that are followed by element-wise operations to a library, whose answers in single precision are
-# wrong from some sizes on: z − Σ_k w_nk z_bnk, as in derivatives of a softmax, of z (8, 700, 10) for half of the b. A
-# native function cannot call it either.
-SOUND = {"xla_cpu_experimental_ynn_fusion_type": ""}
+# JAX 0.10 gives groups of operations to a library, whose sums in single precision are wrong from some sizes on where
+# element-wise operations follow: z − Σ_k w_nk z_bnk, as in derivatives of a softmax, of z (8, 700, 10) for half of the
+# b. Single products of matrices it has right, and faster than XLA.
+LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
+SOUND = {LIBRARY: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 BRIEF = {**SOUND, "xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 LARGE = {**SOUND, "xla_cpu_parallel_codegen_split_count": 1}
 MANY_ROWS = 20_000  # from which thousands of densities earn the emitters
@@ -31,6 +32,7 @@ LONG = {**SOUND, "xla_backend_optimization_level": 1, "xla_llvm_disable_expensiv
 # At level 0 it rounds one product in two ways within a program: the gradient of a maximum, which looks for the entry
 # that is equal to it, is then NaN, or wrong.
 TINY = {**BRIEF, **LONG}
+NATIVE = {**TINY, LIBRARY: ""}  # a native function cannot call it at all
 
 
 def known(options: dict) -> dict | None:
@@ -38,6 +40,8 @@ def known(options: dict) -> dict | None:
     if jax.default_backend() != "cpu":
         return None
     unknown = refused(tuple(TINY.items()))
+    if LIBRARY in unknown and LIBRARY not in refused(((LIBRARY, ""),)):  # it knows other parts of the library
+        return {name: value for name, value in {**options, LIBRARY: ""}.items() if name not in unknown - {LIBRARY}}
     return {name: value for name, value in options.items() if name not in unknown}
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from credo.compiling import SOUND, TINY, known, signature
+from credo.compiling import NATIVE, SOUND, known, signature
 from credo.convolutions import rewritten
 from credo.equations import equations
 from credo.sharing import shared
@@ -44,10 +44,10 @@ class jit:
     """``jax.jit(function)``, as one native function on a CPU where ``function`` suits that.
 
     What the compiler then refuses all the same is compiled as usual, and remembered. ``options``: of the compiler;
-    ``TINY`` is right unless the program runs for minutes.
+    ``NATIVE`` is right unless the program runs for minutes.
     """
 
-    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = (), options: dict = TINY):
+    def __init__(self, function: Callable, static_argnames: tuple[str, ...] = (), options: dict = NATIVE):
         self.function, self.static_argnames, self.options = function, static_argnames, options
         self.refused: set[int] = set()
         self.lowered: set[int] = set()

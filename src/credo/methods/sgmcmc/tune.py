@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from credo.algorithm import Options, as_key, stream
-from credo.compiling import TINY, brief
+from credo.compiling import NATIVE, brief
 from credo.diagnose.function_space import weights_of
 from credo.linalg.operator import Stored
 from credo.linalg.products import hvp
@@ -177,12 +177,12 @@ def _is_small(target: Target, *_) -> bool:
     return target.size * target.dim <= SMALL
 
 
-@functools.partial(brief, static_argnames=("batch_size", "preconditioner"), options=TINY, is_small=_is_small)
+@functools.partial(brief, static_argnames=("batch_size", "preconditioner"), options=NATIVE, is_small=_is_small)
 def _scale(target: Target, key, u, batch_size: int | None, preconditioner: Preconditioner) -> Float[Array, " dim"]:
     return preconditioner.scale(target, batch_size, stochastic_gradient(target, batch_size, None), as_key(key), u)
 
 
-@functools.partial(brief, static_argnames="batch_size", options=TINY, is_small=_is_small)
+@functools.partial(brief, static_argnames="batch_size", options=NATIVE, is_small=_is_small)
 def _measure(target: Target, key, u, center, scale, distance, batch_size: int | None) -> Measured:
     """``distance``, in sds from ``u``: where V is measured."""
     k_power, k_noise, k_away = jax.random.split(as_key(key), 3)
