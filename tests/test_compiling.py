@@ -46,6 +46,15 @@ def test_a_library_of_other_parts_is_not_called(monkeypatch):
     assert LIBRARY not in known(SOUND)
 
 
+def test_a_program_of_a_program_is_its_own():
+    """Even where the inner one has run, whose attributes a wrapper takes over."""
+    total = sound(jnp.sum)
+    assert float(total(VECTOR)) == pytest.approx(VECTOR.sum())
+    rows = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(sound(jax.vmap(total))(rows), [3.0, 3.0])
+    np.testing.assert_array_equal(sound(jax.grad(total))(VECTOR), np.ones(7))
+
+
 def test_small_and_large_ones_have_programs_of_their_own():
     quick = brief(program, static_argnames="power", is_small=lambda v: v.size < 5, is_large=lambda v: v.size > 10)
     long = np.tile(VECTOR, 2)

@@ -86,7 +86,7 @@ class sound:
         static_argnames: str | tuple[str, ...] = (),
         donate_argnums: int | tuple[int, ...] = (),
     ):
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # what ``function`` has compiled is its own
         self.function, self.settings = function, {"static_argnames": static_argnames, "donate_argnums": donate_argnums}
         self.usual = jax.jit(function, **self.settings)
 

@@ -7,9 +7,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import credo
-from credo.diagnose.curve import curve
+from credo.diagnose.curve import MAX_DRAWS, curve, curve_sentence
 from credo.diagnose.geometry import (
-    MAX_DRAWS,
     _shares_below,
     funnel,
     funnel_sentence,
@@ -108,7 +107,7 @@ def test_a_ridge_that_bends_is_no_funnel():
     rng = np.random.default_rng(10)
     banana = ab(rng, lambda a: a**2 + 0.1 * rng.normal(size=a.shape))
     assert funnel(banana, AB) is None
-    assert curve(banana.reshape(-1, 2), AB) == ("b", "a")
+    assert curve(banana, AB) == ("b", "a")
     mouth = ab(rng, lambda a: np.exp(3 * a) * rng.normal(size=a.shape))
     assert funnel(mouth, AB)[:2] == ("a", "b")
 
@@ -117,11 +116,20 @@ def test_lines_and_clusters_are_no_curves():
     rng = np.random.default_rng(11)
     for noise in (1e-6, 0.1, 3.0):
         line = ab(rng, lambda a, noise=noise: 2 * a + noise * rng.normal(size=a.shape))
-        assert curve(line.reshape(-1, 2), AB) is None
-    heavy = rng.standard_t(2, size=(4_000, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+        assert curve(line, AB) is None
+        assert curve((1e4 + line).astype(np.float32), AB) is None
+    heavy = rng.standard_t(2, size=(4, 1_000, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
     assert curve(heavy, AB) is None
-    corners = np.array([[-9.0, 0.0], [0.0, 9.0], [9.0, 0.0]])[rng.integers(3, size=4_000)]
-    assert curve(corners + rng.normal(size=(4_000, 2)), AB) is None
+    corners = np.array([[-9.0, 0.0], [0.0, 9.0], [9.0, 0.0]])[rng.integers(3, size=(4, 1_000))]
+    assert curve(corners + rng.normal(size=(4, 1_000, 2)), AB) is None
+
+
+def test_chains_in_modes_of_their_own_lie_along_no_curve():
+    """Sorted by any coordinate without a gap, the parts would each belong to one chain."""
+    rng = np.random.default_rng(12)
+    for _ in range(20):
+        apart = 6.0 * rng.normal(size=(4, 1, 10)) + rng.normal(size=(4, 1_000, 10))
+        assert curve(apart, STRUCTURE) is None
 
 
 def test_draws_that_say_nothing_are_no_funnel():
@@ -132,7 +140,7 @@ def test_draws_that_say_nothing_are_no_funnel():
     assert funnel(u, STRUCTURE) is None
     assert sentences(u[:, :2], None, TARGET) == []
     u[..., 5] = 0.0
-    assert curve(u.reshape(-1, 10), STRUCTURE) is None
+    assert curve(u, STRUCTURE) is None
 
 
 def test_the_verdict_of_a_funnel_names_the_form_to_try():
@@ -150,6 +158,8 @@ def test_the_verdict_of_a_funnel_names_the_form_to_try():
     assert "x spreads as v grows: a funnel" in said["funnel"]
     assert "z narrows as tau grows: an inverted funnel" in said["too much data"]
     assert "b follows a along a curve" in said["banana"]
+    assert "raise target_acceptance" in said["banana"]
+    assert "target_acceptance" not in curve_sentence("b", "a", has_steps=False)
     assert all("funnel" not in said[name] for name in ("right", "banana"))
 
 

@@ -20,6 +20,7 @@ def change_point(params, t):
     return dist.Poisson(jnp.where(t < params["tau"], params["before"], params["after"]))
 
 
+PLACES = np.linspace(0.0, 3.0, 60)
 RATES = {"after": dist.Exponential(0.3), "before": dist.Exponential(0.3)}
 CHANGE = credo.Model(RATES | {"tau": dist.Uniform(0.0, 40.0)}, change_point).given(T, COUNTS)
 
@@ -57,11 +58,34 @@ def test_the_size_of_a_jump():
         lambda params: -jnp.sum(jnp.abs(params["x"]) ** 0.5),  # of no finite slope
         lambda params: 3.0 * jax.nn.sigmoid(1e4 * (params["x"][0] - 0.25)) - jnp.sum(params["x"] ** 2),
         lambda params: jnp.where(params["x"][0] > 0, -jnp.sum(params["x"] ** 2), -jnp.inf),  # an edge, which is no jump
+        lambda params: -50.0 * jnp.log(jnp.abs(params["x"][0])) - 25.0 / params["x"][0] ** 2,  # a scale |x|, or x²
+        lambda params: (
+            jax.scipy.stats.multivariate_normal.logpdf(  # rounding: of a Gaussian process all but singular
+                jnp.sin(PLACES), jnp.zeros(60), jnp.exp(-((PLACES[:, None] - PLACES) ** 2)) + 1e-10 * jnp.eye(60)
+            )
+            * jnp.exp(1e-3 * params["x"][0])
+        ),
     ],
-    ids=["smooth", "kink", "cusp", "steep", "edge"],
+    ids=["smooth", "kink", "cusp", "steep", "edge", "scale", "rounding"],
 )
 def test_continuous_densities_do_not_jump(log_density):
     assert jump_sentence(bare(log_density), draws()) is None
+
+
+def test_draws_far_away_do_not_jump():
+    """Where numbers next to each other are far apart: of an improper posterior, or to infinity."""
+    separable = bare(lambda params: -jnp.sum(jax.nn.softplus(-params["x"] * np.array([1.0, 2.0]))))
+    for scale in (1e9, 1e26, np.inf):
+        assert jump_sentence(separable, scale * np.abs(draws())) is None
+
+
+def test_an_improper_posterior_is_called_that():
+    x = np.linspace(-1.0, 1.0, 20)
+    flat = dist.ImproperUniform(constraints.real, (), ())
+    model = credo.Model({"a": flat, "b": flat}, lambda p, x: dist.Bernoulli(logits=p["a"] + p["b"] * x))
+    method = credo.NUTS(num_warmup=200, num_draws=300)
+    posterior = credo.fit(model.given(x, (x > 0).astype(int)), method, key=0, progress=False)
+    assert "the posterior is improper" in posterior.verdict.sentences[0]
 
 
 def test_what_would_take_too_long_is_not_looked_at(monkeypatch):
@@ -69,8 +93,13 @@ def test_what_would_take_too_long_is_not_looked_at(monkeypatch):
         return -jnp.sum(params["x"] ** 2) + 3.0 * (params["x"][0] > 0)
 
     assert jump_sentence(bare(log_density, 21), draws(21)) is None
-    monkeypatch.setattr(jumps, "MOST_ROWS", 39)
-    assert jump_sentence(CHANGE, np.zeros((4, 10, 3))) is None
+    assert jump_sentence(bare(log_density), draws()) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(jumps, "PATIENCE", -1.0)
+        assert jump_sentence(bare(log_density), draws()) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(jumps, "MOST_ROWS", 39)
+        assert jump_sentence(CHANGE, draws(3)) is None
 
     def looping(params):
         return log_density(params) + jax.lax.while_loop(lambda i: i > 0.5, lambda i: 0.5 * i, params["x"][0])

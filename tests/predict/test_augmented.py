@@ -98,6 +98,7 @@ def test_where_predictions_would_be_linearised_the_other_rule_is_told():
 
     network = credo.nn.BayesianNetwork(apply, weights, head=credo.nn.Gaussian(0.3), prior=credo.nn.Isotropic(1.0))
     posterior = credo.fit(network.given(X, 0.5 * X), credo.Laplace(num_steps=0), start={"weights": weights}, key=0)
-    with pytest.warns(UserWarning, match="predictions of this posterior are linearised"):
+    with pytest.warns(UserWarning, match="predictions of this posterior are linearised") as record:
         told = posterior.predict(X, credo.Augmented(VIEWS))
+    assert record[0].filename == __file__
     assert np.allclose(told.mean, posterior.predict(X, credo.Augmented(VIEWS, credo.MonteCarlo())).mean)

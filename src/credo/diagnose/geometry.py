@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from credo.diagnose.curve import curve, curve_sentence
+from credo.diagnose.curve import curve, curve_sentence, every, thinned
 from credo.model.dependence import dependencies
 from credo.model.distributions import is_improper
 from credo.model.structure import Structure
@@ -27,7 +27,6 @@ from credo.model.visit import at_index
 from credo.precision import double
 from credo.storage import gather
 
-MAX_DRAWS = 4_000  # ranks of more would say the same
 MAX_DIM = 2_000
 CERTAIN = 4.0  # standard errors, of a mean rank over dozens of coordinates
 STRAY = 0.001  # of the transitions
@@ -57,8 +56,8 @@ def sentences(positions, is_divergent, target: Target) -> list[str]:
     if shape:
         has_steps = is_divergent is not None and bool(np.any(is_divergent))
         found.append(funnel_sentence(shape, is_given_by(target, *shape[:2]), has_steps=has_steps))
-    elif bent := curve(_thinned(positions), structure):
-        found.append(curve_sentence(*bent))
+    elif bent := curve(positions, structure):
+        found.append(curve_sentence(*bent, has_steps=is_divergent is not None))
     return found
 
 
@@ -82,7 +81,7 @@ def place_of_divergences(
     if count < 3 or count == divergent.size or dim > MAX_DIM:
         return None
     flat = positions.reshape(-1, dim)
-    keep = np.unique(np.concatenate([_every(len(flat)), np.flatnonzero(divergent)]))
+    keep = np.unique(np.concatenate([every(len(flat)), np.flatnonzero(divergent)]))
     there = _shares_below(gather(flat, keep), divergent[keep])
     z = (there.mean(axis=0) - 0.5) * np.sqrt(12 * count)
     worst = int(np.argmax(np.abs(z)))
@@ -99,7 +98,7 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
     dim = positions.shape[-1]
     if not 2 <= dim <= MAX_DIM:
         return None
-    flat = _thinned(positions)
+    flat = thinned(positions)
     if not np.all(np.isfinite(flat)):
         return None
     found, start, columns, spreads, few, distances = None, 0, {}, {}, {}, {}
@@ -184,15 +183,6 @@ def funnel_sentence(found: tuple[str, str, float], is_centred: bool | None = Non
         f"{seen}: an inverted funnel, in which the data speak of a product and not of {other}. {first} that product a "
         f"parameter with its own prior (the centred form), of those elements that the data know; {otherwise}."
     )
-
-
-def _thinned(positions: Float[np.ndarray, "chain draw dim"]) -> Float[np.ndarray, "draw dim"]:
-    flat = positions.reshape(-1, positions.shape[-1])
-    return gather(flat, _every(len(flat)))
-
-
-def _every(num_draws: int) -> np.ndarray:
-    return np.arange(0, num_draws, max(1, num_draws // MAX_DRAWS))
 
 
 def _shares_below(x: Float[np.ndarray, "draw dim"], chosen: Bool[np.ndarray, " draw"]) -> Float[np.ndarray, "d dim"]:

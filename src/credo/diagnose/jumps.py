@@ -1,8 +1,11 @@
 """Jumps of the density, as at a change point that is a real number between two rows: no gradient sees them.
 
 Along one coordinate, from one draw to the value of another, the largest step of the log density on a grid is halved
-again and again. That of a continuous density vanishes with its width, that of a jump stays.
+down to two numbers next to each other. That of a continuous density has vanished by then, that of a jump stays, and to
+either side of it the density is what it is there: rounding, which stays too, goes up and down.
 """
+
+import time
 
 import jax
 import numpy as np
@@ -15,47 +18,60 @@ from credo.precision import in_double
 from credo.storage import gather
 
 MOST_ROWS, MOST_COORDINATES = 100_000, 20  # that are looked at
-NUM_LINES, NUM_POINTS, NUM_HALVINGS = 4, 17, 30
+PATIENCE = 10.0  # seconds
+NUM_LINES, NUM_POINTS, NUM_HALVINGS = 4, 17, 64
 LEAST = 0.01  # nats: of less a chain takes no notice
+FARTHEST = 1e6  # from zero: beyond, numbers next to each other are far apart
+BESIDE = np.array([-3e-8, -1e-8, -3e-9, 3e-9, 1e-8, 3e-8])  # of the line's length: places to either side of a jump
+SAME = 0.1  # of the jump: what the density may change between these
 
 
 @in_double
 def jump_sentence(target: Target, positions: Float[np.ndarray, "chain draw dim"]) -> str | None:
-    """What to say where the log density jumps between draws, at the largest jump found; None where it does not."""
+    """What to say where the log density jumps between draws, at the largest jump found; None where it does not.
+
+    No density is asked for after ``PATIENCE``, and none of discrete parameters.
+    """
     target, dim = target.flat(), positions.shape[-1]
-    if target.size > MOST_ROWS or dim > MOST_COORDINATES:
+    if target.size > MOST_ROWS or dim > MOST_COORDINATES or target.structure.discrete_names:
         return None
     flat = positions.reshape(-1, dim)
-    if may_loop_for_ever(target, flat[0].astype(float)):
-        return None
     ends = gather(flat, np.linspace(0, len(flat) - 1, 2 * NUM_LINES).astype(int)).astype(float)
+    if not np.all(np.abs(ends) < FARTHEST) or may_loop_for_ever(target, ends[0]):
+        return None
     u = np.repeat(ends[:NUM_LINES], dim, axis=0)  # (line, dim): at each coordinate in turn
-    coordinate = np.tile(np.arange(dim), NUM_LINES)
-    last = ends[NUM_LINES:][np.arange(len(u)) // dim, coordinate]
+    lines, coordinate = np.arange(len(u)), np.tile(np.arange(dim), NUM_LINES)
+    first, last = u[lines, coordinate], ends[NUM_LINES:][lines // dim, coordinate]
+    deadline = time.monotonic() + PATIENCE
 
-    def heights(values: Float[np.ndarray, "line point"]) -> Float[np.ndarray, "line point"]:
-        points = np.repeat(u[:, None], values.shape[1], axis=1)
-        points[np.arange(len(u)), :, coordinate] = values
-        found = np.asarray(log_densities(target, points.reshape(-1, dim))).reshape(values.shape)
+    def heights(values: Float[np.ndarray, " line"]) -> Float[np.ndarray, " line"]:
+        points = u.copy()
+        points[lines, coordinate] = values
+        if time.monotonic() > deadline:
+            return np.full(len(u), np.nan)
+        found = np.asarray(log_densities(target, points))
         return np.where(np.isfinite(found), found, np.nan)
 
-    grid = u[np.arange(len(u)), coordinate, None] * (1 - np.linspace(0, 1, NUM_POINTS))
-    grid = grid + last[:, None] * np.linspace(0, 1, NUM_POINTS)
-    there = heights(grid)
-    steps = np.nan_to_num(np.abs(np.diff(there, axis=1)))
-    first = np.argmax(steps, axis=1)
-    low, high = (np.take_along_axis(grid, (first + i)[:, None], axis=1)[:, 0] for i in (0, 1))
-    at_low, at_high = (np.take_along_axis(there, (first + i)[:, None], axis=1)[:, 0] for i in (0, 1))
+    grid = [first + share * (last - first) for share in np.linspace(0, 1, NUM_POINTS)]
+    there = [heights(values) for values in grid]
+    largest = np.argmax(np.nan_to_num(np.abs(np.diff(there, axis=0))), axis=0)
+    low, high = (np.array(grid)[largest + i, lines] for i in (0, 1))
+    at_low, at_high = (np.array(there)[largest + i, lines] for i in (0, 1))
     for _ in range(NUM_HALVINGS):
         middle = 0.5 * (low + high)
-        at_middle = heights(middle[:, None])[:, 0]
+        if np.all((middle == low) | (middle == high)):
+            break
+        at_middle = heights(middle)
         is_below = np.abs(at_middle - at_low) > np.abs(at_high - at_middle)
         low, high = np.where(is_below, low, middle), np.where(is_below, middle, high)
         at_low, at_high = np.where(is_below, at_low, at_middle), np.where(is_below, at_middle, at_high)
-    sizes = np.nan_to_num(np.abs(at_high - at_low))
-    line = int(np.argmax(sizes))
-    if sizes[line] < LEAST:
+    sizes = np.abs(at_high - at_low)
+    below, above = np.array([heights(high + share * (last - first)) for share in BESIDE]).reshape(2, -1, len(u))
+    off = np.maximum(np.max(np.abs(below - at_low), axis=0), np.max(np.abs(above - at_high), axis=0))
+    is_jump = (sizes >= LEAST) & (off <= SAME * sizes)
+    if not np.any(is_jump):
         return None
+    line = int(np.argmax(np.where(is_jump, sizes, 0.0)))
     at = np.array(u[line])
     at[coordinate[line]] = high[line]
     place = _place(target, at, int(coordinate[line]))

@@ -63,7 +63,7 @@ class Augmented:
                 "Augmented() averages over draws of the weights, and predictions of this posterior are linearised in "
                 "them, since draws of a Laplace approximation fit far worse (Immer, Korzepa & Bauer 2021): compare "
                 "both on rows held out, or take SWAG() or an ensemble. Augmented(…, MonteCarlo()) is not told this.",
-                stacklevel=4,
+                stacklevel=5,  # of posterior.predict
             )
         law, x = (MonteCarlo() if self.rule is None else self.rule).law(posterior, table, key)
         if not isinstance(law, MixtureLaw) or table.new_rows:

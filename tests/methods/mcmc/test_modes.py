@@ -131,3 +131,25 @@ def test_what_is_straight_or_flat_is_left_to_a_gaussian():
     assert straightened(u) is None
     assert straightened(u[:, :1]) is None
     assert straightened(np.concatenate([u, u[:, :1]], axis=1)) is None
+    assert straightened(np.full((2_000, 2), np.nan)) is None
+    parabola = np.stack([u[:, 0], u[:, 0] ** 2 + 1e-12 * u[:, 1]], axis=1)
+    assert straightened(parabola) is None
+    assert straightened(u[:20]) is None
+
+
+def test_what_lies_off_a_curve_is_still_looked_for():
+    """3 % of a curved ridge are N(0, 6² I): draws along the curve hardly get there, those from the Gaussian do."""
+
+    def log_density(params):
+        x, y = params["x"], params["y"]
+        ridge = -0.5 * x**2 - 0.5 * ((y - x**2) / 0.3) ** 2 - jnp.log(2 * jnp.pi * 0.3)
+        wide = -0.5 * (x**2 + y**2) / 36.0 - jnp.log(2 * jnp.pi * 36.0)
+        return jnp.logaddexp(jnp.log(0.97) + ridge, jnp.log(0.03) + wide)
+
+    target = credo.Model.from_log_density(log_density, {"x": constraints.real, "y": constraints.real}).given().flat()
+    random = np.random.default_rng(5)
+    x = random.normal(size=(4, 1_000))
+    positions = np.stack([x, x**2 + 0.3 * random.normal(size=x.shape)], axis=-1)
+    figures = {"max_r_hat": 1.0, "min_ess_bulk": 4_000.0, "min_ess_tail": 4_000.0}
+    with double():
+        assert modes.missed(target, positions, figures, has_gradient=True)["unmet_shift"] > 0.2

@@ -16,7 +16,7 @@ from cases import first_of
 from credo.equations import multiplications
 from credo.methods.optimise import remaining as page
 from credo.methods.optimise.objective import in_users_space, of_likelihood
-from credo.methods.optimise.remaining import CLOSE, most_products, remaining
+from credo.methods.optimise.remaining import CLOSE, have_same_outputs, most_products, remaining
 from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
 from credo.precision import double
 
@@ -218,6 +218,25 @@ def test_a_network_whose_units_are_all_off_does_not_pass(method):
     assert any("the same outputs" in sentence for sentence in verdict.sentences)
     alive = credo.fit(target("known noise"), method, key=0, progress=False).verdict
     assert not any("the same outputs" in sentence for sentence in alive.sentences)
+
+
+def test_rows_alike_among_the_first_looked_at_are_no_sign_of_dead_units():
+    """Forty of 2,000 rows have another output; and an output that no input reaches is meant."""
+    x = np.full(2_000, -1.0)
+    x[1:1_960:49] = np.linspace(0.5, 2.0, 40)
+    y = 3.0 * np.maximum(x, 0.0)
+    weights = {"a": np.array([1.0, -1e-3]), "b": np.array([3.0, 0.0])}
+
+    def relu(p, x):
+        return jax.nn.relu(x[:, None] * p["a"] - jnp.array([0.0, 5.0])) @ p["b"]
+
+    for apply, expected in ((relu, False), (lambda p, x: jnp.zeros_like(x) + p["b"][0], False)):
+        network = BayesianNetwork(apply, weights, head=Gaussian(0.1), prior=Isotropic(1.0)).given(x, y).flat()
+        with double():
+            assert have_same_outputs(network, np.array([1.0, -1e-3, 3.0, 0.0])) is expected
+    dead = BayesianNetwork(relu, weights, head=Gaussian(0.1), prior=Isotropic(1.0)).given(x, y).flat()
+    with double():
+        assert have_same_outputs(dead, np.array([0.0, -1e-3, 3.0, 0.0]))
 
 
 @pytest.mark.parametrize("method", [credo.MAP(batch_size=16, num_steps=10), credo.MAP(num_steps=2)])

@@ -216,7 +216,7 @@ def _causes(positions, is_divergent, target, r_hat: float) -> tuple[str | None, 
         return edge, []
     if not r_hat > APART:
         return None, geometry.sentences(positions, is_divergent, target)
-    unseen = (jump_sentence(target, positions) if has_gradient else None) or endless_draws_sentence(target, positions)
+    unseen = endless_draws_sentence(target, positions) or (jump_sentence(target, positions) if has_gradient else None)
     if unseen:
         return unseen, []
     # of a network chains are compared by its outputs, which copies of its weights leave as they are

@@ -14,6 +14,7 @@ from credo.linalg.operator import Stored
 from credo.posterior.flow.layer import Image, Layer
 from credo.posterior.kinds import Flow, Gaussian
 
+FEWEST = 100  # draws
 ENOUGH = 2.0  # times less volume than that of a Gaussian: of less a Gaussian tells as much
 
 
@@ -31,8 +32,17 @@ class Bend(Layer):
 
 
 def straightened(u: Float[np.ndarray, "draw dim"]) -> Flow | None:
-    """The law of draws that lie along a curve; None where a Gaussian is as narrow, or cov u is singular."""
+    """The law of draws that lie along a curve; None where a Gaussian is as narrow, or a covariance is singular."""
     draws = np.asarray(u, np.float64)
+    if len(draws) < FEWEST or not np.all(np.isfinite(draws)) or np.any(np.ptp(draws, axis=0) == 0):
+        return None
+    try:
+        return _best(draws, u.dtype)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _best(draws: Float[np.ndarray, "draw dim"], dtype) -> Flow | None:
     best, found = _log_volume(draws) - np.log(ENOUGH), None
     for leader in range(draws.shape[1]):
         t = (draws[:, leader] - draws[:, leader].mean()) / draws[:, leader].std()
@@ -46,8 +56,8 @@ def straightened(u: Float[np.ndarray, "draw dim"]) -> Flow | None:
     leader, c, v = found
     lower = np.linalg.cholesky(np.cov(v, rowvar=False))
     e = lower[leader] / np.linalg.norm(lower[leader])
-    bend = Bend(e.astype(u.dtype), np.linalg.solve(lower, c).astype(u.dtype))
-    return Flow((bend,), Gaussian(v.mean(axis=0).astype(u.dtype), Dense(lower.astype(u.dtype))))
+    bend = Bend(e.astype(dtype), np.linalg.solve(lower, c).astype(dtype))
+    return Flow((bend,), Gaussian(v.mean(axis=0).astype(dtype), Dense(lower.astype(dtype))))
 
 
 def _log_volume(u: Float[np.ndarray, "draw dim"]) -> float:

@@ -43,8 +43,8 @@ class MAP:
     ``batch_size`` go by gradients of full data or of minibatches instead; with ``batch_size`` alone the optimiser is
     Adam with a cosine decay from 0.05, and from 0.01 for the weights of a network. Keep one optimiser object for
     several fits: a new one compiles anew. ``num_steps``: at most this many evaluations (default 300), or exactly this
-    many updates (default: 30 epochs, 1,000 at least, of minibatches). Either way the full-data gradient at the end is
-    in the verdict.
+    many updates (default: 30 epochs of minibatches, 1,000 at least, and twice as many of a network). Either way the
+    full-data gradient at the end is in the verdict.
 
     A mode at infinity or on a boundary, a saddle and a ridge are ``failed``, with a sentence that names the parameter.
     Weights of a network are judged as ``Laplace()`` judges them, by ``mode_distance``: within 0.1 posterior sds of the

@@ -18,6 +18,7 @@ from credo.compiling import sound
 from credo.convolutions import canonical
 from credo.course import Course
 from credo.diagnose.startup import check_finite_start
+from credo.methods.optimise import training
 from credo.methods.optimise.training import NOT_FINITE, Training, adam, batch_asked, which_batch, without_density
 from credo.model.target import Target
 from credo.status import CredoError
@@ -27,7 +28,9 @@ STEP_SIZE = 0.05  # in unconstrained coordinates, which are of order one; weight
 
 
 def default_num_steps(target: Target, batch_size: int | None) -> int:
-    """30 epochs, and no fewer than 1,000 steps."""
+    """30 epochs, and no fewer than 1,000 steps; those of all trainings for the weights of a network."""
+    if target.model.weights_name is not None:
+        return training.default_num_steps(target, batch_size)
     return max(LEAST_STEPS, NUM_EPOCHS * (target.size // batch_size) if batch_size else 0)
 
 

@@ -35,6 +35,7 @@ from credo.methods.optimise.objective import Objective
 from credo.model.curvature import Curvature
 from credo.model.data import Rows
 from credo.model.fisher import Expected
+from credo.model.structure import somewhere
 from credo.model.target import Target
 
 MOST, FEWEST, WORK = 250, 20, 1e11  # products with A; of them times rows times multiplications of a row
@@ -42,7 +43,7 @@ CLOSE = 1.1  # between the bounds of d, where they count as one
 SOLVED = 1e-3  # residual where no bound from above is known
 SEARCHES = 30  # products with H
 SADDLE = -0.1  # of vᵀHv / vᵀAv: one sd along it gains 0.05 nats
-NUM_SEEN = 64  # rows whose outputs are compared
+NUM_SEEN, AT_ONCE = 64, 512  # rows whose outputs are compared: first, and together where these are the same
 ROWS_A_WEIGHT = 10  # from which on a noise at the joint mode is too small by a twentieth at most
 ON_SADDLE = (
     "The density of the weights rises to both sides of this point along some direction: a saddle. Train further, or "
@@ -125,11 +126,19 @@ def of_noise(diagnosis: Diagnosis, target: Target) -> Diagnosis:
 
 
 def have_same_outputs(target: Target, u: Float[np.ndarray, " dim"]) -> bool:
-    """Whether all rows have, to the last digit, though their inputs differ."""
-    rows = target.rows(np.unique(np.linspace(0, target.size - 1, NUM_SEEN).astype(int)))
-    outputs = np.asarray(_outputs(target, u, rows))
-    differ = any(np.any(leaf != leaf[:1]) for leaf in map(np.asarray, jax.tree.leaves(rows.x)))
-    return differ and bool(np.all(outputs == outputs[:1]))
+    """Whether all rows have, to the last digit, though their inputs differ, and have others at other weights.
+
+    Few rows tell mostly; where these agree, all are looked at.
+    """
+    few = np.unique(np.linspace(0, target.size - 1, NUM_SEEN).astype(int))
+    first = np.asarray(_outputs(target, u, target.rows(few)))
+    if np.any(first != first[:1]):
+        return False
+    elsewhere = np.asarray(_outputs(target, somewhere(u.size).astype(u.dtype), target.rows(few)))
+    if not np.any(elsewhere != elsewhere[:1]):
+        return False
+    rows = np.arange(-(-target.size // AT_ONCE) * AT_ONCE).reshape(-1, AT_ONCE) % target.size
+    return not any(np.any(np.asarray(_outputs(target, u, target.rows(each))) != first[:1]) for each in rows)
 
 
 @brief
