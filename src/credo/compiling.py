@@ -94,9 +94,6 @@ class sound:
     def alone(self) -> Callable:
         return self._with(self.function, SOUND)
 
-    def lower(self, *args, **static):
-        return self.suited(args, static).lower(*args, **static)
-
     def eval_shape(self, *args, **static):
         """Shapes and dtypes of the answer; traced once for arguments of one kind."""
         return self.suited(args, static).eval_shape(*args, **static)

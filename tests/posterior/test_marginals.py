@@ -7,6 +7,7 @@ from scipy import optimize, stats
 from scipy.special import expit
 
 import credo
+from credo.compiling import sound
 from credo.linalg.diagonal import Diagonal
 from credo.linalg.lowrank import LowRank
 from credo.posterior import marginals
@@ -30,7 +31,8 @@ def posterior_of(scale):
 @pytest.mark.parametrize("at_once", [10_000_000, 1], ids=["together", "one after another"])
 def test_transformed_parameters_are_integrated_and_the_others_are_their_coordinates(at_once, monkeypatch):
     monkeypatch.setattr(marginals, "AT_ONCE", at_once)
-    marginals._moved.alone.clear_cache()  # type: ignore[attr-defined]
+    program = marginals._moved
+    monkeypatch.setattr(marginals, "_moved", sound(program.function, **program.settings))  # traced anew
     posterior = posterior_of(Diagonal(SD))
     tau = stats.lognorm(SD[0], scale=np.exp(MEAN[0]))
     assert posterior.mean()["tau"] == pytest.approx(tau.mean(), rel=1e-10)
@@ -77,7 +79,8 @@ def test_no_weight_is_evaluated_at_nodes(monkeypatch):
 def test_draws_of_long_positions_are_few_at_a_time(monkeypatch):
     together = posterior_of(Diagonal(SD)).sample(0, 5)
     monkeypatch.setattr(marginals, "AT_ONCE", 1)
-    marginals._sample_positions.alone.clear_cache()  # type: ignore[attr-defined]
+    program = marginals._sample_positions
+    monkeypatch.setattr(marginals, "_sample_positions", sound(program.function, **program.settings))  # traced anew
     apart = posterior_of(Diagonal(SD)).sample(0, 5)
     np.testing.assert_array_equal(together["w"], apart["w"])
 

@@ -101,7 +101,7 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
     flat = thinned(positions)
     if not np.all(np.isfinite(flat)):
         return None
-    found, start, columns, spreads, few, distances = None, 0, {}, {}, {}, {}
+    found, start, columns, spreads, few = None, 0, {}, {}, {}
     for leaf in structure.leaves:
         block = flat[:, start : start + leaf.size]
         start += leaf.size
@@ -110,30 +110,28 @@ def funnel(positions: Float[np.ndarray, "chain draw dim"], structure: Structure)
         if leaf.size:
             away = block - np.median(block, axis=0)
             if leaf.size < 3:
-                few[leaf.name], distances[leaf.name] = away > 0, np.abs(away).mean(axis=1)
-            spreads[leaf.name] = _standardised(distances[leaf.name] if leaf.size < 3 else block.std(axis=1))
+                few[leaf.name] = away
+            spreads[leaf.name] = _standardised(np.abs(away).mean(axis=1) if leaf.size < 3 else block.std(axis=1))
     for scale, column in columns.items():
         for name, spread in spreads.items():
             correlation = float(np.mean(column * spread))
             if name == scale or abs(correlation) <= max(STRONG, abs(found[2]) if found else 0):
                 continue
-            if name in few and not (
-                _is_thick(column, distances[name]) and _is_on_both_sides(column, spread, few[name], correlation)
-            ):
-                continue
-            found = scale, name, correlation
+            if name not in few or _is_spread(column, spread, few[name], correlation):
+                found = scale, name, correlation
     return found
 
 
-def _is_thick(column, distance: Float[np.ndarray, " draw"]) -> bool:
-    """Of draws of one scale, nearly, the distance to the median is anything from zero on; along a curve it is not."""
-    parts = np.array_split(distance[np.argsort(column)], NUM_PARTS)
-    return bool(np.median([part.std() / (part.mean() or 1.0) for part in parts if part.size]) > THICK)
+def _is_spread(column, spread, away: Float[np.ndarray, "draw few"], correlation: float) -> bool:
+    """Whether the distance to the median goes with ``column`` as it does in a funnel.
 
-
-def _is_on_both_sides(column, spread, is_above: Bool[np.ndarray, "draw few"], correlation: float) -> bool:
-    """Of each median: of components in either order the distance goes with whatever differs between the orders."""
-    sides = (side for each in is_above.T for side in (each, ~each) if side.sum() > 1)
+    Of draws of one scale, nearly, it is anything from zero on, and along a curve it is not. On each side of a median
+    alike: of components in either order it goes with whatever differs between the orders.
+    """
+    parts = np.array_split(np.abs(away).mean(axis=1)[np.argsort(column)], NUM_PARTS)
+    if not np.median([part.std() / (part.mean() or 1.0) for part in parts if part.size]) > THICK:
+        return False
+    sides = (side for each in (away > 0).T for side in (each, ~each) if side.sum() > 1)
     shared = (np.mean(_standardised(column[side]) * _standardised(spread[side])) for side in sides)
     return all(of_side * np.sign(correlation) > STRONG / 2 for of_side in shared)
 

@@ -6,6 +6,7 @@ either side of it the density is what it is there: rounding, which stays too, go
 """
 
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -41,7 +42,6 @@ def jump_sentence(target: Target, positions: Float[np.ndarray, "chain draw dim"]
         return None
     u = np.repeat(ends[:NUM_LINES], dim, axis=0)  # (line, dim): at each coordinate in turn
     lines, coordinate = np.arange(len(u)), np.tile(np.arange(dim), NUM_LINES)
-    first, last = u[lines, coordinate], ends[NUM_LINES:][lines // dim, coordinate]
     deadline = time.monotonic() + PATIENCE
 
     def heights(values: Float[np.ndarray, " line"]) -> Float[np.ndarray, " line"]:
@@ -52,11 +52,27 @@ def jump_sentence(target: Target, positions: Float[np.ndarray, "chain draw dim"]
         found = np.asarray(log_densities(target, points))
         return np.where(np.isfinite(found), found, np.nan)
 
-    grid = [first + share * (last - first) for share in np.linspace(0, 1, NUM_POINTS)]
-    there = [heights(values) for values in grid]
+    values, sizes = _jumps(heights, u[lines, coordinate], ends[NUM_LINES:][lines // dim, coordinate])
+    line = int(np.argmax(sizes))
+    if sizes[line] < LEAST:
+        return None
+    u[line, coordinate[line]] = values[line]
+    place = _place(target, u[line], int(coordinate[line]))
+    return (
+        f"The log density jumps by {sizes[line]:.2g} where {place}, and no gradient sees it. Take Slice() or "
+        "RandomWalkMetropolis(), or make what jumps a discrete parameter and sum it out, as Enumerated() does within "
+        "Gibbs()."
+    )
+
+
+def _jumps(heights: Callable, first: Float[np.ndarray, " line"], last: Float[np.ndarray, " line"]):
+    """(where, by how much) the log density jumps between ``first`` and ``last`` on each line; 0 where it does not."""
+    grid = np.array([first + share * (last - first) for share in np.linspace(0, 1, NUM_POINTS)])
+    there = np.array([heights(values) for values in grid])
     largest = np.argmax(np.nan_to_num(np.abs(np.diff(there, axis=0))), axis=0)
-    low, high = (np.array(grid)[largest + i, lines] for i in (0, 1))
-    at_low, at_high = (np.array(there)[largest + i, lines] for i in (0, 1))
+    lines = np.arange(len(first))
+    low, high = grid[largest, lines], grid[largest + 1, lines]
+    at_low, at_high = there[largest, lines], there[largest + 1, lines]
     for _ in range(NUM_HALVINGS):
         middle = 0.5 * (low + high)
         if np.all((middle == low) | (middle == high)):
@@ -65,30 +81,14 @@ def jump_sentence(target: Target, positions: Float[np.ndarray, "chain draw dim"]
         is_below = np.abs(at_middle - at_low) > np.abs(at_high - at_middle)
         low, high = np.where(is_below, low, middle), np.where(is_below, middle, high)
         at_low, at_high = np.where(is_below, at_low, at_middle), np.where(is_below, at_middle, at_high)
-    sizes = np.abs(at_high - at_low)
-    below, above = np.array([heights(high + share * (last - first)) for share in BESIDE]).reshape(2, -1, len(u))
+    below, above = np.array([heights(high + share * (last - first)) for share in BESIDE]).reshape(2, -1, len(first))
     off = np.maximum(np.max(np.abs(below - at_low), axis=0), np.max(np.abs(above - at_high), axis=0))
-    is_jump = (sizes >= LEAST) & (off <= SAME * sizes)
-    if not np.any(is_jump):
-        return None
-    line = int(np.argmax(np.where(is_jump, sizes, 0.0)))
-    at = np.array(u[line])
-    at[coordinate[line]] = high[line]
-    place = _place(target, at, int(coordinate[line]))
-    return (
-        f"The log density jumps by {sizes[line]:.2g} where {place}, and no gradient sees it. Take Slice() or "
-        "RandomWalkMetropolis(), or make what jumps a discrete parameter and sum it out, as Enumerated() does within "
-        "Gibbs()."
-    )
+    sizes = np.abs(at_high - at_low)
+    return high, np.where(off <= SAME * sizes, sizes, 0.0)
 
 
 def _place(target: Target, u: Float[np.ndarray, " dim"], coordinate: int) -> str:
     """``tau is 24``; of a parameter whose coordinates are mixed, its name alone."""
-    name, start = target.structure.coordinate_name(coordinate), 0
+    name, (leaf, inner) = target.structure.coordinate_name(coordinate), target.structure.leaf_at(coordinate)
     values = dict(zip(target.structure.tree_names, jax.tree.leaves(target.constrain(u)), strict=True))
-    for leaf in target.structure.leaves:
-        if start <= coordinate < start + leaf.size:
-            inner = coordinate - start
-            return f"{name} is {np.ravel(values[leaf.name])[inner]:.4g}" if leaf.is_elementwise else f"{name} moves"
-        start += leaf.size
-    raise IndexError(f"no coordinate {coordinate}")
+    return f"{name} is {np.ravel(values[leaf.name])[inner]:.4g}" if leaf.is_elementwise else f"{name} moves"

@@ -123,13 +123,18 @@ class Structure(NamedTuple):
         """A name for each scalar in the user's space: ``tau``, ``theta[0]``, ``net.w[1,2]``."""
         return [name for leaf in self.leaves for name in scalar_names(leaf.name, leaf.shape)]
 
-    def coordinate_name(self, coordinate: int) -> str:
-        """The scalar of this coordinate; where a transform mixes them, the parameter that it belongs to."""
+    def leaf_at(self, coordinate: int) -> tuple[Leaf, int]:
+        """(the parameter of this coordinate, which of its coordinates it is)."""
         for leaf in self.leaves:
             if coordinate < leaf.size:
-                return scalar_names(leaf.name, leaf.shape)[coordinate] if leaf.is_elementwise else leaf.name
+                return leaf, coordinate
             coordinate -= leaf.size
         raise IndexError(f"no coordinate {coordinate}")
+
+    def coordinate_name(self, coordinate: int) -> str:
+        """The scalar of this coordinate; where a transform mixes them, the parameter that it belongs to."""
+        leaf, inner = self.leaf_at(coordinate)
+        return scalar_names(leaf.name, leaf.shape)[inner] if leaf.is_elementwise else leaf.name
 
 
 def somewhere(size: int) -> np.ndarray:
