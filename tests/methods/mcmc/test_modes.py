@@ -11,6 +11,7 @@ from numpyro.distributions import constraints
 import credo
 from credo.methods.mcmc import modes
 from credo.methods.mcmc.straightened import straightened
+from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
 
@@ -137,19 +138,36 @@ def test_what_is_straight_or_flat_is_left_to_a_gaussian():
     assert straightened(u[:20]) is None
 
 
-def test_what_lies_off_a_curve_is_still_looked_for():
-    """3 % of a curved ridge are N(0, 6² I): draws along the curve hardly get there, those from the Gaussian do."""
+def ridge(x, y):
+    return -0.5 * x**2 - 0.5 * ((y - x**2) / 0.3) ** 2 - jnp.log(2 * jnp.pi * 0.3)
 
-    def log_density(params):
-        x, y = params["x"], params["y"]
-        ridge = -0.5 * x**2 - 0.5 * ((y - x**2) / 0.3) ** 2 - jnp.log(2 * jnp.pi * 0.3)
-        wide = -0.5 * (x**2 + y**2) / 36.0 - jnp.log(2 * jnp.pi * 36.0)
-        return jnp.logaddexp(jnp.log(0.97) + ridge, jnp.log(0.03) + wide)
 
+def missed_of_a_ridge(log_density) -> float:
+    """``unmet_shift`` of independent draws of the ridge alone."""
     target = credo.Model.from_log_density(log_density, {"x": constraints.real, "y": constraints.real}).given().flat()
     random = np.random.default_rng(5)
     x = random.normal(size=(4, 1_000))
     positions = np.stack([x, x**2 + 0.3 * random.normal(size=x.shape)], axis=-1)
     figures = {"max_r_hat": 1.0, "min_ess_bulk": 4_000.0, "min_ess_tail": 4_000.0}
     with double():
-        assert modes.missed(target, positions, figures, has_gradient=True)["unmet_shift"] > 0.2
+        return modes.missed(target, positions, figures, has_gradient=True)["unmet_shift"]
+
+
+def test_what_lies_off_a_curve_is_still_looked_for():
+    """3 % of a curved ridge are N(0, 6² I): draws along the curve hardly get there, those from the Gaussian do."""
+
+    def log_density(params):
+        x, y = params["x"], params["y"]
+        wide = -0.5 * (x**2 + y**2) / 36.0 - jnp.log(2 * jnp.pi * 36.0)
+        return jnp.logaddexp(jnp.log(0.97) + ridge(x, y), jnp.log(0.03) + wide)
+
+    assert missed_of_a_ridge(log_density) > 0.2
+
+
+@pytest.mark.parametrize(("by_gaussian", "expected"), [(0.2, 0.01), (0.3, 0.3), (None, 0.01)])
+def test_what_a_gaussian_errs_by_on_a_curve_is_no_shift(by_gaussian, expected, monkeypatch):
+    def far_shift(kind, *_):
+        return 0.0, by_gaussian if isinstance(kind, Gaussian) else 0.01
+
+    monkeypatch.setattr(modes, "far_shift", far_shift)
+    assert missed_of_a_ridge(lambda params: ridge(params["x"], params["y"])) == expected

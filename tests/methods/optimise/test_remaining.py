@@ -221,20 +221,21 @@ def test_a_network_whose_units_are_all_off_does_not_pass(method):
 
 
 def test_rows_alike_among_the_first_looked_at_are_no_sign_of_dead_units():
-    """Forty of 2,000 rows have another output; and an output that no input reaches is meant."""
-    x = np.full(2_000, -1.0)
-    x[1:1_960:49] = np.linspace(0.5, 2.0, 40)
+    """Fifteen of 2,000 rows have another output; and an output that no input reaches is meant."""
+    x = np.linspace(-2.0, -1.0, 2_000)
+    x[990:1_005] = np.linspace(0.5, 2.0, 15)  # between two of the first that are looked at
     y = 3.0 * np.maximum(x, 0.0)
     weights = {"a": np.array([1.0, -1e-3]), "b": np.array([3.0, 0.0])}
 
     def relu(p, x):
-        return jax.nn.relu(x[:, None] * p["a"] - jnp.array([0.0, 5.0])) @ p["b"]
+        return jax.nn.relu(x[:, None] * p["a"] + jnp.array([0.0, 5.0])) @ p["b"]
 
     for apply, expected in ((relu, False), (lambda p, x: jnp.zeros_like(x) + p["b"][0], False)):
         network = BayesianNetwork(apply, weights, head=Gaussian(0.1), prior=Isotropic(1.0)).given(x, y).flat()
         with double():
             assert have_same_outputs(network, np.array([1.0, -1e-3, 3.0, 0.0])) is expected
-    dead = BayesianNetwork(relu, weights, head=Gaussian(0.1), prior=Isotropic(1.0)).given(x, y).flat()
+    mixed = np.linspace(-1.0, 1.0, 2_000)
+    dead = BayesianNetwork(relu, weights, head=Gaussian(0.1), prior=Isotropic(1.0)).given(mixed, y).flat()
     with double():
         assert have_same_outputs(dead, np.array([0.0, -1e-3, 3.0, 0.0]))
 

@@ -26,7 +26,7 @@ from credo.posterior.kinds import Gaussian, Kind
 MOST_DIMENSIONS = 8  # beyond, the program that climbs takes longer to compile than many a sampler
 PATIENCE = 10.0  # seconds: on a busy machine too, enough for a small model, which takes 0.3 s with compilation
 NUM_DRAWS = 2_000
-ERRS_ON_CURVES = 0.25  # by what draws from a Gaussian put right moments off, where right ones lie along a curve
+ERRS_ON_CURVES = 0.25  # what draws from a Gaussian may put right moments off that lie along a curve, but for few keys
 
 
 def missed(
