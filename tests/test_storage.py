@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 import credo
 from credo import crew, storage
-from credo.diagnose import convergence, geometry, sd_error
+from credo.diagnose import convergence, sd_error
 from credo.methods.mcmc import DiagonalMetric
 from credo.posterior import marginals
 from credo.storage import by_columns, chosen, contiguous_parts, cut, gather, is_finite, is_stored, stored
@@ -130,11 +130,10 @@ def fit(target, **options):
     return credo.fit(target, method, key=1, progress=False, **options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["threads", "vectorized"])
 def test_draws_on_disk_are_those_in_memory(target, monkeypatch, tmp_path, layout):
     """And the memory that a fit, its verdict and the usual questions take is less than half of the draws'."""
-    monkeypatch.setattr(geometry, "MAX_DRAWS", 200)
+    monkeypatch.setattr("credo.diagnose.curve.MAX_DRAWS", 200)
     inside = fit(target, layout=layout)
     assert not is_stored(inside.kind.positions)
     for module, name, value in (
