@@ -352,7 +352,7 @@ def test_pruned_weights_are_exactly_zero(fitted, tmp_path):
     np.testing.assert_array_equal(again.mean()["weights"]["layer0"]["w"], pruned.mean()["weights"]["layer0"]["w"])
     twice = prune(pruned, float(log_alpha.mean()))
     np.testing.assert_array_equal(twice.kind.mean, pruned.kind.mean)  # type: ignore[attr-defined]
-    table = sparsity_table(fitted, X, Y, (np.inf, float(log_alpha.mean())))
+    table = sparsity_table(fitted, X, Y, (np.float32(np.inf), float(log_alpha.mean())))
     assert list(table["sparsity"]) == [0.0, 0.5]
     assert table["log_score"][0] > table["log_score"][1]
 

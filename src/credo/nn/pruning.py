@@ -27,7 +27,7 @@ def prune(posterior: Posterior, log_alpha: float = LOG_ALPHA) -> Posterior:
     ``VariationalLayers()``. Biases and other vectors stay. ``info["sparsity"]``: the share of zeros by the name of the
     weights, and ``"all"`` of them together. Raises CredoError for other posteriors.
     """
-    if not (is_number(log_alpha) or (isinstance(log_alpha, float) and np.isinf(log_alpha))):
+    if not (is_number(log_alpha) or (isinstance(log_alpha, float | np.floating) and np.isinf(log_alpha))):
         raise CredoError(f"log_alpha is a number, 3.0 by default; got {log_alpha!r}.")
     mean, sd = _factorised(posterior)
     is_weight = np.concatenate([np.full(leaf.size, _is_matrix(leaf)) for leaf in posterior.target.structure.leaves])

@@ -302,6 +302,17 @@ def test_a_time_limit_ends_the_ascent_and_is_said(method):
     assert np.all(np.isfinite(posterior.mean()["w"]))
 
 
+@pytest.mark.parametrize("method", [MAP(num_steps=5), MAP(optimiser=optax.adam(0.05), num_steps=200)])
+@pytest.mark.parametrize("sd", [30.0, 3_000.0])
+def test_a_search_cut_short_under_a_proper_prior_is_not_on_its_way_to_infinity(method, sd):
+    """Separable classes: ten times further out the density is higher still, and the prior tells beyond."""
+    model = Model({"w": dist.Normal(0.0, sd).expand([4])}, lambda p, x: dist.Bernoulli(logits=x @ p["w"]))
+    cut = fit(model.given(X, (X[:, 0] > 0).astype(int)), method, key=0)
+    assert cut.verdict.figures["mode_at_infinity"] == 0
+    assert cut.verdict.status == "failed"
+    assert fit(model.given(X, (X[:, 0] > 0).astype(int)), MAP(), key=0).verdict.status == "pass"
+
+
 def test_updates_do_not_depend_on_the_time_limit():
     method = MAP(batch_size=50, num_steps=200)
     limited, whole = (

@@ -53,8 +53,8 @@ CHAINS: dict[str, Rule] = {
         ANY,
         "Betancourt (2017), section 6.2; this library",
         "Transitions that diverged: {value:.0f}. The sampler skirts a region of strong curvature, and the posterior "
-        "is biased there. Raise target_acceptance, or reparameterise: group effects that are centred in a non-centred "
-        "form, and the other way round.",
+        "is biased there. Raise target_acceptance, or reparameterise: effects whose scale is a parameter, if there are "
+        "any, in the other form (centred or non-centred).",
     ),
     "divergence_share": Rule(
         "share of transitions after warm-up that diverged",

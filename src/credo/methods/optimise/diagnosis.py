@@ -2,7 +2,7 @@
 
 A mode at infinity shows as Newton steps that keep their length and direction while the gradient fades (separable
 classes: the gradient halves with each step and the steps stay), and as a density that is no lower ten times further
-out. A boundary shows as a transformed coordinate (log σ, logit p) that runs off.
+out, nor a million times, where any proper prior would tell. A boundary shows as a transformed coordinate (log σ, logit p) that runs off.
 """
 
 from dataclasses import replace
@@ -22,6 +22,7 @@ from credo.status import Verdict, VerdictStatus
 from credo.traced import by_shapes
 
 FAR = 30.0  # of a log or logit: a number of 1e-13 beside 1
+FURTHER, FARTHEST = 10.0, 1e6  # times as far out
 ROUNDINGS, MOST_ROUNDING = 4.0, 1e-2  # of a position by its dtype; in posterior sds
 FADED = 1e-3  # relative length of a last Newton step that is no rounding error
 CLASSES = ("bernoulli", "binomial", "categorical")
@@ -160,14 +161,20 @@ def _runaway(objective, optimum: Optimum, solver: Solver, is_transformed) -> int
     if abs(step[leader]) <= FADED * abs(u[leader]) and optimum.status is Status.CONVERGED:
         return None
     size = max(float(np.max(np.abs(u))), 1.0)
+    least = optimum.value - _rounding(optimum)
     for direction in (step, u):
         length = float(np.max(np.abs(direction)))
         if length == 0:
             continue
-        there = [u + (direction * (factor * size / length)).astype(u.dtype) for factor in (1.0, 10.0)]
+        leader, way = int(np.argmax(np.abs(direction))), direction * (size / length)
+        there = [u + (factor * way).astype(u.dtype) for factor in (1.0, FURTHER)]
         values = [solver.evaluate(objective.function, objective.args, v, np.inf, None).value for v in there]
-        if all(value >= optimum.value - _rounding(optimum) for value in values):
-            return int(np.argmax(np.abs(direction)))
+        if not all(value >= least for value in values):
+            continue
+        # a log or a logit would overflow so far out, and what is no number tells nothing
+        farthest = u + (FARTHEST * np.where(is_transformed, 0.0, way)).astype(u.dtype)
+        if not solver.evaluate(objective.function, objective.args, farthest, np.inf, None).value < least:
+            return leader
     return None
 
 
