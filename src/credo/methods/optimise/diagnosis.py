@@ -2,7 +2,8 @@
 
 A mode at infinity shows as Newton steps that keep their length and direction while the gradient fades (separable
 classes: the gradient halves with each step and the steps stay), and as a density that is no lower ten times further
-out, nor a million times, where any proper prior would tell. A boundary shows as a transformed coordinate (log σ, logit p) that runs off.
+out, nor a million times, where a proper prior tells. A boundary shows as a transformed coordinate (log σ, logit p) that
+runs off.
 """
 
 from dataclasses import replace
