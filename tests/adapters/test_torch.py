@@ -69,6 +69,24 @@ class LastToken(nn.Module):
         return self.recurrent(x)[0][:, -1]
 
 
+class States(nn.Module):
+    """All outputs, and the states at the end, from a first state that is learned."""
+
+    def __init__(self, recurrent):
+        super().__init__()
+        self.recurrent = recurrent
+        r = recurrent
+        count = r.num_layers * (1 + r.bidirectional)
+        sizes = [r.proj_size or r.hidden_size] + [r.hidden_size] * isinstance(r, nn.LSTM)
+        self.first = nn.ParameterList(torch.randn(count, 1, size) for size in sizes)
+
+    def forward(self, x):
+        first = tuple(each.expand(-1, len(x), -1) for each in self.first)
+        out, end = self.recurrent(x, first if len(first) == 2 else first[0])
+        end = end if isinstance(end, tuple) else (end,)
+        return torch.cat([out.flatten(1), *(each.transpose(0, 1).flatten(1) for each in end)], 1)
+
+
 class Attention(nn.Module):
     """An embedding tied to the output, and attention between."""
 
@@ -211,6 +229,10 @@ MODULES = {
     "lstm": (LastToken(nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)), (3, 4, 3)),
     "products": (Products(), (3, 4)),
     "gru": (LastToken(nn.GRU(3, 4, batch_first=True)), (3, 4, 3)),
+    "gru both ways": (States(nn.GRU(3, 4, num_layers=2, bidirectional=True, batch_first=True)), (3, 5, 3)),
+    "projected lstm": (States(nn.LSTM(3, 4, num_layers=2, proj_size=2, batch_first=True)), (3, 5, 3)),
+    "elman": (States(nn.RNN(3, 4, nonlinearity="relu", bias=False, bidirectional=True, batch_first=True)), (3, 5, 3)),
+    "elman's tanh": (States(nn.RNN(3, 4, num_layers=2, dropout=0.5, batch_first=True)), (3, 5, 3)),
     "transformer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, activation="gelu"), (2, 3, 4)),
     "causal": (Of(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)), (2, 2, 5, 4)),
     "tied attention": (Attention(), "tokens"),
@@ -232,7 +254,7 @@ def rows(shape, num=None):
     return torch.randn(num or shape[0], *shape[1:])
 
 
-@pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied|The rows of padding)")
+@pytest.mark.filterwarnings("ignore:(Dropout|Batch norm|Tied|The rows of padding|LSTM with projections)")
 @pytest.mark.parametrize("name", MODULES)
 def test_outputs_are_those_of_torch(name):
     module, shape = MODULES[name]
@@ -300,9 +322,10 @@ def test_gradients_are_those_of_torch(name):
         (Attention(is_tied=False), "tokens", set()),
         (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 4), {"norm1.weight", "norm2.weight"}),
         (LastToken(nn.LSTM(3, 4, batch_first=True)), (4, 3), set()),
+        (States(nn.GRU(3, 4, 2, bidirectional=True, batch_first=True)), (4, 3), {"first.0"}),
         (nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.Flatten(), nn.Linear(27, 2)), (2, 4), set()),
     ],
-    ids=["convolution", "attention", "transformer", "lstm", "transposed"],
+    ids=["convolution", "attention", "transformer", "lstm", "gru", "transposed"],
 )
 def test_layers_are_found_in_torch_networks(module, shape, rest):
     """The Jacobian is made of the layers' inputs and derivatives; what is in no layer is named."""

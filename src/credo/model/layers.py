@@ -7,7 +7,8 @@ or a token elsewhere), with inputs a_s and the outputs' derivatives g_ks at thes
 
     ∂z_k / ∂W = Σ_s a_s g_ksᵀ,        of a bias Σ_s g_ks
 
-A table of embeddings is the matrix of a layer whose inputs choose a row. Coordinates that enter otherwise (the scale of
+A table of embeddings is the matrix of a layer whose inputs choose a row. The steps of a scan are places, as those of a
+recurrence, or each has layers of its own, as in a stack that is scanned. Coordinates that enter otherwise (the scale of
 a normalisation, weights that are tied) are named, and left to autodiff.
 """
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.equations import bind
-from credo.model.program import Hook, Path, called, run
+from credo.model.program import Hook, Path, called, run, run_parted
 from credo.model.uses import Use, search
 
 WORTH = 4  # times the numbers of two Jacobians that the products of inputs and of derivatives may take
@@ -51,32 +52,44 @@ class Layers(NamedTuple):
 
     def linearised(self, u, row) -> tuple[Any, list[list[Any]], Callable]:
         """(z (K,), the inputs a (places, in) of each use of each layer, cotangent (K,) -> g (places, out) likewise)."""
-        uses = {use.path: use for layer in self.layers for use in layer.uses}
-        shapes = self._shapes()
-        zeros = [jnp.zeros(shapes[path].shape, shapes[path].dtype) for path in uses]
 
         def shifted(offsets):
-            return _interpret(self.program, [u, *jax.tree.leaves(row)], uses, offsets)
+            return self._interpret(u, row, offsets)
 
-        z, pull, others = jax.vjp(shifted, zeros, has_aux=True)
-        beside = dict(zip(uses, others, strict=True))
+        z, pull, others = jax.vjp(shifted, self._no_offsets(), has_aux=True)
 
         def back(cotangent):
-            found = dict(zip(uses, pull(cotangent)[0], strict=True))
+            (found,) = pull(cotangent)
             return [[use.give(found[use.path]) for use in layer.uses] for layer in self.layers]
 
-        return z, [[use.take(beside[use.path]) for use in layer.uses] for layer in self.layers], back
+        return z, [[use.take(others[use.path]) for use in layer.uses] for layer in self.layers], back
+
+    def shifted(self, u, row, shifts: list[list[Any]]):
+        """The outputs of one row, with ``shifts`` (places, out) added to each use of each layer."""
+        offsets = self._no_offsets()
+        for layer, of_layer in zip(self.layers, shifts, strict=True):
+            for use, shift in zip(layer.uses, of_layer, strict=True):
+                (back,) = jax.linear_transpose(use.give, offsets[use.path])(shift)
+                offsets[use.path] = offsets[use.path] + back
+        return self._interpret(u, row, offsets)[0]
 
     def perturbed(self, u, row, noises: list[Callable]):
-        """The outputs of one row; ``noises[l](a)``, of inputs a (places, in), is added to (places, out) of layer l."""
-        shapes = self._shapes()
-        uses, added = {}, []
-        for layer, noise in zip(self.layers, noises, strict=True):
-            for use in layer.uses:
-                uses[use.path] = use
-                back = jax.linear_transpose(use.give, shapes[use.path])
-                added.append(lambda other, use=use, noise=noise, back=back: back(noise(use.take(other)))[0])
-        return _interpret(self.program, [u, *jax.tree.leaves(row)], uses, added)[0]
+        """The outputs of one row; ``noises[l](a)``, of inputs a (places, in), is added to (places, out) of layer l.
+
+        Of layers outside scans.
+        """
+
+        def hook(use: Use, noise: Callable) -> Hook:
+            def noisy(eqn, given):
+                (found,) = bind(eqn, given)
+                (back,) = jax.linear_transpose(use.give, found)(noise(use.take(given[1 - use.side])))
+                return [found + back]
+
+            return noisy
+
+        pairs = zip(self.layers, noises, strict=True)
+        hooks = {use.path: hook(use, noise) for layer, noise in pairs for use in layer.uses}
+        return run(self.program, [u, *jax.tree.leaves(row)], hooks)[0]
 
     def within(self, free: np.ndarray) -> "Layers":
         """What is left where only the coordinates ``free`` vary: whole layers, and other coordinates."""
@@ -89,9 +102,16 @@ class Layers(NamedTuple):
 
     def without_lookups(self) -> "Layers":
         """Tables of rows that are looked up count among the other coordinates."""
-        kept = tuple(layer for layer in self.layers if not layer.is_lookup)
-        tables = [layer.index.ravel() for layer in self.layers if layer.is_lookup]
-        return self._replace(layers=kept, rest=np.sort(np.concatenate([self.rest, *tables])))
+        return self._without([layer for layer in self.layers if layer.is_lookup])
+
+    def outside_scans(self) -> "Layers":
+        """Weights that are used in the body of a scan count among the other coordinates."""
+        return self._without([layer for layer in self.layers if any(use.is_in_scan for use in layer.uses)])
+
+    def _without(self, gone: list[Layer]) -> "Layers":
+        kept = tuple(layer for layer in self.layers if not any(layer is each for each in gone))
+        rest = np.sort(np.concatenate([self.rest, *(layer.index.ravel() for layer in gone)]))
+        return self._replace(layers=kept, rest=rest)
 
     @property
     def num_outputs(self) -> int:
@@ -108,19 +128,39 @@ class Layers(NamedTuple):
         """Of the position."""
         return self.program.jaxpr.invars[0].aval.shape[0]
 
-    def _shapes(self) -> dict[Path, Any]:
-        """Of the first output of every equation."""
+    def _no_offsets(self) -> dict[Path, Any]:
+        """Zeros for the output of each equation that uses a layer; an axis in front for each scan that holds it."""
+        paths = {use.path for layer in self.layers for use in layer.uses}
         found: dict[Path, Any] = {}
 
-        def look(jaxpr, path):
+        def look(jaxpr, path, lengths):
             for i, eqn in enumerate(jaxpr.eqns):
-                found[(*path, i)] = eqn.outvars[0].aval
-                inner = called(eqn)
-                if inner is not None:
-                    look(inner.jaxpr, (*path, i))
+                here, inner = (*path, i), called(eqn)
+                if here in paths:
+                    aval = eqn.outvars[0].aval
+                    found[here] = jnp.zeros((*lengths, *aval.shape), aval.dtype)
+                elif inner is not None:
+                    look(inner.jaxpr, here, lengths)
+                elif eqn.primitive.name == "scan":
+                    look(eqn.params["jaxpr"].jaxpr, here, (*lengths, eqn.params["length"]))
 
-        look(self.program.jaxpr, ())
+        look(self.program.jaxpr, (), ())
         return found
+
+    def _interpret(self, u, row, offsets: dict[Path, Any]) -> tuple[Any, dict[Path, Any]]:
+        """The output with ``offsets`` added to the layers' outputs, and the operand beside the weight in each."""
+        sides = {use.path: use.side for layer in self.layers for use in layer.uses}
+
+        def hook(side: int):
+            def shifted(eqn, given, steps, offset):
+                (found,) = bind(eqn, given)
+                return [found + offset], given[1 - side]
+
+            return shifted
+
+        hooks = {path: hook(side) for path, side in sides.items()}
+        (z,), others = run_parted(self.program, [u, *jax.tree.leaves(row)], hooks, offsets)
+        return z, others
 
 
 def find_layers(outputs: Callable, u, row) -> Layers:
@@ -225,26 +265,3 @@ def alike(a, g) -> Any:
 def jacobian_of_row(a_uses: list, g_uses: list) -> Any:
     """(K, out, in) of one row: small enough for the processor's cache, and in the order in which products make it."""
     return sum(jnp.einsum("kso,si->koi", g, a) for a, g in zip(a_uses, g_uses, strict=True))
-
-
-# running it ---------------------------------------------------------------------------------------------------------
-
-
-def _interpret(program, arguments: list, uses: dict[Path, Use], offsets: list) -> tuple[Any, list]:
-    """The output, and the operand beside the weight in each layer.
-
-    ``offsets``, or functions of these operands, are added to the layers' outputs.
-    """
-    others: dict[Path, Any] = {}
-
-    def hook(path: Path, use: Use, more) -> Hook:
-        def shifted(eqn, given):
-            others[path] = given[1 - use.side]
-            (found,) = bind(eqn, given)
-            return [found + (more(others[path]) if callable(more) else more)]
-
-        return shifted
-
-    hooks = {path: hook(path, use, more) for (path, use), more in zip(uses.items(), offsets, strict=True)}
-    (z,) = run(program, arguments, hooks)
-    return z, [others[path] for path in uses]

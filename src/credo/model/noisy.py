@@ -30,7 +30,10 @@ class Site(NamedTuple):
 
 
 def likelihood_layers(target: Target, rows: Rows | None = None) -> Layers:
-    """The layers in the log-likelihood of one row; ``rows``: such as it has, for their shapes; None: the target's."""
+    """The layers in the log-likelihood of one row, outside scans.
+
+    ``rows``: such as it has, for their shapes; None: the target's.
+    """
     rows = Rows(target.x, target.y, target.weights) if rows is None else rows
 
     def outputs(u, row):
@@ -38,7 +41,7 @@ def likelihood_layers(target: Target, rows: Rows | None = None) -> Layers:
 
     row = jax.tree.map(lambda leaf: abstract(leaf.shape[1:], leaf.dtype), rows)
     position = abstract((target.dim,))
-    return find_layers(outputs, position, row)
+    return find_layers(outputs, position, row).outside_scans()
 
 
 def sites_of(layers: Layers, by: str = "channel") -> tuple[Site, ...]:

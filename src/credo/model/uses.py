@@ -2,7 +2,8 @@
 
 A *view* is an array of entries of the position, given by the coordinate of each; ``CONSTANT`` marks entries that are
 something else, such as the row of an embedding that stands for padding. Reshaping, slicing, transposing and joining
-views make views. A matrix product, a convolution, a sum or a lookup of rows with a view is a *use* of a layer.
+views make views. A matrix product, a convolution, a sum or a lookup of rows with a view is a *use* of a layer; in a
+scan at all steps, or at one of them where each step has weights of its own, as in a stack of layers.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.lax import GatherScatterMode
 
-from credo.model.program import Path, called
+from credo.model.program import Path, called, parts_of_scan
 
 CONSTANT = -1  # in a view
 
@@ -22,7 +23,8 @@ CONSTANT = -1  # in a view
 class Use(NamedTuple):
     """A place in the program where a weight matrix is applied: ``take(other) -> (places, in)`` the inputs there.
 
-    ``give(g) -> (places, out)``: an array of the equation's output as rows of the layer's outputs.
+    ``give(g) -> (places, out)``: an array of the equation's output as rows of the layer's outputs. In scans both are of
+    arrays with an axis in front for each scan.
     """
 
     path: Path
@@ -32,6 +34,30 @@ class Use(NamedTuple):
     places: int = 1
     is_bias: bool = False  # added to something, not multiplied by it
     is_lookup: bool = False  # rows are chosen: each place has one input that is 1, or none, and others that are 0
+    is_in_scan: bool = False
+
+    def at_all_steps(self, length: int) -> "Use":
+        """That of the body of a scan, of so many steps. A bias is one at all of them: its derivative is their sum."""
+
+        def take(other):
+            return self.take(other[0]) if self.is_bias else _rows_of(jax.vmap(self.take)(other))
+
+        def give(g):
+            each = jax.vmap(self.give)(g)
+            return jnp.sum(each, axis=0) if self.is_bias else _rows_of(each)
+
+        places = self.places if self.is_bias else length * self.places
+        return self._replace(take=take, give=give, places=places, is_in_scan=True)
+
+    def at_step(self, step: int) -> "Use":
+        """That of one step of a scan."""
+        take, give = (lambda array, of=of: of(array[step]) for of in (self.take, self.give))
+        return self._replace(take=take, give=give, is_in_scan=True)
+
+
+def _rows_of(array):
+    """(step, place, n) -> (step · place, n)."""
+    return array.reshape(-1, array.shape[-1])
 
 
 def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray, fixed: tuple = ()) -> list:
@@ -63,6 +89,9 @@ def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray, fix
             found = search(inner.jaxpr, given[-number:], (*path, i), uses, tainted, own)
             views.update({v: f for v, f in zip(eqn.outvars, found, strict=True) if f is not None})
             continue
+        if eqn.primitive.name == "scan":
+            _search_scan(eqn, given, (*path, i), uses, tainted, is_fixed)
+            continue
         moved = _joined(eqn, given, is_fixed) or _moved(eqn, given)
         if moved is not None:
             views.update(zip(eqn.outvars, moved, strict=True))
@@ -71,10 +100,33 @@ def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray, fix
         if use is not None:
             uses.append(use)
             continue
-        for index in given:
-            if index is not None:
-                tainted[index[index != CONSTANT]] = True
+        _taint(tainted, given)
     return [of(atom) for atom in jaxpr.outvars]
+
+
+def _taint(tainted: np.ndarray, views: list) -> None:
+    """Their entries are weights of no layer."""
+    for index in views:
+        if index is not None:
+            tainted[index[index != CONSTANT]] = True
+
+
+def _search_scan(eqn, given: list, path: Path, uses: list, tainted: np.ndarray, is_fixed: Callable) -> None:
+    """In the body of a scan: weights that stay are used at all steps, and those of which each step has its own at one.
+
+    What is carried along, or leaves the body as it came, is followed no further.
+    """
+    jaxpr, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
+    consts, carry, rows = parts_of_scan(eqn, given)
+    _taint(tainted, carry)
+    fixed = tuple(v for v, atom in zip(jaxpr.invars, eqn.invars[: len(consts)], strict=False) if is_fixed(atom))
+    is_stack = any(index is not None for index in rows)
+    for step in range(length) if is_stack else (None,):
+        own = [None if index is None else index[step] for index in rows]
+        found: list[tuple[np.ndarray, Use]] = []
+        out = search(jaxpr, [*consts, *[None] * len(carry), *own], path, found, tainted, fixed)
+        _taint(tainted, out)
+        uses += [(index, use.at_all_steps(length) if step is None else use.at_step(step)) for index, use in found]
 
 
 def _alive(jaxpr) -> set[int]:
@@ -139,6 +191,8 @@ def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | No
 def _use(eqn, given: list, path: Path) -> tuple[np.ndarray, Use] | None:
     """A layer that an equation is, or None."""
     name = eqn.primitive.name
+    if name == "dynamic_slice" and given[0] is not None:
+        return _of_one_row(eqn, given[0], path)
     if len(given) != 2 or all(index is not None for index in given):
         return None
     side = 0 if given[0] is not None else 1
@@ -226,6 +280,21 @@ def _of_lookup(eqn, index: np.ndarray, path: Path):
         return g.reshape(-1, table.shape[1])
 
     return table[kept], Use(path, 0, take, give, shape.size // table.shape[1], is_lookup=True)
+
+
+def _of_one_row(eqn, index: np.ndarray, path: Path):
+    """One row of a table, by a number, as ``table[i]`` is: the nearest one where the number is beyond them."""
+    size, shape = len(index), eqn.outvars[0].aval
+    if shape.shape != (1, *index.shape[1:]) or np.any(index == CONSTANT):
+        return None
+
+    def take(number):
+        return (jnp.clip(number, 0, size - 1) == np.arange(size)).astype(shape.dtype)[None]
+
+    def give(g):
+        return g.reshape(1, -1)
+
+    return index.reshape(size, -1), Use(path, 0, take, give, is_lookup=True)
 
 
 def _of_bias(index: np.ndarray, side: int, path: Path):

@@ -90,7 +90,8 @@ class BayesianNetwork(Model):
         others = {**of_weights, **own} if isinstance(chosen, Custom) else {**own, **of_weights}
         super().__init__({**others, WEIGHTS: weights}, self.network)
         start = Prior(others).at_origin() if others else {}
-        self.start = jax.tree.map(np.asarray, {**start, WEIGHTS: rule.start(params)})
+        # copies: JAX keeps what it made of a NumPy array in the user's precision by the array's identity
+        self.start = jax.tree.map(np.array, {**start, WEIGHTS: rule.start(params)})
 
     def given(self, x=None, y=None, *, weights=None, missing=None) -> Target:
         if y is not None and not isinstance(x, Loader):

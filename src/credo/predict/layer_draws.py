@@ -39,12 +39,7 @@ def moves(outputs: Callable, scale: ScaleOperator, centre, x) -> tuple[Any, Call
     def shifted(shifts, part):
         """Of all rows, with ``shifts`` (M, places, out) of each use of each layer, and the rest at ``part``."""
         u = centre.at[rest].set(part)
-
-        def one(row, shifts):
-            feeds = [iter(of_layer) for of_layer in shifts]
-            return layers.perturbed(u, row, [lambda _, feed=feed: next(feed) for feed in feeds])
-
-        return jax.vmap(one)(x, shifts)
+        return jax.vmap(lambda row, shifts: layers.shifted(u, row, shifts))(x, shifts)
 
     shapes = jax.eval_shape(lambda: [noise(jax.random.key(0)) for noise in noises])
     still = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)

@@ -62,6 +62,62 @@ def tied(p, x):
     return jnp.tanh(x @ p["w"]) @ p["w"].T
 
 
+def scanned(p, x, reverse=False):
+    """The same, and the states at all steps count."""
+
+    def step(h, x):
+        h = jnp.tanh(jax.jit(lambda h, x: h @ p["h"] + x @ p["i"] + p["b"])(h, x))
+        return h, h @ p["o"]
+
+    h, out = jax.lax.scan(step, jnp.zeros(3), x, reverse=reverse)
+    return jnp.sum(out, axis=0) + h @ p["o"]
+
+
+def stacked(p, x):
+    """Blocks with weights of their own, one after the other, and a step that all of them share."""
+
+    def block(h, own):
+        w, b = own
+        return jnp.tanh(h @ w + b) @ p["shared"], None
+
+    return jax.lax.scan(block, x, (p["w"], p["b"]))[0]
+
+
+def nested(p, x):
+    """A stack of recurrences, over a table of embeddings."""
+
+    def layer(x, own):
+        h, i = own
+        out = jax.lax.scan(lambda state, x: (jnp.tanh(state @ h + x @ i),) * 2, jnp.zeros(3), x)[1]
+        return out, None
+
+    def embed(total, token):
+        return total, p["table"][token]
+
+    first = jax.lax.scan(embed, 0.0, x)[1]
+    return jax.lax.scan(layer, first, (p["h"], p["i"]))[0][-1]
+
+
+def filtered(p, x):
+    """A convolution at each step."""
+
+    def step(h, image):
+        return h + image, jnp.sum(jnp.tanh(jnp.convolve(image + h, p["k"], mode="valid")), keepdims=True)
+
+    return jnp.sum(jax.lax.scan(step, jnp.zeros(6), x)[1], axis=0)
+
+
+def carried(p, x):
+    """A weight in the state, and one that leaves as it came."""
+
+    def step(state, x):
+        w, h = state
+        return (0.9 * w, jnp.tanh(h @ w + x @ p["i"])), p["s"]
+
+    (_, h), s = jax.lax.scan(step, (p["w"], jnp.zeros(3)), x)
+    return h * jnp.sum(s) + h @ p["o"]
+
+
 NETWORKS = {
     "dense": (dense, {"a": normal(4, 5), "b": normal(5), "c": normal(3, 5), "d": normal(3)}, normal(4), 0),
     "convolutional": (
@@ -78,6 +134,22 @@ NETWORKS = {
     ),
     "padded": (padded, {"table": normal(5, 4), "columns": normal(4, 6)}, np.array([0, 2, 5, 5, 1]), 0),
     "recurrent": (recurrent, {"h": normal(3, 3), "i": normal(2, 3), "o": normal(3, 2)}, normal(4, 2), 0),
+    "scanned": (scanned, {"h": normal(3, 3), "i": normal(2, 3), "b": normal(3), "o": normal(3, 2)}, normal(4, 2), 0),
+    "reversed": (
+        lambda p, x: scanned(p, x, reverse=True),
+        {"h": normal(3, 3), "i": normal(2, 3), "b": normal(3), "o": normal(3, 2)},
+        normal(4, 2),
+        0,
+    ),
+    "stacked": (stacked, {"w": normal(5, 3, 4), "b": normal(5, 4), "shared": normal(4, 3)}, normal(3), 0),
+    "nested": (
+        nested,
+        {"table": normal(6, 3), "h": normal(2, 3, 3), "i": normal(2, 3, 3)},
+        RANDOM.integers(0, 6, 4),
+        0,
+    ),
+    "filtered": (filtered, {"k": normal(3)}, normal(4, 6), 0),
+    "carried": (carried, {"w": normal(3, 3), "i": normal(2, 3), "s": normal(2), "o": normal(3, 3)}, normal(4, 2), 11),
     "tied": (tied, {"w": normal(4, 3)}, normal(4), 12),
 }
 
@@ -236,7 +308,7 @@ def test_factors_of_a_convolution_follow_their_formula(shared):
 @pytest.mark.parametrize(
     "structure", [credo.laplace.Kronecker(), credo.laplace.Diagonal()], ids=["kronecker", "diagonal"]
 )
-@pytest.mark.parametrize("name", first_of(["dense", "convolutional", "recurrent"]))
+@pytest.mark.parametrize("name", first_of(["scanned", "dense", "convolutional", "recurrent", "stacked"]))
 def test_predictions_by_layers_are_those_by_jacobians(name, structure):
     apply, params, row, _ = NETWORKS[name]
     X = normal(8, *row.shape)
@@ -251,6 +323,38 @@ def test_predictions_by_layers_are_those_by_jacobians(name, structure):
         found, expected = posterior.predict(X, rule=rule), plain.predict(X, rule=rule)
         np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(found.epistemic, expected.epistemic, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        credo.laplace.Kronecker(),
+        credo.laplace.Kronecker(shared="reduce"),
+        credo.laplace.Diagonal(),
+        credo.laplace.Dense(),
+    ],
+    ids=["expand", "reduce", "diagonal", "dense"],
+)
+def test_a_scan_is_its_steps_one_after_the_other(structure):
+    def unrolled(p, x):
+        h, total = jnp.zeros(3), 0.0
+        for row in x:
+            h = jnp.tanh(h @ p["h"] + row @ p["i"] + p["b"])
+            total = total + h @ p["o"]
+        return total + h @ p["o"]
+
+    _, params, row, _ = NETWORKS["scanned"]
+    X, y = normal(8, *row.shape), RANDOM.integers(0, 2, 8)
+    scan, steps = (
+        laplace(
+            BayesianNetwork(jax.vmap(apply, (None, 0)), params, head=Categorical()).given(X, y), structure, num_steps=0
+        )
+        for apply in (scanned, unrolled)
+    )
+    np.testing.assert_allclose(covariance(scan), covariance(steps), rtol=1e-8, atol=1e-12)
+    assert not any("exact diagonal" in sentence for sentence in scan.verdict.sentences)
+    for rule in (credo.Probit(), credo.Linearised()):
+        np.testing.assert_allclose(scan.predict(X, rule=rule).mean, steps.predict(X, rule=rule).mean, rtol=1e-6)
 
 
 def test_a_saved_posterior_predicts_the_same(tmp_path):

@@ -7,10 +7,10 @@ columns of a root of the Fisher information, Σ_k L_k L_kᵀ = F_n, the Gauss-Ne
 
 *Expand* takes each place of each row for a datum: R = N S, sums over n, s and k. *Reduce* averages inputs and sums
 derivatives over places first: R = N (Eschenhagen et al. 2023, section 3). Without shared weights they agree. A row of
-weight w is w rows, in both sums and in R. A bias has the input 1, so that its block is exact, as is that of any layer
-of one datum and one output. The prior's curvature adds its mean over the array to the eigenvalues, which is exact where
-it is the same for each entry. Of a table of embeddings a aᵀ is diagonal, the counts of its rows, and R the number of
-places that choose one.
+weight w is w rows, in both sums and in R. A bias has the input 1 wherever it is added: its derivatives are summed, so
+that its block is exact, as is that of any layer of one datum and one output. The prior's curvature adds its mean over
+the array to the eigenvalues, which is exact where it is the same for each entry. Of a table of embeddings a aᵀ is
+diagonal, the counts of its rows, and R the number of places that choose one.
 Coordinates that are no weights of a linear layer (model/layers.py) get the exact diagonal of Gauss-Newton, and the
 posterior says so. With the empirical or a sampled Fisher information the columns g_k are those of its root.
 """
@@ -174,7 +174,7 @@ def gather(
         numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])
     frozen = layered.Frozen(layers)
     total = layered.summed(_gather, target, u, numbers, curvature, frozen, shared)
-    is_once = [shared == "reduce" and not layer.is_lookup for layer in layers.layers]
+    is_once = [_is_reduced(layer, shared) for layer in layers.layers]
     return total, [1 if once else sum(each) for once, each in zip(is_once, by_use, strict=True)]
 
 
@@ -185,7 +185,7 @@ def _gather(target: Target, u, rows: Rows, curvature: OuterProducts, frozen: lay
     root = jnp.sqrt(rows.weights)[:, None, None]  # as in the derivatives
     As, Bs = [], []
     for layer, a_uses, g_uses in zip(layers.layers, inputs, derivatives, strict=True):
-        if shared == "reduce" and not layer.is_lookup:
+        if _is_reduced(layer, shared):
             a_uses = [jnp.mean(jnp.concatenate(a_uses, axis=1), axis=1, keepdims=True)]
             g_uses = [sum(jnp.sum(g, axis=2, keepdims=True) for g in g_uses)]
         if layer.is_lookup:  # a place that chooses padding is none of the table's
@@ -194,6 +194,11 @@ def _gather(target: Target, u, rows: Rows, curvature: OuterProducts, frozen: lay
         As.append(sum(jnp.sum(root * a, axis=(0, 1)) if layer.is_lookup else _gram(a) for a in a_uses))
         Bs.append(sum(_gram(g) for g in g_uses))
     return Factors(As, Bs, jnp.zeros(0, u.dtype) if rest is None else jnp.sum(jnp.square(rest), axis=(0, 1)))
+
+
+def _is_reduced(layer: Layer, shared: str) -> bool:
+    """A bias always: all its inputs are 1, so that its block is exact."""
+    return layer.is_bias or (shared == "reduce" and not layer.is_lookup)
 
 
 def _gram(rows):

@@ -51,7 +51,7 @@ class OnRows(NamedTuple):
 
     def layers(self, u) -> Layers:
         one = jax.tree.map(lambda leaf: abstract(leaf.shape[1:], leaf.dtype), self.rows)
-        return find_layers(self.row, abstract(u.shape, u.dtype), one).without_lookups()
+        return find_layers(self.row, abstract(u.shape, u.dtype), one).without_lookups().outside_scans()
 
     def num_places(self, layers: Layers, u) -> list[int]:
         """Inputs that a row gives to each layer."""
