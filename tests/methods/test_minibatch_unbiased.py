@@ -208,6 +208,33 @@ def test_what_has_no_rows_or_layers_is_refused():
         credo.fit(model.given(y=np.array([1, 2, 3])), credo.ADVI(gradient=LocalReparameterised()))
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        credo.ADVI(gradient=LocalReparameterised(), max_steps=20),
+        credo.ADVI(gradient=Flipout(), max_steps=20),
+        credo.MCDropout(num_steps=20),
+    ],
+)
+def test_weights_within_a_scan_have_no_noise_of_their_own(method):
+    """A row's noise is in the layers outside, and what is inside is drawn as usual: shared steps, and a stack's own."""
+
+    def apply(p, x):
+        def step(h, own):
+            row, w = own
+            return jnp.tanh(h @ w + row @ p["i"]), None
+
+        h, _ = jax.lax.scan(step, jnp.zeros((len(x), 3)), (jnp.swapaxes(x, 0, 1), p["w"]))
+        return h @ p["o"]
+
+    random = np.random.default_rng(0)
+    params = {"i": random.normal(size=(2, 3)), "w": random.normal(size=(4, 3, 3)), "o": random.normal(size=(3, 2))}
+    model = credo.nn.BayesianNetwork(apply, params, head=credo.nn.Categorical())
+    target = model.given(random.normal(size=(12, 4, 2)), np.arange(12) % 2)
+    posterior = credo.fit(target, method, key=0, progress=False)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(posterior.mean()))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gradient", [LocalReparameterised(), Flipout()])
 def test_data_outside_of_memory_give_the_same_fit(gradient):

@@ -57,7 +57,8 @@ def falls_along(target: Target, direction, center: Float[np.ndarray, " dim"], di
 
 def may_loop_for_ever(target: Target, u: Float[np.ndarray, " dim"]) -> bool:
     """Whether the density has a loop whose end is not known before."""
-    program = jax.make_jaxpr(target.log_density)(u)
+    # the target is given to it: beside a bound that is traced, numpyro takes NumPy's data for a case without any
+    program = jax.make_jaxpr(lambda target, u: target.log_density(u))(target, u)
     return any(equation.primitive.name == "while" for equation in equations(program.jaxpr))
 
 

@@ -13,6 +13,8 @@ and its log density is −λ.
 
 *Logits that are NaN*: numpyro's log probability of 0 is 0 there, as if that were certain.
 
+*Student's t, negative binomials* and their kin of large parameters are in compound.py.
+
 *Censored outcomes* ask for the distribution function of the law within, which numpyro's expanded laws lack. Those that
 they expand have it, and rows broadcast.
 """
@@ -37,6 +39,7 @@ from numpyro.distributions import (
     TwoSidedTruncatedDistribution,
 )
 
+from credo.model.compound import COMPOUND
 from credo.model.distributions import CENSORED
 
 
@@ -157,6 +160,7 @@ OF_EVENTS: dict[type, Any] = {
     BernoulliProbs: Bernoulli,
     BinomialProbs: Binomial,
     Poisson: Counts,
+    **COMPOUND,
 }
 TRUNCATED: dict[type, Any] = {
     LeftTruncatedDistribution: LeftTruncatedNormal,

@@ -108,14 +108,14 @@ def filtered(p, x):
 
 
 def carried(p, x):
-    """A weight in the state, and one that leaves as it came."""
+    """A weight in the state, and one that leaves as it came; both are used outside as well."""
 
     def step(state, x):
         w, h = state
         return (0.9 * w, jnp.tanh(h @ w + x @ p["i"])), p["s"]
 
     (_, h), s = jax.lax.scan(step, (p["w"], jnp.zeros(3)), x)
-    return h * jnp.sum(s) + h @ p["o"]
+    return h * jnp.sum(s) + h @ p["w"] @ p["o"] + jnp.sum(x[0] + p["s"])
 
 
 NETWORKS = {
@@ -145,7 +145,7 @@ NETWORKS = {
     "nested": (
         nested,
         {"table": normal(6, 3), "h": normal(2, 3, 3), "i": normal(2, 3, 3)},
-        RANDOM.integers(0, 6, 4),
+        np.array([1, 4, 1, 7]),  # beyond the end is the last row
         0,
     ),
     "filtered": (filtered, {"k": normal(3)}, normal(4, 6), 0),

@@ -35,6 +35,30 @@ def test_an_edge_inside_the_space_is_said(method):
     assert any("edge inside the space" in sentence for sentence in posterior.verdict.sentences)
 
 
+@pytest.mark.parametrize("method", [credo.Pathfinder(), credo.ADVI(family=credo.FullRank())])
+def test_a_support_that_hangs_on_a_parameter(method):
+    """A log-normal from t0 on: numpyro took the data for NumPy's beside a bound that was traced, and raised."""
+    y = 2.0 + np.exp(np.random.default_rng(61).normal(0.3, 0.8, 60))
+
+    def shifted(p, x):
+        onto = dist.transforms.AffineTransform(p["t0"], 1.0, domain=constraints.positive)
+        return dist.TransformedDistribution(
+            dist.Normal(p["mu"] + 0 * x, p["s"]), [dist.transforms.ExpTransform(), onto]
+        )
+
+    model = credo.Model({"t0": dist.Uniform(0, 5), "mu": dist.Normal(0, 2), "s": dist.HalfNormal(2)}, shifted)
+    assert credo.fit(model.given(np.zeros(60), y), method, key=0, progress=False).verdict.status != "pass"
+
+
+@pytest.mark.parametrize("method", [credo.ADVI(), credo.NaturalGradient()])
+def test_a_way_out_to_numbers_that_a_law_refuses(method):
+    """Of degrees of freedom under a flat prior: far out they are 0, or infinite."""
+    prior = {"m": dist.Normal(0, 5), "nu": dist.ImproperUniform(constraints.positive, (), ())}
+    model = credo.Model(prior, lambda p, x: dist.StudentT(p["nu"], p["m"] + 0 * x, 2.0))
+    target = model.given(np.zeros(40), np.random.default_rng(0).normal(1, 2, 40))
+    assert credo.fit(target, method, key=0, progress=False).verdict.status != "pass"
+
+
 def test_only_late_steps_tell_of_an_edge():
     early = np.ones(100, bool)
     early[:50] = False

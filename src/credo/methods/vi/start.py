@@ -111,7 +111,7 @@ def find_start(
         at_hand = np.ones_like(position) if mode.curvature is None else mode.curvature
         return Start(family.around(mode.position, at_hand), num_gradients)
     if not mode.status.is_converged:
-        if not np.isfinite(float(_height(target, jnp.asarray(position)))):
+        if not np.isfinite(float(height(target, jnp.asarray(position)))):
             raise CredoError(explain(target, position))
         return Start(family.start(position, np.full_like(position, sd)), num_gradients)
     precision, num_products = _precision(target, family, mode, key, options)
@@ -141,7 +141,7 @@ def _find_modes(target: Target, family: MixtureOf, key, start, options: Options,
         found.append(one)
     members = [one.q for one in found if isinstance(one.q, Gaussian)]
     centers = [jnp.asarray(family.family.center(q)) for q in members]
-    evidence = [float(_height(target, at)) - float(_height_of(q, at)) for q, at in zip(members, centers, strict=True)]
+    evidence = [float(height(target, at)) - float(_height_of(q, at)) for q, at in zip(members, centers, strict=True)]
     q = family.at_modes(members, [e if np.isfinite(e) else -np.inf for e in evidence])
     return Start(q, sum(one.num_gradients for one in found), next((s.free for s in found if s.free is not None), None))
 
@@ -157,7 +157,8 @@ def _elsewhere(target: Target, key, index: int) -> np.ndarray:
 
 
 @brief
-def _height(target: Target, u):
+def height(target: Target, u):
+    """log p(u), of whatever numbers: by itself numpyro refuses a scale that has become 0."""
     return target.log_density(u)
 
 
@@ -180,7 +181,7 @@ def _free_direction(target: Target, position: np.ndarray, precision: np.ndarray)
     if not values[0] < FLAT:
         return None
     direction = vectors[:, 0] / unit
-    far = [float(target.log_density(jnp.asarray(position + sign * FAR * direction))) for sign in (-1, 0, 1)]
+    far = [float(height(target, jnp.asarray(position + sign * FAR * direction))) for sign in (-1, 0, 1)]
     return direction if max(far[0], far[2]) > far[1] - 1.0 else None
 
 

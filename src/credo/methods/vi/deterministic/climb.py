@@ -9,6 +9,7 @@ import numpy as np
 from credo.diagnose.startup import explain
 from credo.methods.optimise.newton import Optimum, Solver, maximise
 from credo.methods.vi.families.family import Family
+from credo.methods.vi.start import height
 from credo.model.target import Target
 from credo.posterior.kinds import Kind
 from credo.status import CredoError
@@ -46,12 +47,12 @@ def climb(
             return q, each, optimum
         q = family.contract(q)
     center = np.asarray(family.center(q))
-    height = float(target.log_density(jnp.asarray(center)))
-    if not np.isfinite(height):
+    middle = float(height(target, jnp.asarray(center)))
+    if not np.isfinite(middle):
         raise CredoError(explain(target, center))
     widest = int(np.argmax(np.asarray(family.variances(q))))
     raise CredoError(
-        f"The log density is {height:.5g} in the middle of the approximation, and no number, or infinite, at draws "
+        f"The log density is {middle:.5g} in the middle of the approximation, and no number, or infinite, at draws "
         f"about it, however narrow: along {target.structure.scalar_names()[widest]!r} it may not fall (an improper "
         "posterior) or overflow. Give proper priors, or keep the parameter away from where it overflows."
     )
