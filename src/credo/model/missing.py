@@ -84,7 +84,8 @@ def observed_rows(y, missing: str) -> tuple[Any, np.ndarray]:
     if missing == "impute" and partly.size:
         raise CredoError(
             f"Row {partly[0]} of y has some entries and lacks others, and missing='impute' draws whole rows: use "
-            f"missing='drop', or {MASKED}."
+            f"missing='drop', or {MASKED}. Of a joint law, as a MultivariateNormal, a mask takes rows whole: make the "
+            "missing entries parameters of the prior, and put them in."
         )
     if lacking.all():
         raise CredoError(f"All {len(lacking)} outcomes are missing: call given() without data for the prior alone.")
