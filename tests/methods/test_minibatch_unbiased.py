@@ -231,6 +231,7 @@ def test_weights_within_a_scan_have_no_noise_of_their_own(method):
     params = {"i": random.normal(size=(2, 3)), "w": random.normal(size=(4, 3, 3)), "o": random.normal(size=(3, 2))}
     model = credo.nn.BayesianNetwork(apply, params, head=credo.nn.Categorical())
     target = model.given(random.normal(size=(12, 4, 2)), np.arange(12) % 2)
+    assert [layer.index.shape for layer in likelihood_layers(target.flat()).layers] == [(3, 2)]
     posterior = credo.fit(target, method, key=0, progress=False)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(posterior.mean()))
 

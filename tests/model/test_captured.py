@@ -15,7 +15,7 @@ import pytest
 
 import credo
 from credo import Model
-from credo.model.captured import captured, is_written_by_user
+from credo.model.captured import captured, is_written_by_user, reads
 
 Y = np.random.default_rng(0).normal(size=6)
 SLOPE = 1.0
@@ -231,6 +231,13 @@ def test_what_is_only_written_to_is_not_read():
     model.given(y=Y)
     assert calls
     assert captured(model) == first
+
+
+def test_what_a_function_calls_its_arguments_is_not_read_by_those_within_it():
+    """A global of the name, such as the posterior of a script, was taken for what the inner one reads."""
+    code = compile("def f(p, x):\n    y = x + outside\n    return (lambda h: h * p + y + within)(x)", "f", "exec")
+    (function,) = (each for each in code.co_consts if hasattr(each, "co_code"))
+    assert set(reads(function)) == {"outside", "within"}
 
 
 def test_values_that_refer_to_each_other_are_read_once():

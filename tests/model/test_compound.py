@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import special, stats
+from scipy import stats
 
 import credo
 from credo.model.compound import log_rising
@@ -87,7 +87,7 @@ def test_laws_are_scipys_at_any_size(name, x):
 
 
 def test_rising_factorials():
-    """Of whole numbers a sum of logs, of halves by the identity Γ(x + ½)² · ((x + ½) rising ½) / Γ(x) … = x."""
+    """Of whole numbers a sum of logs; two halves one after the other are a whole: their product is x."""
     x = np.array([1e-3, 0.7, 5.0, 19.9, 20.1, 1e3, 1e9, 1e16])
     with double():
         for n in (0, 1, 4, 30):
@@ -95,8 +95,27 @@ def test_rising_factorials():
             np.testing.assert_allclose(log_rising(x, n), expected, rtol=1e-13, atol=1e-13)
         halves = np.asarray(log_rising(x, 0.5)) + np.asarray(log_rising(x + 0.5, 0.5))
         np.testing.assert_allclose(halves, np.log(x), rtol=1e-13, atol=2e-13)
-        many = special.gammaln(3.0 + 1e9) - special.gammaln(3.0)
-        np.testing.assert_allclose(log_rising(3.0, 1e9), many, rtol=1e-14)
+
+
+# by mpmath, of 50 digits: log p of y under NegativeBinomial2(1.1 y, 30), and its slope in the concentration
+BY_COUNT = {1e6: (-13.16867202, 0.01235790802), 1e9: (-20.07641603, 0.01235815983)}
+
+
+@pytest.mark.parametrize("y", BY_COUNT)
+def test_counts_are_as_large_as_they_come(y):
+    value, slope = BY_COUNT[y]
+
+    def found(k):
+        return jnp.stack([
+            log_prob(dist.NegativeBinomial2(1.1 * y, k), y),
+            log_prob(dist.NegativeBinomialLogits(k, jnp.log(1.1 * y / k)), y),
+        ])  # fmt: skip
+
+    np.testing.assert_allclose(jax.jvp(found, (30.0,), (1.0,)), [[value] * 2, [slope] * 2], rtol=2e-3)  # in float32
+    with double():
+        np.testing.assert_allclose(jax.jvp(found, (30.0,), (1.0,)), [[value] * 2, [slope] * 2], rtol=1e-6)
+        of_shares = log_prob(dist.BetaBinomial(2.0, 30.0, 1_000_000_000), 333_333_333)
+        np.testing.assert_allclose(of_shares, -26.7451815016, rtol=1e-11)
 
 
 def test_a_robust_regression_finds_its_mode_and_its_evidence():

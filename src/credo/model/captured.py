@@ -209,7 +209,8 @@ def _number(value) -> int:
 def reads(code: CodeType) -> dict[str, set[str]]:
     """Globals and closures that a function and those within it read, each with the names of all attributes there.
 
-    What is only written to, such as a list that counts calls, is not read.
+    What is only written to, such as a list that counts calls, is not read. Nor are its own variables and arguments,
+    which those within it see.
     """
     instructions = list(dis.get_instructions(code))
     attributes = {str(each.argval) for each in instructions if each.opname in ATTRIBUTES}
@@ -222,7 +223,7 @@ def reads(code: CodeType) -> dict[str, set[str]]:
         if isinstance(inner, CodeType):
             for name, more in reads(inner).items():
                 read[name] = read.get(name, set()) | more
-    return read
+    return {name: more for name, more in read.items() if name not in code.co_cellvars}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Log densities of numpyro's laws that mix over a scale or a rate, right however near they are to the law within.
+"""Log densities of numpyro's laws that mix over a scale or a rate, right at any size of parameters and counts.
 
 Student's t of many degrees of freedom is nearly normal, a negative binomial of high concentration nearly a Poisson law,
 a beta-binomial a binomial one. numpyro takes the difference log Γ(x + n) − log Γ(x) of numbers of the size of x log x:
@@ -6,6 +6,9 @@ from x = 10¹³ on its rounding is of the size of the density, and rows add it u
 where there are none. By Stirling's series, s(x) = 1/12x − 1/360x³ + 1/1260x⁵ − 1/1680x⁷,
 
     log Γ(x + n) − log Γ(x) = (x + n − ½) log(1 + n/x) + n log x − n + s(x + n) − s(x)
+
+Of a count y and a parameter x the larger of y + 1 and x is taken for the base, so that digits stay where y is the large
+one, too:  Γ(x + y) / (Γ(x) y!) = [Γ(y + 1 + x − 1) / Γ(y + 1)] / Γ(x).
 """
 
 from typing import Any
@@ -27,7 +30,7 @@ LARGE = 20.0  # from which the series has all digits of a double: its next term 
 
 
 def log_rising(x, n):
-    """log Γ(x + n) − log Γ(x), of x > 0 and n ≥ 0."""
+    """log Γ(x + n) − log Γ(x), of x > 0 and −x < n, not far above x: else the slope in x loses digits."""
     x, n = _floats(x, n)
     is_large = x >= LARGE
     large, small = jnp.where(is_large, x, LARGE), jnp.where(is_large, 1.0, x)
@@ -37,8 +40,16 @@ def log_rising(x, n):
 
 
 def _series(x):
-    y = jnp.square(1 / x)  # of numbers whose square is none too
+    y = jnp.square(1 / x)  # the square of x itself may overflow
     return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y / 1680))) / x
+
+
+def log_ways(size, count):
+    """log Γ(size + count) − log Γ(size) − log count!"""
+    size, after = _floats(size, count + 1)
+    is_more = after > size
+    base, other = jnp.where(is_more, after, size), jnp.where(is_more, size, after)
+    return log_rising(base, other - 1) - gammaln(other)
 
 
 def _floats(*numbers: Any) -> list[Any]:
@@ -64,8 +75,7 @@ class GammaMixed(GammaPoisson):
 
     def log_prob(self, value):
         value, size, rate = _floats(value, self.concentration, self.rate)
-        ways = log_rising(size, value) - gammaln(value + 1)
-        return ways - xlog1py(size, 1 / rate) - xlog1py(value, rate)
+        return log_ways(size, value) - xlog1py(size, 1 / rate) - xlog1py(value, rate)
 
 
 class GammaMixedLogits(NegativeBinomialLogits):
@@ -74,8 +84,7 @@ class GammaMixedLogits(NegativeBinomialLogits):
 
     def log_prob(self, value):
         value, size, logits = _floats(value, self.total_count, self.logits)
-        ways = log_rising(size, value) - gammaln(value + 1)
-        return ways - size * jax.nn.softplus(logits) - value * jax.nn.softplus(-logits)
+        return log_ways(size, value) - size * jax.nn.softplus(logits) - value * jax.nn.softplus(-logits)
 
 
 class BetaMixed(BetaBinomial):
@@ -84,8 +93,7 @@ class BetaMixed(BetaBinomial):
 
     def log_prob(self, value):
         value, n, a, b = _floats(value, self.total_count, self.concentration1, self.concentration0)
-        ways = gammaln(n + 1) - gammaln(value + 1) - gammaln(n - value + 1)
-        return ways + log_rising(a, value) + log_rising(b, n - value) - log_rising(a + b, n)
+        return log_ways(a, value) + log_ways(b, n - value) - log_ways(a + b, n)
 
 
 class DirichletMixed(DirichletMultinomial):
@@ -95,9 +103,8 @@ class DirichletMixed(DirichletMultinomial):
 
     def log_prob(self, value):
         value, concentration = _floats(value, self.concentration)
-        n, whole = jnp.sum(value, -1), jnp.sum(concentration, -1)
-        each = log_rising(concentration, value) - gammaln(value + 1)
-        return gammaln(n + 1) + jnp.sum(each, -1) - log_rising(whole, n)
+        of_all = log_ways(jnp.sum(concentration, -1), jnp.sum(value, -1))
+        return jnp.sum(log_ways(concentration, value), -1) - of_all
 
 
 COMPOUND: dict[type, Any] = {

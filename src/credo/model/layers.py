@@ -105,7 +105,7 @@ class Layers(NamedTuple):
         return self._without([layer for layer in self.layers if layer.is_lookup])
 
     def outside_scans(self) -> "Layers":
-        """Weights that are used in the body of a scan count among the other coordinates."""
+        """Weights that are used in the body of a scan, be it there alone or not, count among the other coordinates."""
         return self._without([layer for layer in self.layers if any(use.is_in_scan for use in layer.uses)])
 
     def _without(self, gone: list[Layer]) -> "Layers":

@@ -18,6 +18,7 @@ from jax.lax import GatherScatterMode
 from credo.model.program import Path, called, parts_of_scan
 
 CONSTANT = -1  # in a view
+MOST_OF_STACK = 64  # layers of a stack that is scanned
 
 
 class Use(NamedTuple):
@@ -114,19 +115,38 @@ def _taint(tainted: np.ndarray, views: list) -> None:
 def _search_scan(eqn, given: list, path: Path, uses: list, tainted: np.ndarray, is_fixed: Callable) -> None:
     """In the body of a scan: weights that stay are used at all steps, and those of which each step has its own at one.
 
-    What is carried along, or leaves the body as it came, is followed no further.
+    What is carried along, or leaves the body as it came, is followed no further, nor are stacks of many layers: each is
+    a part of the programs that go by layers, which a scan is written to avoid.
     """
     jaxpr, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
     consts, carry, rows = parts_of_scan(eqn, given)
     _taint(tainted, carry)
     fixed = tuple(v for v, atom in zip(jaxpr.invars, eqn.invars[: len(consts)], strict=False) if is_fixed(atom))
-    is_stack = any(index is not None for index in rows)
-    for step in range(length) if is_stack else (None,):
-        own = [None if index is None else index[step] for index in rows]
+
+    def search_step(own: list) -> list[tuple[np.ndarray, Use]]:
         found: list[tuple[np.ndarray, Use]] = []
         out = search(jaxpr, [*consts, *[None] * len(carry), *own], path, found, tainted, fixed)
         _taint(tainted, out)
-        uses += [(index, use.at_all_steps(length) if step is None else use.at_step(step)) for index, use in found]
+        return found
+
+    def own(step: int) -> list:
+        return [None if index is None else index[step] for index in rows]
+
+    if not length:
+        _taint(tainted, given)
+        return
+    steps, is_stack = [search_step(own(0))], any(index is not None for index in rows)
+    if is_stack and length * len(steps[0]) <= MOST_OF_STACK:
+        steps += [search_step(own(i)) for i in range(1, length)]
+    elif is_stack:
+        _taint(tainted, rows)
+        steps = [search_step([None] * len(rows))]
+    for same in zip(*steps, strict=True):  # at each step the same use
+        index, use = same[0]
+        if all(np.array_equal(index, other) for other, _ in same):
+            uses.append((index, use.at_all_steps(length)))
+        else:
+            uses += [(index, use.at_step(i)) for i, (index, use) in enumerate(same)]
 
 
 def _alive(jaxpr) -> set[int]:
@@ -285,11 +305,12 @@ def _of_lookup(eqn, index: np.ndarray, path: Path):
 def _of_one_row(eqn, index: np.ndarray, path: Path):
     """One row of a table, by a number, as ``table[i]`` is: the nearest one where the number is beyond them."""
     size, shape = len(index), eqn.outvars[0].aval
-    if shape.shape != (1, *index.shape[1:]) or np.any(index == CONSTANT):
+    is_vector = shape.shape == (1, *index.shape[1:]) and index.ndim < 3  # not a matrix of each step's own, by number
+    if not is_vector or np.any(index == CONSTANT):
         return None
 
     def take(number):
-        return (jnp.clip(number, 0, size - 1) == np.arange(size)).astype(shape.dtype)[None]
+        return (jnp.clip(number.astype(int), 0, size - 1) == np.arange(size)).astype(shape.dtype)[None]
 
     def give(g):
         return g.reshape(1, -1)

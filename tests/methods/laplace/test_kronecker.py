@@ -118,6 +118,23 @@ def carried(p, x):
     return h * jnp.sum(s) + h @ p["w"] @ p["o"] + jnp.sum(x[0] + p["s"])
 
 
+def indexed(p, x):
+    """By the number of a step: a row of a table, of numbers of few bits too, and a matrix, which is no row."""
+
+    def block(i, h):
+        own = jax.lax.dynamic_slice(p["t"], (i.astype(jnp.uint8), jnp.uint8(0)), (1, 3))[0]
+        return jnp.tanh(h @ p["w"][i] + p["b"][i] + own)
+
+    return jax.lax.fori_loop(0, 4, block, x)
+
+
+def never(p, x):
+    """A scan of no step, and one of more steps than layers of their own are worth."""
+    h, _ = jax.lax.scan(lambda h, x: (jnp.tanh(h @ p["w"] + p["b"] + x), None), x, jnp.zeros((0, 3)))
+    steps = (jnp.ones((40, 2)), p["places"])
+    return jax.lax.scan(lambda h, own: (jnp.tanh(h @ p["h"] + own[0] @ p["i"] + own[1]), None), h, steps)[0]
+
+
 NETWORKS = {
     "dense": (dense, {"a": normal(4, 5), "b": normal(5), "c": normal(3, 5), "d": normal(3)}, normal(4), 0),
     "convolutional": (
@@ -149,6 +166,13 @@ NETWORKS = {
         0,
     ),
     "filtered": (filtered, {"k": normal(3)}, normal(4, 6), 0),
+    "indexed": (indexed, {"w": normal(4, 3, 3), "b": normal(4, 3), "t": normal(300, 3)}, normal(3), 36),
+    "never": (
+        never,
+        {"w": normal(3, 3), "b": normal(3), "h": normal(3, 3), "i": normal(2, 3), "places": normal(40, 3)},
+        normal(3),
+        12 + 120,
+    ),
     "carried": (carried, {"w": normal(3, 3), "i": normal(2, 3), "s": normal(2), "o": normal(3, 3)}, normal(4, 2), 11),
     "tied": (tied, {"w": normal(4, 3)}, normal(4), 12),
 }

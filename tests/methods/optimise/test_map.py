@@ -302,6 +302,15 @@ def test_a_time_limit_ends_the_ascent_and_is_said(method):
     assert np.all(np.isfinite(posterior.mean()["w"]))
 
 
+@pytest.mark.parametrize("method", [MAP(), MAP(optimiser=optax.adam(0.05), num_steps=4_000)])
+def test_a_mode_at_infinity_is_one_beside_parameters_that_have_theirs(method):
+    """Gradients leave a little of a step along these, which a million times as long is far into their prior's tail."""
+    prior = {"w": dist.ImproperUniform(constraints.real_vector, (), (4,)), "c": dist.Normal(0.0, 1.0)}
+    model = Model(prior, lambda p, x: dist.Bernoulli(logits=x @ p["w"] + p["c"]))
+    posterior = fit(model.given(X, (X[:, 0] > 0).astype(int)), method, key=0, progress=False)
+    assert posterior.verdict.figures["mode_at_infinity"] == 1
+
+
 @pytest.mark.parametrize("method", [MAP(num_steps=5), MAP(optimiser=optax.adam(0.05), num_steps=200)])
 @pytest.mark.parametrize("sd", [30.0, 3_000.0])
 def test_a_search_cut_short_under_a_proper_prior_is_not_on_its_way_to_infinity(method, sd):

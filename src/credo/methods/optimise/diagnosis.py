@@ -2,16 +2,18 @@
 
 A mode at infinity shows as Newton steps that keep their length and direction while the gradient fades (separable
 classes: the gradient halves with each step and the steps stay), and as a density that is no lower ten times further
-out, nor a million times, where a proper prior tells. A boundary shows as a transformed coordinate (log σ, logit p) that
-runs off.
+out, under a prior that does not fall on the way to a million times as far. A boundary shows as a transformed coordinate
+(log σ, logit p) that runs off.
 """
 
+import functools
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 
+from credo.compiling import TINY, brief
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.optimise.newton import Optimum, Solver, Status
 from credo.methods.optimise.spectrum import Spectrum
@@ -24,6 +26,8 @@ from credo.traced import by_shapes
 
 FAR = 30.0  # of a log or logit: a number of 1e-13 beside 1
 FURTHER, FARTHEST = 10.0, 1e6  # times as far out
+CARRIED = 1e-2  # of a direction: what is less of it may be the search's noise
+FALLEN = 1.0  # nats
 ROUNDINGS, MOST_ROUNDING = 4.0, 1e-2  # of a position by its dtype; in posterior sds
 FADED = 1e-3  # relative length of a last Newton step that is no rounding error
 CLASSES = ("bernoulli", "binomial", "categorical")
@@ -170,13 +174,21 @@ def _runaway(objective, optimum: Optimum, solver: Solver, is_transformed) -> int
         leader, way = int(np.argmax(np.abs(direction))), direction * (size / length)
         there = [u + (factor * way).astype(u.dtype) for factor in (1.0, FURTHER)]
         values = [solver.evaluate(objective.function, objective.args, v, np.inf, None).value for v in there]
-        if not all(value >= least for value in values):
-            continue
-        # a log or a logit would overflow so far out, and what is no number tells nothing
-        farthest = u + (FARTHEST * np.where(is_transformed, 0.0, way)).astype(u.dtype)
-        if not solver.evaluate(objective.function, objective.args, farthest, np.inf, None).value < least:
+        if all(value >= least for value in values) and not _falls(objective, u, np.where(is_transformed, 0.0, way)):
             return leader
     return None
+
+
+def _falls(objective, u, way) -> bool:
+    """Whether the prior, or all of a bare density, falls along ``way``, where it may have a mode after all."""
+    way = FARTHEST * np.where(np.abs(way) < CARRIED * np.max(np.abs(way)), 0.0, way)
+    near, far = (float(_log_prior(objective.log_prior, objective.args, v)) for v in (u, u + way.astype(u.dtype)))
+    return far < near - FALLEN  # what is no number tells nothing
+
+
+@functools.partial(brief, static_argnames="log_prior", options=TINY)
+def _log_prior(log_prior, args, u):
+    return log_prior(args, u)
 
 
 def _is_drifting(u, step, previous, leader: int) -> bool:
