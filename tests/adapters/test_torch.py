@@ -231,6 +231,7 @@ MODULES = {
     "gru": (LastToken(nn.GRU(3, 4, batch_first=True)), (3, 4, 3)),
     "gru both ways": (States(nn.GRU(3, 4, num_layers=2, bidirectional=True, batch_first=True)), (3, 5, 3)),
     "projected lstm": (States(nn.LSTM(3, 4, num_layers=2, proj_size=2, batch_first=True)), (3, 5, 3)),
+    "projected without biases": (States(nn.LSTM(3, 4, proj_size=2, bias=False, batch_first=True)), (3, 5, 3)),
     "elman": (States(nn.RNN(3, 4, nonlinearity="relu", bias=False, bidirectional=True, batch_first=True)), (3, 5, 3)),
     "elman's tanh": (States(nn.RNN(3, 4, num_layers=2, dropout=0.5, batch_first=True)), (3, 5, 3)),
     "transformer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, activation="gelu"), (2, 3, 4)),

@@ -122,7 +122,7 @@ def indexed(p, x):
     """By the number of a step: a row of a table, of numbers of few bits too, and a matrix, which is no row."""
 
     def block(i, h):
-        own = jax.lax.dynamic_slice(p["t"], (i.astype(jnp.uint8), jnp.uint8(0)), (1, 3))[0]
+        own = jax.lax.dynamic_slice(p["t"], ((i + 100).astype(jnp.uint8), jnp.uint8(0)), (1, 3))[0]
         return jnp.tanh(h @ p["w"][i] + p["b"][i] + own)
 
     return jax.lax.fori_loop(0, 4, block, x)
