@@ -306,11 +306,12 @@ def _of_one_row(eqn, index: np.ndarray, path: Path):
     """One row of a table, by a number, as ``table[i]`` is: the nearest one where the number is beyond them."""
     size, shape = len(index), eqn.outvars[0].aval
     is_vector = shape.shape == (1, *index.shape[1:]) and index.ndim < 3  # not a matrix of each step's own, by number
-    if not is_vector or np.any(index == CONSTANT):
+    is_counted = np.iinfo(eqn.invars[1].aval.dtype).max >= size  # else JAX clips it by another number
+    if not (is_vector and is_counted) or np.any(index == CONSTANT):
         return None
 
     def take(number):
-        return (jnp.clip(number.astype(int), 0, size - 1) == np.arange(size)).astype(shape.dtype)[None]
+        return (jnp.clip(number, 0, size - 1) == np.arange(size)).astype(shape.dtype)[None]
 
     def give(g):
         return g.reshape(1, -1)

@@ -119,7 +119,7 @@ def carried(p, x):
 
 
 def indexed(p, x):
-    """By the number of a step: a row of a table, of numbers of few bits too, and a matrix, which is no row."""
+    """By the number of a step: a row of a table, a matrix, which is no row, and numbers of too few bits for rows."""
 
     def block(i, h):
         own = jax.lax.dynamic_slice(p["t"], ((i + 100).astype(jnp.uint8), jnp.uint8(0)), (1, 3))[0]
@@ -132,7 +132,10 @@ def never(p, x):
     """A scan of no step, and one of more steps than layers of their own are worth."""
     h, _ = jax.lax.scan(lambda h, x: (jnp.tanh(h @ p["w"] + p["b"] + x), None), x, jnp.zeros((0, 3)))
     steps = (jnp.ones((40, 2)), p["places"])
-    return jax.lax.scan(lambda h, own: (jnp.tanh(h @ p["h"] + own[0] @ p["i"] + own[1]), None), h, steps)[0]
+    return (
+        jax.lax.scan(lambda h, own: (jnp.tanh(h @ p["h"] + own[0] @ p["i"] + own[1]), None), h, steps)[0]
+        + p["places"][5]
+    )
 
 
 NETWORKS = {
@@ -166,7 +169,7 @@ NETWORKS = {
         0,
     ),
     "filtered": (filtered, {"k": normal(3)}, normal(4, 6), 0),
-    "indexed": (indexed, {"w": normal(4, 3, 3), "b": normal(4, 3), "t": normal(300, 3)}, normal(3), 36),
+    "indexed": (indexed, {"w": normal(4, 3, 3), "b": normal(4, 3), "t": normal(300, 3)}, normal(3), 36 + 900),
     "never": (
         never,
         {"w": normal(3, 3), "b": normal(3), "h": normal(3, 3), "i": normal(2, 3), "places": normal(40, 3)},
