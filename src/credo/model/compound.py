@@ -30,7 +30,7 @@ LARGE = 20.0  # from which the series has all digits of a double: its next term 
 
 
 def log_rising(x, n):
-    """log Γ(x + n) − log Γ(x), of x > 0 and −x < n, not far above x: else the slope in x loses digits."""
+    """log Γ(x + n) − log Γ(x), of positive x and x + n. Where n is far above x the slope in x loses digits."""
     x, n = _floats(x, n)
     is_large = x >= LARGE
     large, small = jnp.where(is_large, x, LARGE), jnp.where(is_large, 1.0, x)

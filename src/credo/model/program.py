@@ -39,11 +39,11 @@ def run_parted(program, arguments: list, hooks: dict[Path, PartedHook], parts: d
 
         def outputs(number: int, eqn, given: list) -> list:
             here, inner = (*path, number), called(eqn)
-            if here not in hooks and here not in prefixes:
-                return bind(eqn, given)
             if here in hooks:
                 found, said[here] = hooks[here](eqn, given, steps, parts.get(here))
                 return found
+            if here not in prefixes:
+                return bind(eqn, given)
             if inner is not None:
                 found, more = within(inner, given[-len(inner.jaxpr.invars) :], here, steps, parts)
             else:
