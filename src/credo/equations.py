@@ -127,6 +127,8 @@ def runs_along(equation: jex.JaxprEqn, num_rows: int) -> bool:
         return getattr(equation.outvars[0].aval, "shape", ())[:1] != (num_rows,)
     if name in ("gather", "scatter", "scatter-add", "pad", "scan"):
         return True
+    if name == "tile":
+        return params["reps"][0] != 1
     if name == "broadcast_in_dim":  # else the rows stand behind another axis, as those of x[None]
         return params["broadcast_dimensions"][:1] != (0,)
     if name in ("squeeze", "expand_dims"):

@@ -26,6 +26,7 @@ OPERATIONS |= {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "s
 OPERATIONS |= {"floor", "ceil", "round"}
 MOVES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "slice", "dynamic_slice"}
 MOVES |= {"gather", "transpose", "rev", "concatenate", "pad", "copy", "reduce_precision", "stop_gradient"}
+MOVES |= {"stack", "tile"}
 # of what the compiler writes into the loops that read it
 COSTS = dict.fromkeys(FUNCTIONS, DEAR) | dict.fromkeys(OPERATIONS, 1) | dict.fromkeys(MOVES, 0)
 

@@ -33,6 +33,7 @@ LOGISTIC = "takes logits, to which it applies sigmoid itself: let the network re
         (jax.nn.softplus, "softplus"),
         (jnp.exp, "exp"),
         (lambda z: jnp.concatenate([z[:, :1], jnp.exp(z[:, 1:])], axis=1), "exp"),
+        (lambda z: jnp.stack([z[:, 0], jnp.exp(z[:, 1])], axis=1), "exp"),
         (lambda z: z, ""),
         (jax.nn.log_softmax, ""),
         (jax.nn.relu, ""),

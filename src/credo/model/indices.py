@@ -295,6 +295,7 @@ ON_HOST = {  # what an index mostly passes through: to compile each for JAX woul
     "convert_element_type": lambda x, *, new_dtype, **_: x.astype(new_dtype),
     "broadcast_in_dim": _spread,
     "concatenate": lambda *x, dimension: np.concatenate(x, axis=dimension),
+    "stack": lambda *x, axis: np.stack(x, axis=axis),
 }
 BY_ELEMENT = {"lt", "add", "sub", "select_n", "convert_element_type"}
 

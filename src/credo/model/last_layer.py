@@ -17,7 +17,7 @@ from credo.model.program import Path, called
 MOVING = {
     "concatenate", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "transpose", "slice", "dynamic_slice",
     "gather", "pad", "rev", "copy", "convert_element_type", "stop_gradient", "optimization_barrier", "split",
-    "select_n",
+    "select_n", "stack", "unstack", "tile",
 }  # fmt: skip
 LINEAR = {*MOVING, "add", "sub", "neg", "add_any", "reduce_sum", "cumsum"} - {"select_n"}
 BY_ELEMENT = {"add", "sub", "add_any", "mul", "div", "max", "min", "pow"}  # of two operands

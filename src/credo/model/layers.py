@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from credo.equations import bind
+from credo.model.changing import changing
 from credo.model.program import Hook, Path, called, run, run_parted
 from credo.model.uses import Use, search
 
@@ -117,6 +118,30 @@ class Layers(NamedTuple):
     def num_outputs(self) -> int:
         """Of a row: K."""
         return self.program.out_avals[0].size
+
+    @property
+    def reached(self) -> np.ndarray:
+        """Those of the K outputs that the coordinates change: not a scale that is known. At least one."""
+        is_free = np.zeros(self.dim, bool)
+        for group in (*(layer.index for layer in self.layers), self.rest):
+            is_free[group] = True
+        (found,) = np.nonzero(changing(self.program.jaxpr, is_free))
+        return found if found.size else np.arange(self.num_outputs)
+
+    @property
+    def beside(self) -> list[int]:
+        """For each bias that is added to the product of another layer alone, used once both, which; itself elsewhere.
+
+        The derivatives of both are the same.
+        """
+        single = {layer.uses[0].path: i for i, layer in enumerate(self.layers) if len(layer.uses) == 1}
+        found = list(range(len(self.layers)))
+        for i, layer in enumerate(self.layers):
+            path = layer.uses[0].beside if len(layer.uses) == 1 else None
+            product = None if path is None else single.get(path)
+            if product is not None and self.layers[product].uses[0].places == 1:
+                found[i] = product
+        return found
 
     @property
     def places(self) -> list[list[int]]:

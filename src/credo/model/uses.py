@@ -6,6 +6,7 @@ views make views. A matrix product, a convolution, a sum or a lookup of rows wit
 scan at all steps, or at one of them where each step has weights of its own, as in a stack of layers.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ class Use(NamedTuple):
     is_bias: bool = False  # added to something, not multiplied by it
     is_lookup: bool = False  # rows are chosen: each place has one input that is 1, or none, and others that are 0
     is_in_scan: bool = False
+    beside: Path | None = None  # of a bias: the product that it is added to, where the derivatives of both are the same
 
     def at_all_steps(self, length: int) -> "Use":
         """That of the body of a scan, of so many steps. A bias is one at all of them: its derivative is their sum."""
@@ -48,12 +50,12 @@ class Use(NamedTuple):
             return jnp.sum(each, axis=0) if self.is_bias else _rows_of(each)
 
         places = self.places if self.is_bias else length * self.places
-        return self._replace(take=take, give=give, places=places, is_in_scan=True)
+        return self._replace(take=take, give=give, places=places, is_in_scan=True, beside=None)
 
     def at_step(self, step: int) -> "Use":
         """That of one step of a scan."""
         take, give = (lambda array, of=of: of(array[step]) for of in (self.take, self.give))
-        return self._replace(take=take, give=give, is_in_scan=True)
+        return self._replace(take=take, give=give, is_in_scan=True, beside=None)
 
 
 def _rows_of(array):
@@ -75,6 +77,8 @@ def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray, fix
     def is_fixed(atom) -> bool:
         return isinstance(atom, jex.Literal) or atom in constants
 
+    readers = Counter(id(atom) for atoms in (*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars) for atom in atoms)
+    products: dict[int, Path] = {}  # by what they give, where one equation reads it
     alive = _alive(jaxpr)
     for i, eqn in enumerate(jaxpr.eqns):
         given = [of(atom) for atom in eqn.invars]
@@ -93,12 +97,16 @@ def search(jaxpr, inputs: list, path: Path, uses: list, tainted: np.ndarray, fix
         if eqn.primitive.name == "scan":
             _search_scan(eqn, given, (*path, i), uses, tainted, is_fixed)
             continue
-        moved = _joined(eqn, given, is_fixed) or _moved(eqn, given)
+        moved = _joined(eqn, given, is_fixed) or moved_entries(eqn, given)
         if moved is not None:
             views.update(zip(eqn.outvars, moved, strict=True))
             continue
         use = _use(eqn, given, (*path, i))
         if use is not None:
+            if use[1].is_bias:
+                use = _with_product(eqn, given, use, products)
+            elif readers[id(eqn.outvars[0])] == 1:
+                products[id(eqn.outvars[0])] = (*path, i)
             uses.append(use)
             continue
         _taint(tainted, given)
@@ -161,28 +169,37 @@ def _alive(jaxpr) -> set[int]:
     return alive
 
 
-def _moved(eqn, given: list) -> list[np.ndarray] | None:
-    """The views that an equation makes of a view, where it only moves entries."""
+def moved_entries(eqn, given: list) -> list[np.ndarray] | None:
+    """The views that an equation makes of a view, or of any array, where it only moves entries."""
     name, index, params = eqn.primitive.name, given[0], eqn.params
     if index is None:
         return None
     if name == "split":
         return np.split(index, np.cumsum(params["sizes"])[:-1], axis=params["axis"])
+    if name == "unstack":
+        return list(np.moveaxis(index, params["axis"], 0))
     moved = _moved_whole(name, index, params, eqn.outvars[0].aval.shape)
     return None if moved is None else [moved]
 
 
 def _joined(eqn, given: list, is_fixed: Callable) -> list[np.ndarray] | None:
     """The view that an equation makes of views and constants, where it puts them side by side."""
-    if eqn.primitive.name != "concatenate":
+    name, parts = eqn.primitive.name, []
+    if name not in ("concatenate", "stack"):
         return None
-    parts = []
     for index, atom in zip(given, eqn.invars, strict=True):
         if index is None and not is_fixed(atom):
             return None
         aval: Any = atom.aval
         parts.append(np.full(aval.shape, CONSTANT) if index is None else index)
-    return [np.concatenate(parts, axis=eqn.params["dimension"])]
+    return [side_by_side(eqn, parts)]
+
+
+def side_by_side(eqn, parts: list[np.ndarray]) -> np.ndarray:
+    """What an equation that joins arrays makes of them."""
+    if eqn.primitive.name == "stack":
+        return np.stack(parts, axis=eqn.params["axis"])
+    return np.concatenate(parts, axis=eqn.params["dimension"])
 
 
 def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | None:
@@ -196,6 +213,8 @@ def _moved_whole(name: str, index: np.ndarray, params, shape) -> np.ndarray | No
         return np.transpose(index, params["permutation"])
     if name == "rev":
         return np.flip(index, params["dimensions"])
+    if name == "tile":
+        return np.tile(index, params["reps"])
     if name == "slice":
         steps = params["strides"] or (1,) * index.ndim
         cuts = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
@@ -317,6 +336,14 @@ def _of_one_row(eqn, index: np.ndarray, path: Path):
         return g.reshape(1, -1)
 
     return index.reshape(size, -1), Use(path, 0, take, give, is_lookup=True)
+
+
+def _with_product(eqn, given: list, use: tuple[np.ndarray, Use], products: dict[int, Path]) -> tuple[np.ndarray, Use]:
+    """A bias with what it is ``beside``, where its entries, in their order, are added to one number each."""
+    entries, bias = use
+    added = np.broadcast_to(given[bias.side], eqn.outvars[0].aval.shape)
+    is_each_once = eqn.primitive.name != "sub" and np.array_equal(added.ravel(), entries.ravel())
+    return entries, bias._replace(beside=products.get(id(eqn.invars[1 - bias.side])) if is_each_once else None)
 
 
 def _of_bias(index: np.ndarray, side: int, path: Path):

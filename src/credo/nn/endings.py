@@ -34,7 +34,7 @@ def _ending(atom, scope: Scope) -> str:
     name, operands = equation.primitive.name, equation.invars
     if _is_softplus(equation):
         return "softplus"
-    if name == "concatenate":
+    if name in ("concatenate", "stack"):
         return _ending(operands[-1], scope)
     if name == "div":
         above, below = (_maker(operand, scope) for operand in operands)

@@ -185,7 +185,12 @@ def scaled_noise(p, x):
     return jnp.stack([o[..., 0], jnp.exp(o[..., 1]) * p["g"][0]])
 
 
+def scaled_heads(p, x):
+    return jnp.sum(jnp.stack([hidden(p, x) @ p["w"], hidden(p, x) @ p["v"]]) * p["g"], axis=0)
+
+
 LAST = {
+    "scaled heads": (scaled_heads, {"a": (2, 3), "c": (3,), "w": (3, 2), "v": (3, 2), "g": (2,)}, {"w", "v"}),
     "product and sum": (product_and_sum, {"a": (2, 3), "c": (3,), "w": (3, 2)}, set()),
     "noise floor": (noise_floor, {"a": (2, 3), "c": (3,), "w": (3, 2), "d": (2,), "g": (1,)}, {"w", "d"}),
     "noise beside": (noise_beside, {"a": (2, 3), "c": (3,), "w": (3, 2), "d": (2,), "g": (2,)}, {"w", "d"}),
