@@ -1,5 +1,6 @@
 """Linearised, probit and quadrature prediction: closed forms, sums over grids, and each other."""
 
+import dataclasses
 import functools
 
 import jax
@@ -17,6 +18,7 @@ from credo.posterior.kinds import Draws, Gaussian, Point
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product
 from credo.precision import double
+from credo.predict import by_layers
 from credo.predict.linearised import Linearised, Quadrature
 from credo.predict.monte_carlo import MonteCarlo
 from credo.predict.probit import Probit
@@ -272,3 +274,57 @@ def test_a_product_of_normal_distributions_is_a_gaussian(columns):
         found, known = posterior.predict(x, rule), gaussian.predict(x, rule)
         np.testing.assert_allclose(found.mean, known.mean, rtol=1e-6)
         np.testing.assert_allclose(found.variance, known.variance, rtol=1e-6)
+
+
+# networks of a location and a scale ---------------------------------------------------------------------------------
+
+
+NOISES = {
+    "known": lambda: credo.nn.Gaussian(NOISE),
+    "learned": lambda: credo.nn.Gaussian(dist.LogNormal(0.0, 1.0)),
+    "of each row": credo.nn.HeteroscedasticGaussian,
+}
+DENSE, LAST = credo.laplace.Dense(), credo.laplace.LastLayer()
+LOOKS = {  # structure, subset, and whether a dense root too is taken by layers
+    "dense": credo.Laplace(structure=DENSE),
+    "by layers": credo.Laplace(structure=DENSE),
+    "last layer": credo.Laplace(structure=DENSE, subset=LAST),
+    "diagonal": credo.Laplace(structure=credo.laplace.Diagonal()),
+    "kronecker": credo.Laplace(structure=credo.laplace.Kronecker()),
+    "low rank": credo.Laplace(structure=credo.laplace.LowRank(3)),
+}
+
+
+@pytest.mark.parametrize("noise", ["known", "learned", pytest.param("of each row", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("look", LOOKS)
+def test_outputs_that_weights_do_not_change(look, noise, monkeypatch):
+    if look == "by layers":
+        monkeypatch.setattr(by_layers, "FEW", 1_000)
+        monkeypatch.setattr(by_layers, "SMALL", 0)
+    rng, num_outputs = np.random.default_rng(3), 2 if noise == "of each row" else 1
+    shapes = {"a": (3, 4), "c": (4,), "w": (4, num_outputs), "d": (num_outputs,)}
+    weights = {name: rng.normal(size=shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
+
+    def outputs(p, x):
+        found = jnp.tanh(x @ p["a"] + p["c"]) @ p["w"] + p["d"]
+        return found if num_outputs == 2 else found[:, 0]
+
+    model = credo.nn.BayesianNetwork(outputs, weights, head=NOISES[noise](), prior=credo.nn.Isotropic(1.0))
+    method = dataclasses.replace(LOOKS[look], num_steps=0, tune=False)
+    fitted = credo.fit(model.given(X, X[:, 0] + NOISE * rng.normal(size=30)), method, progress=False)
+    kind, target = fitted.kind, fitted.target.flat()
+    with double():
+
+        def z(u):
+            return target.outputs(target.constrain(u), X_NEW)
+
+        u = jnp.asarray(kind.mean)
+        mean, J = (np.asarray(each) for each in jax.jit(lambda u: (z(u), jax.jacrev(z)(u)))(u))
+        S = np.asarray(jax.vmap(kind.scale.matvec, out_axes=1)(jnp.eye(target.dim)))
+    covariance = (J @ S) @ np.swapaxes(J @ S, 1, 2)
+    found = fitted.predict(X_NEW, rule=Linearised())
+    np.testing.assert_allclose(found.mean, mean[:, 0], rtol=1e-10)
+    np.testing.assert_allclose(found.epistemic, covariance[:, 0, 0], rtol=1e-8)
+    np.testing.assert_allclose(found.aleatoric, np.exp(2 * mean[:, 1] + 2 * covariance[:, 1, 1]), rtol=1e-8)
+    is_changed = noise == "of each row" or (noise == "learned" and look != "last layer")
+    assert (covariance[:, 1, 1].max() > 0) == is_changed

@@ -53,7 +53,7 @@ class Dense(ScaleOperator):
         return jnp.matmul(self.lower, z)
 
     def transpose_matvec(self, v) -> Float[Array, " dim"]:
-        return jnp.matmul(self.lower.T, v)
+        return jnp.matmul(v, self.lower)  # of many v as they lie, without a transposed product
 
     def solve(self, v) -> Float[Array, " dim"]:
         if self.inverse is not None:

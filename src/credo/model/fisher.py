@@ -37,14 +37,19 @@ class Fisher(Protocol):
 class Expected(eqx.Module):
     """The Fisher information of the outcome."""
 
+    @staticmethod
+    def is_diagonal(head: AnyHead | None) -> bool:
+        """Whether the outputs of a row tell of nothing together, so that the roots are diagonal too."""
+        return isinstance(head, Head) and head.name != "categorical"
+
     def roots(self, target: Target, u, rows: Rows) -> Float[Array, "M K columns"]:
         head, z, distribution, weights = observed(target, u, rows)
         if isinstance(head, UserHead):
             g, w = _scores(head, z, rows, target.size)
             return jnp.sqrt(weights)[:, None, None] * root(jnp.einsum("ms,msk,msl->mkl", w, g, g))
-        if head.name == "categorical":
+        if not self.is_diagonal(head):
             return _softmax_roots(z, weights)
-        return jnp.sqrt(weights[:, None, None] * head.fisher(z, distribution))  # diagonal, but for classes
+        return jnp.sqrt(weights[:, None, None] * head.fisher(z, distribution))
 
     def times(self, target: Target, u, rows: Rows) -> Callable:
         head, z, distribution, weights = observed(target, u, rows)

@@ -53,13 +53,13 @@ class Plan(NamedTuple):
     prepared: dict[tuple[int, int], Any] | None
 
 
-def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
-    """What is known before any row is looked at, of outputs with these layers: on the host.
+def plan(layers: Layers, reached: tuple[int, ...], scale: ScaleOperator, num_rows: int) -> Plan | None:
+    """What is known before any row is looked at, of the outputs that these layers reach: on the host.
 
-    None where the covariance does not part by them.
+    ``layers``: of the coordinates that vary. None where the covariance does not part by them.
     """
-    layers, num_outputs = varying(layers, scale), layers.num_outputs
-    if not _suits(scale, layers, num_rows * num_outputs):
+    num_outputs = len(reached)
+    if not _suits(scale, layers, num_outputs, num_rows):
         return None
     places = [sum(uses) for uses in layers.places]
     shapes = [layer.index.shape for layer in layers.layers]
@@ -78,11 +78,12 @@ def plan(layers: Layers, scale: ScaleOperator, num_rows: int) -> Plan | None:
     return Plan(width, _PAIRS.of(inner.lower, key, lambda: _by_pairs(inner, index, layers, shapes, pairs)))
 
 
-def _suits(scale: ScaleOperator, layers: Layers, num_vectors: int) -> bool:
+def _suits(scale: ScaleOperator, layers: Layers, num_outputs: int, num_rows: int) -> bool:
     """Whether ``scale`` parts into blocks by these layers."""
     inner, index = inner_of(scale)
     if isinstance(inner, Dense):
-        return bool(layers.layers) and num_vectors >= inner.dim // FEW and layers.num_outputs * inner.dim > SMALL
+        is_many = num_rows * num_outputs >= inner.dim // FEW
+        return bool(layers.layers) and is_many and num_outputs * inner.dim > SMALL
     if isinstance(inner, Diagonal | LowRank):
         return bool(layers.layers)
     if not isinstance(inner, Kronecker):
@@ -162,27 +163,49 @@ def covariances(
     ``product``: ``alone`` for the variances (M, K), which are less work.
     """
     layers = varying(find_layers(outputs, centre, jax.tree.map(lambda leaf: leaf[0], x)), scale)
+    reached = layers.reached
 
     def one(row):
         z, inputs, back = layers.linearised(centre, row)
-        return z, inputs, jax.vmap(back)(jnp.eye(z.shape[0], dtype=z.dtype))
+        return z, inputs, jax.vmap(back)(jnp.eye(z.shape[0], dtype=z.dtype)[reached])
 
     z, inputs, derivatives = jax.vmap(one)(x)
-    J_rest = _jacobian_of_rest(outputs, layers.rest, centre, x) if layers.rest.size else None
+    J_rest = _jacobian_of_rest(outputs, layers.rest, reached, centre, x) if layers.rest.size else None
     if prepared is not None:
-        return z, _of_pairs(prepared, inputs, derivatives, J_rest, product)
+        return z, among_all(_of_pairs(prepared, inputs, derivatives, J_rest, product), reached, z.shape[1])
     inner, index = inner_of(scale)
     blocks = blocks_of(inner, index, layers)
     total = jnp.zeros((), z.dtype)
-    for layer, block, a_uses, g_uses in zip(layers.layers, blocks, inputs, derivatives, strict=False):
-        total = total + _of_layer(block, a_uses, g_uses, layer.is_lookup, product)
+    spreads: dict[int, Any] = {}  # t, by the layer whose derivatives it goes with
+    for i, (beside, block, a_uses) in enumerate(zip(layers.beside, blocks, inputs, strict=False)):
+        if is_single(a_uses):
+            a = a_uses[0][:, 0]
+            t = jnp.square(a if block.left is None else a @ block.left) @ jnp.square(block.sd)
+            own = beside if block.right is None and blocks[beside].right is None else i
+            spreads[own] = spreads.get(own, 0) + t
+        else:
+            total = total + _of_places(block, a_uses, derivatives[i], layers.layers[i].is_lookup, product)
+    for i, t in spreads.items():
+        g = derivatives[i][0][:, :, 0]
+        g = g if blocks[i].right is None else g @ blocks[i].right
+        total = total + product(g * t[:, None, :], g)
     if J_rest is not None:
         root = J_rest * blocks[-1].sd[0]
         total = total + product(root, root)
     if isinstance(inner, LowRank):
         moved = _along_directions(inner, index, layers, inputs, derivatives, J_rest)
         total = total + product(moved @ inner.excess(), moved)
-    return z, total
+    return z, among_all(total, reached, z.shape[1])
+
+
+def among_all(found, reached: np.ndarray, num_outputs: int):
+    """(M, K, K), or (M, K), of the outputs ``reached`` among all: those of the others are zero."""
+    if reached.size == num_outputs:
+        return found
+    place = np.full(num_outputs, reached.size)
+    place[reached] = np.arange(reached.size)
+    padded = jnp.pad(found, [(0, 0), *[(0, 1)] * (found.ndim - 1)])
+    return padded[:, place] if found.ndim == 2 else padded[:, place][:, :, place]
 
 
 def inner_of(scale: ScaleOperator) -> tuple[ScaleOperator, np.ndarray | None]:
@@ -225,14 +248,10 @@ def blocks_of(scale: ScaleOperator, index: np.ndarray | None, layers: Layers) ->
     return [Block(group, sd[_among(index, group)]) for group in groups(layers)]
 
 
-def _of_layer(block: Block, a_uses, g_uses, is_lookup: bool, product: Callable):
-    """(M, K, K), or (M, K). ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
+def _of_places(block: Block, a_uses, g_uses, is_lookup: bool, product: Callable):
+    """(M, K, K), or (M, K), of a layer at several places. ``a_uses``: (M, S, in) each, ``g_uses``: (M, K, S, out)."""
     a_uses = a_uses if block.left is None else [a @ block.left for a in a_uses]
     g_uses = g_uses if block.right is None else [g @ block.right for g in g_uses]
-    if is_single(a_uses):
-        a, g = a_uses[0][:, 0], g_uses[0][:, :, 0]
-        t = jnp.square(a) @ jnp.square(block.sd)
-        return product(g * t[:, None, :], g)
     if is_lookup and block.left is None:  # of the rows chosen alone
         a, g = jnp.concatenate(a_uses, axis=1), jnp.concatenate(g_uses, axis=2)
         variances = a @ jnp.square(block.sd)
@@ -249,11 +268,11 @@ def _of_layer(block: Block, a_uses, g_uses, is_lookup: bool, product: Callable):
     return jax.lax.map(one, (a_uses, g_uses))
 
 
-def _jacobian_of_rest(outputs: Callable, rest: np.ndarray, centre, x):
-    """(M, K, rest)."""
+def _jacobian_of_rest(outputs: Callable, rest: np.ndarray, reached: np.ndarray, centre, x):
+    """(M, outputs reached, rest)."""
 
     def jacobian(row):
-        return jax.jacrev(lambda part: outputs(centre.at[rest].set(part), row))(centre[rest])
+        return jax.jacrev(lambda part: outputs(centre.at[rest].set(part), row)[reached])(centre[rest])
 
     return jax.vmap(jacobian)(x)
 

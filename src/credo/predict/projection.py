@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from credo.algorithm import stream
@@ -65,6 +66,7 @@ class Outlook(eqx.Module):
     is_layered: bool = eqx.field(static=True)
     chunk: int | None = eqx.field(static=True)
     prepared: Any = None  # of the covariance, where it is taken by layers; deviations of u, where by draws
+    reached: tuple[int, ...] | None = eqx.field(static=True, default=None)  # the outputs that u changes; None for all
     is_drawn: bool = eqx.field(static=True, default=False)
 
     def rows(self, table: Table, is_alone: bool = False) -> Projection:
@@ -95,7 +97,8 @@ class Outlook(eqx.Module):
     def _outputs(self, x, product: Callable):
         if self.is_drawn:
             return by_draws.outputs(self.target, centre_of(self.kind), self.prepared, x, self.head, product)
-        return _outputs((self.target, self.kind, self.prepared), x, self.head, self.is_cut, self.is_layered, product)
+        given = self.target, self.kind, self.prepared
+        return _outputs(given, x, self.head, self.is_cut, self.is_layered, product, self.reached)
 
     def full(self, rows: Projection) -> Projection:
         """With covariances."""
@@ -133,11 +136,15 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
         raise CredoError(f"{rule}() knows outcomes that are {known}; this one is not: use {instead}.")
     num_rows = table.size or 1
     chunk = even(num_rows, MEMORY // (8 * 8 * num_outputs * target.dim)) if is_cut else None
-    plan = None
+    plan, reached = None, None
     if is_cut and isinstance(kind, Gaussian):
         row = jax.tree.map(lambda leaf: leaf[0], table.x)
-        layers = _layers(target, widened(kind.mean), row, head=head)
-        plan = None if layers is None else by_layers.plan(layers, kind.scale, num_rows)
+        _, index = by_layers.inner_of(kind.scale)
+        free = None if index is None else np.asarray(index).tobytes()
+        found = _layers(target, widened(kind.mean), row, head=head, free=free)
+        if found is not None:
+            layers, reached = found
+            plan = by_layers.plan(layers, reached, kind.scale, num_rows)
         if plan is not None and plan.prepared is not None:
             kind = Gaussian(kind.mean, by_layers.without_root(kind.scale))
     kind = widened(kind)
@@ -145,9 +152,9 @@ def outlook(posterior: "Posterior", table: Table, rule: str, key) -> Outlook:
     if is_many and isinstance(kind, Gaussian) and by_draws.takes_solves(kind.scale):
         steps = by_draws.deviations(kind, stream(key, 7))
         chunk = by_draws.rows_at_once(target, head, table.x) if is_cut else None
-        return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, steps, True)
+        return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, steps, is_drawn=True)
     if plan is None:
-        return Outlook(target, kind, head, num_outputs, is_cut, False, chunk)
+        return Outlook(target, kind, head, num_outputs, is_cut, False, chunk, reached=reached)
     chunk = even(num_rows, CACHED // (centre_of(kind).dtype.itemsize * plan.width))  # far fewer numbers than weights
     return Outlook(target, kind, head, num_outputs, is_cut, True, chunk, plan.prepared)
 
@@ -183,12 +190,15 @@ def _head(target: Target, x, *, size: int | None) -> tuple[AnyHead | None, int, 
 
 
 @by_shapes
-def _layers(target: Target, centre, row, *, head: AnyHead) -> Layers | None:
-    """Those of one row's outputs, for their shapes alone; None where a row cannot be seen alone."""
+def _layers(target: Target, centre, row, *, head: AnyHead, free: bytes | None) -> tuple[Layers, tuple[int, ...]] | None:
+    """Those of one row's outputs among the coordinates ``free``, for their shapes alone, and the outputs that these
+    reach; None where a row cannot be seen alone."""
     try:
-        return find_layers(row_outputs(target, head), jnp.asarray(centre), row)
+        layers = find_layers(row_outputs(target, head), jnp.asarray(centre), row)
     except (TypeError, ValueError, IndexError):
         return None
+    layers = layers if free is None else layers.within(np.frombuffer(free, np.intp))
+    return layers, tuple(layers.reached.tolist())
 
 
 def row_outputs(target: Target, head: AnyHead) -> Callable:
@@ -201,8 +211,16 @@ def row_outputs(target: Target, head: AnyHead) -> Callable:
     return outputs
 
 
-@functools.partial(brief, static_argnames=("head", "is_cut", "is_layered", "product"))
-def _outputs(given: tuple[Target, Kind, Any], x, head: AnyHead, is_cut: bool, is_layered: bool, product: Callable):
+@functools.partial(brief, static_argnames=("head", "is_cut", "is_layered", "product", "reached"))
+def _outputs(
+    given: tuple[Target, Kind, Any],
+    x,
+    head: AnyHead,
+    is_cut: bool,
+    is_layered: bool,
+    product: Callable,
+    reached: tuple[int, ...] | None,
+):
     """Mean (M, K) and covariance of the outputs: J Σ Jᵀ = (J S)(J S)ᵀ, row by row where rows part.
 
     ``product``: ``by_layers.joint`` for covariances (M, K, K), ``by_layers.alone`` for variances (M, K).
@@ -221,14 +239,16 @@ def _outputs(given: tuple[Target, Kind, Any], x, head: AnyHead, is_cut: bool, is
         return mean, nothing
     scale = kind.scale
 
-    def row_covariance(row):
-        one = jax.tree.map(lambda leaf: leaf[None], row)
-        jacobian = jax.jacrev(lambda u: outputs(u, one)[0])(centre)
-        root = jax.vmap(scale.transpose_matvec)(jacobian)[None]
-        return product(root, root)[0]
-
     if is_cut:
-        return mean, jax.vmap(row_covariance)(x)
+        at = np.arange(mean.shape[1]) if reached is None else np.asarray(reached)
+
+        def row_covariance(row):
+            one = jax.tree.map(lambda leaf: leaf[None], row)
+            jacobian = jax.jacrev(lambda u: outputs(u, one)[0, at])(centre)
+            root = jax.vmap(scale.transpose_matvec)(jacobian)[None]
+            return product(root, root)[0]
+
+        return mean, by_layers.among_all(jax.vmap(row_covariance)(x), at, mean.shape[1])
 
     def add_column(total, index):
         column = scale.matvec(jnp.zeros_like(centre).at[index].set(1.0))

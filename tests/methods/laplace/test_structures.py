@@ -191,7 +191,8 @@ def test_covariances_and_variances_by_layers_are_those_by_jacobians(name, monkey
         jacobian = jax.vmap(lambda one: jax.jacrev(lambda v: outputs(v, one))(u))(x)
         for structure in (credo.laplace.Dense(), credo.laplace.LowRank(3), credo.laplace.Diagonal()):
             scale = shape(structure, target, np.asarray(u)).scale
-            plan = by_layers.plan(find_layers(outputs, u, x[0]), scale, 6)
+            layers = find_layers(outputs, u, x[0])
+            plan = by_layers.plan(layers, tuple(layers.reached), scale, 6)
             assert plan is not None
             _, found = by_layers.covariances(outputs, scale, plan.prepared, u, x)
             expected = np.einsum("mkp,pq,mlq->mkl", jacobian, np.asarray(scale.dense()), jacobian)

@@ -33,7 +33,7 @@ from credo.status import CredoError
 EXPENSIVE, COLUMNS = 1e10, 32  # multiplications: a second; above it so many columns a row stand for its outputs
 MOST_DRAWN = 2**24  # numbers of the columns of one row
 ENOUGH = 100  # columns of all rows for each output: a factor of as many dimensions is known to a tenth
-FEW = 100  # coordinates: a program of columns is compiled sooner than one of layers
+FEW = 100  # coordinates of a model that is no network: a program of columns is compiled sooner than one of layers
 
 Free = Int[np.ndarray, " free"] | None  # coordinates, ascending; None for all
 
@@ -98,6 +98,10 @@ class OuterProducts:
         """How many columns Lᵢ has: backward passes of the network a row."""
         return num_outputs
 
+    def columns(self, target: Target, reached: np.ndarray) -> np.ndarray | None:
+        """Those of them that the outputs ``reached`` take, where each output has one of its own; None for all."""
+        return reached if isinstance(self.fisher, Expected) and self.fisher.is_diagonal(target.head) else None
+
     def check(self, target: Target) -> None:
         if target.y is None or target.model.likelihood is None:
             raise CredoError(
@@ -132,7 +136,8 @@ class OuterProducts:
     def _layers(self, target: Target, optimum: Optimum, free: Free):
         u = jnp.asarray(optimum.position)
         where = np.arange(u.size) if free is None else free
-        return u, where, layered.layers_or_none(target, u, free) if where.size > FEW else None
+        is_worth = where.size > FEW or target.model.weights_name is not None
+        return u, where, layered.layers_or_none(target, u, free) if is_worth else None
 
 
 _NAMES = {"GaussNewton": "Gauss-Newton"}

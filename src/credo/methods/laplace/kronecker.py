@@ -168,7 +168,7 @@ def gather(
 ) -> tuple[Factors, list[int]]:
     """Factors summed over the rows, as many at once as memory holds, and the places of each layer."""
     curvature = curvature or GaussNewton()
-    num_columns, by_use = layered.places(curvature, layers)
+    num_columns, by_use = layered.places(curvature, target, layers)
     numbers = num_columns * layers.rest.size + 1
     for layer, each in zip(layers.layers, by_use, strict=True):
         numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])

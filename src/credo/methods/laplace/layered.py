@@ -54,6 +54,10 @@ class Rooted(Protocol):
         """How many columns L has."""
         ...
 
+    def columns(self, target: Target, reached: np.ndarray) -> np.ndarray | None:
+        """The columns of L that the outputs ``reached`` take, where each output has its own; None for all."""
+        ...
+
 
 def layers_of(target: Target, u, who: str, instead: str) -> Layers:
     """The linear layers of a target's outputs. CredoError where a row cannot be evaluated alone."""
@@ -100,9 +104,10 @@ def outputs_of_row(target: Target, u, row):
     return head.natural(target.likelihood_distribution(params, one), params, one)[0]
 
 
-def places(curvature: Rooted, layers: Layers) -> tuple[int, list[list[int]]]:
+def places(curvature: Rooted, target: Target, layers: Layers) -> tuple[int, list[list[int]]]:
     """The number of columns of a row, and at how many places it is in each use of each layer."""
-    return curvature.width(layers.num_outputs), layers.places
+    columns = curvature.columns(target, layers.reached)
+    return curvature.width(layers.num_outputs) if columns is None else columns.size, layers.places
 
 
 def summed(function, target: Target, u, numbers: int, *static, size: int = 0):
@@ -136,7 +141,7 @@ def _added(total, found):
 
 def matrix(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
     """Σ Jᵀ F J over the coordinates ``free``, those of ``layers``: (free, free) in the precision of u."""
-    num_columns, by_use = places(curvature, layers)
+    num_columns, by_use = places(curvature, target, layers)
     shapes = [layer.index.shape for layer in layers.layers]
     is_single = [len(each) == 1 and each[0] == 1 for each in by_use]
     pairs = separable(shapes, is_single, num_columns)
@@ -229,7 +234,9 @@ def _blocks(target: Target, u, rows, curvature: Rooted, frozen: Frozen, pairs) -
 
 def parts(curvature: Rooted, target: Target, layers: Layers, u, rows):
     """Inputs (M, S, in) and derivatives (M, K, S, out) of each use of each layer, and J (M, K, rest) of the others."""
+    reached = curvature.columns(target, layers.reached)
     columns = curvature.roots(target, u, rows)
+    columns = columns if reached is None else columns[:, :, reached]
 
     def one(row, root):
         _, inputs, back = layers.linearised(u, row)
@@ -251,7 +258,7 @@ def parts(curvature: Rooted, target: Target, layers: Layers, u, rows):
 
 def diagonal(curvature: Rooted, target: Target, u, layers: Layers, free: np.ndarray) -> np.ndarray:
     """The diagonal of ``matrix`` (free,)."""
-    num_columns, by_use = places(curvature, layers)
+    num_columns, by_use = places(curvature, target, layers)
     numbers = num_columns * layers.rest.size + 1
     for layer, each in zip(layers.layers, by_use, strict=True):
         numbers += sum(each) * (layer.index.shape[0] + num_columns * layer.index.shape[1])

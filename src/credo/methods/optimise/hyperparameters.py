@@ -16,6 +16,7 @@ from credo.compiling import brief
 from credo.model.distributions import unwrapped
 from credo.model.target import Target
 from credo.model.user_head import UserHead
+from credo.traced import by_shapes
 
 INFINITE = (
     "The prior of the weights is infinitely high at zero: such a posterior has no mode. Use a prior that is finite "
@@ -75,6 +76,7 @@ def holding(optimiser: optax.GradientTransformation, held: tuple[int, ...]) -> o
     return optax.chain(optimiser, hold)
 
 
+@by_shapes
 def is_infinite_at_zero(target: Target) -> bool:
     """Whether the prior of a network's weights is: the density rises without end as one of them goes there."""
     found = []
