@@ -57,6 +57,12 @@ def check_count(n) -> None:
         raise CredoError(f"n is the number of draws, a whole number from 0; got {n!r}.")
 
 
+def check_at_least(name: str, value, least: int) -> None:
+    """CredoError where a setting is no whole number, or a smaller one."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise CredoError(f"{name} is a whole number from {least}; got {value!r}.")
+
+
 def unmasked(values) -> Any:
     """``values``, but what a NumPy masked array masks as missing: NaN among numbers, None among anything else."""
     if not isinstance(values, np.ma.MaskedArray):

@@ -168,7 +168,7 @@ def test_nothing_but_masked_rows_is_refused():
 
 def test_what_counts_must_still_be_a_number_in_the_support():
     y = np.where(np.arange(N) == 5, np.nan, DATA[program])
-    with pytest.raises(credo.CredoError, match=r"1 NaN or infinite value .the first in row 5"):
+    with pytest.raises(credo.CredoError, match=r"NaN in 1 place.s. .the first in row 5"):
         fitted(program).predict(INPUTS).log_prob(y)
     y = np.where(np.arange(N) == 5, -2, DATA[count])
     with pytest.raises(credo.CredoError, match=r"1 row\(s\) outside .*Poisson.*row 5: -2"):

@@ -131,7 +131,7 @@ def test_novelty_of_classes():
     ("call", "sentence"),
     [
         (lambda: pit(predictive(line), np.zeros(3)), "an outcome for each row"),
-        (lambda: pit(predictive(line), np.full(400, np.nan)), "400 NaN or infinite values .the first in row 0"),
+        (lambda: pit(predictive(line), np.full(400, np.nan)), "NaN in 400 place.s. .the first in row 0"),
         (lambda: interval_coverage(predictive(line), np.zeros(400), 1.0), "strictly between"),
         (
             lambda: interval_coverage(predictive(line), np.zeros(400), "0.9"),  # type: ignore[arg-type]

@@ -170,3 +170,15 @@ def test_what_has_no_log_likelihood_or_no_room_for_it(monkeypatch, tmp_path):
         posterior.to_arviz(log_likelihood=True)
     with pytest.raises(credo.CredoError, match=r"replicated data of 25 rows at 4,000 draws would take 0.8 MB"):
         posterior.to_arviz(posterior_predictive=True)
+
+
+def test_parameters_that_are_called_as_coordinates_are():
+    """ArviZ would take ``draw`` for the number of the draw, and leave the parameter out."""
+    prior = {"draw": dist.Normal(0.0, 1.0), "draw_": dist.Normal(0.0, 1.0), "chain": dist.Normal(0.0, 1.0).expand([2])}
+    model = credo.Model(prior, lambda p, x: dist.Normal(p["draw"] + p["draw_"] + p["chain"][0], jnp.ones(len(Y))))
+    posterior = credo.fit(model.given(y=Y), credo.NUTS(num_draws=50), progress=False)
+    tree = posterior.to_arviz(log_prior=True)
+    for group in ("posterior", "log_prior"):
+        assert set(tree[group].data_vars) == {"draw__", "draw_", "chain_"}
+    np.testing.assert_array_equal(tree["posterior"]["draw__"], posterior.draws["draw"])
+    np.testing.assert_array_equal(tree["posterior"]["chain_"], posterior.draws["chain"])

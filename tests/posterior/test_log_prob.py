@@ -59,7 +59,8 @@ def test_parameters_of_other_names_or_shapes(several):
     assert np.isfinite(several.log_prob(inside))
     assert several.log_prob({**inside, "c": np.array([-0.2, 0.7, 0.5])}) == -np.inf
     for params, sentence in (
-        ({"a": 0.5}, "params lacks"),
+        ({"a": 0.5}, "The parameters lack 'c'"),
+        ({"c": np.array([0.2, 0.3, 0.5])}, "The parameters lack 'a'"),
         (3.0, "params lacks 'a'"),
         ({**inside, "a": "x"}, "gives 'a' 'x'"),
         ({**inside, "a": np.ones(3)}, r"gives 'c' the shape \(3,\)"),
@@ -84,3 +85,8 @@ def test_levels_counts_and_keys(beta):
     ):
         with pytest.raises(credo.CredoError, match=sentence):
             ask()
+
+
+def test_lists_stand_for_arrays(several):
+    c = [0.2, 0.3, 0.5]
+    assert several.log_prob({"a": 0.5, "c": c}) == several.log_prob({"a": 0.5, "c": np.array(c)})

@@ -15,6 +15,8 @@ and its log density is −λ.
 
 *Student's t, negative binomials* and their kin of large parameters are in compound.py.
 
+*Truncated Cauchy laws* between two bounds have a mean and a variance, which numpyro says are NaN.
+
 *Censored outcomes* ask for the distribution function of the law within, which numpyro's expanded laws lack. Those that
 they expand have it, and rows broadcast.
 """
@@ -30,6 +32,7 @@ from numpyro.distributions import (
     BernoulliLogits,
     BernoulliProbs,
     BinomialProbs,
+    Cauchy,
     Distribution,
     ExpandedDistribution,
     LeftTruncatedDistribution,
@@ -41,6 +44,8 @@ from numpyro.distributions import (
 
 from credo.model.compound import COMPOUND
 from credo.model.distributions import CENSORED
+
+SHORT = 1e-4  # of an interval in white units: shorter ones leave no digits of a variance
 
 
 def log_prob(distribution: Distribution, value, on_the_way: list | None = None):
@@ -59,6 +64,8 @@ def mended(distribution: Distribution) -> Any:
 def _is_wrong(node) -> bool:
     if type(node) in OF_EVENTS:
         return True
+    if type(node) is TwoSidedTruncatedDistribution and isinstance(node.base_dist, Cauchy):
+        return True
     return isinstance(node, CENSORED) or (type(node) in TRUNCATED and isinstance(node.base_dist, Normal))
 
 
@@ -66,7 +73,7 @@ def _mend(node):
     if type(node) in OF_EVENTS:
         return OF_EVENTS[type(node)](node)
     if type(node) in TRUNCATED:
-        return TRUNCATED[type(node)](node)
+        return (TwoSidedTruncatedCauchy if isinstance(node.base_dist, Cauchy) else TRUNCATED[type(node)])(node)
     inner: Any = node.base_dist
     while isinstance(inner, ExpandedDistribution):
         inner = inner.base_dist
@@ -153,6 +160,34 @@ class TwoSidedTruncatedNormal(TwoSidedTruncatedDistribution):
         a, b = jnp.where(low > 0, -high, low), jnp.where(low > 0, -low, high)
         delta = log_ndtr(b) - log_ndtr(a)
         return self.base_dist.log_prob(value) - (log_ndtr(b) + jnp.log(-jnp.expm1(-delta)))
+
+
+class TwoSidedTruncatedCauchy(TwoSidedTruncatedDistribution):
+    """Moments between a and b in white units, of which θ = arctan b − arctan a is the mass times π:
+
+    E z = log((1 + b²) / (1 + a²)) / 2θ,  E z² = (b − a)/θ − 1; of a short interval those of a uniform law.
+    """
+
+    def __init__(self, of: Any):
+        super().__init__(of.base_dist, of.low, of.high)
+
+    @property
+    def mean(self):
+        return jnp.asarray(self.base_dist.loc) + jnp.asarray(self.base_dist.scale) * self._white_moments[0]
+
+    @property
+    def variance(self):
+        return jnp.square(jnp.asarray(self.base_dist.scale)) * self._white_moments[1]
+
+    @property
+    def _white_moments(self):
+        a, b = (jnp.asarray(_white(self.base_dist, bound)) for bound in (self.low, self.high))
+        is_short = b - a < SHORT
+        end = jnp.where(is_short, a + 1.0, b)
+        theta = jnp.arctan2(end - a, 1.0 + a * end)
+        mean = 0.5 * jnp.log1p((end - a) * (end + a) / (1.0 + a * a)) / theta
+        variance = (end - a) / theta - 1.0 - jnp.square(mean)
+        return jnp.where(is_short, 0.5 * (a + b), mean), jnp.where(is_short, jnp.square(b - a) / 12.0, variance)
 
 
 OF_EVENTS: dict[type, Any] = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
 
 NUM_DRAWS = 4_000  # of a posterior that stores none
+COORDINATES = "chain", "draw", "sample"  # of what ArviZ makes of draws
 AT_ONCE = 2**22  # numbers of the log likelihood that are computed together
 NAMES = {
     "is_divergent": "diverging",
@@ -41,7 +42,8 @@ def to_arviz(
 ):
     """An ``xarray.DataTree`` with groups posterior, sample_stats, observed_data and those that are asked for.
 
-    Weighted draws are resampled to equal weights, since ArviZ knows none.
+    Weighted draws are resampled to equal weights, since ArviZ knows none. A parameter ``draw``, which ArviZ would take
+    for the number of the draw, is called ``draw_``, and so are ``chain`` and ``sample``.
     """
     from arviz_base import from_dict
 
@@ -69,17 +71,26 @@ def to_arviz(
                 groups["posterior_predictive"] = _by_outcomes(replicated)
     if y is not None:
         groups["observed_data"] = _by_outcomes(y)
-    return from_dict({group: _without_slashes(values) for group, values in groups.items()})
+    return from_dict({group: _named(values) for group, values in groups.items()})
 
 
 def _by_outcomes(y) -> dict[str, Any]:
     return y if isinstance(y, dict) else {"y": y}
 
 
-def _without_slashes(values: dict[str, Any]) -> dict[str, Any]:
-    """By names in which a dot stands for each slash, as of flax's weights: in a tree of xarray it leads to a child."""
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """By names that a tree of xarray takes: a dot for each slash, as of flax's weights, which would lead to a child,
+    and ``draw_`` for a parameter ``draw``, which would be lost among the coordinates."""
     named = {name.replace("/", "."): value for name, value in values.items()}
-    return named if len(named) == len(values) else values
+    named = named if len(named) == len(values) else dict(values)
+    for name in COORDINATES:
+        if name in named:
+            named = {_free(each, named) if each == name else each: value for each, value in named.items()}
+    return named
+
+
+def _free(name: str, taken: dict[str, Any]) -> str:
+    return name if name not in taken else _free(f"{name}_", taken)
 
 
 def _by_parameters(posterior: "Posterior", positions: np.ndarray) -> dict[str, np.ndarray]:

@@ -110,8 +110,13 @@ class Posterior:
     def _at(self, params) -> tuple[Any, bool]:
         """(``params`` in the structure of the prior, whether they are several)."""
         leaves = self.target.structure.leaves
+        prior = self.target.model.prior
         try:
-            given = self.target.model.prior.leaves(params)
+            given = prior.leaves(params)
+            if any(leaf.name not in given for leaf in leaves):  # lists stand for arrays, but where the prior has lists
+                given = prior.leaves(jax.tree.map(np.asarray, params, is_leaf=lambda node: isinstance(node, list)))
+        except CredoError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError):
             given = {}
         lacking = [leaf.name for leaf in leaves if leaf.name not in given]

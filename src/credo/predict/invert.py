@@ -42,12 +42,14 @@ class _State(NamedTuple):
     holds_lower: Bool[Array, "..."]
     holds_upper: Bool[Array, "..."]
     step: Values  # by which an end that does not hold moves next
+    is_known: Bool[Array, "..."]  # whether cdf was a number wherever it was asked
 
 
 def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_discrete: bool) -> Values:
     """The smallest value at which ``cdf`` reaches p, 0 < p < 1: exact for counts, by root finding otherwise.
 
-    ``mean`` and ``sd`` of the distributions, NaN where unknown, only start the search.
+    NaN where it reaches p nowhere, or is no number on the way. ``mean`` and ``sd`` of the distributions, NaN where
+    unknown, only start the search.
     """
     known = jnp.isfinite(mean) & jnp.isfinite(sd)
     mean, sd = jnp.where(known, mean, 0.0), jnp.where(known, sd, 1.0)
@@ -61,7 +63,7 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
     if is_discrete:
         lower, upper = jnp.floor(lower), jnp.ceil(upper)
     no, zero = jnp.zeros(lower.shape, bool), jnp.zeros(lower.shape)
-    start = _State(lower, upper, lower, zero, zero, zero, no, no, upper - lower)
+    start = _State(lower, upper, lower, zero, zero, zero, no, no, upper - lower, ~no)
     gap = GAP * jnp.minimum(p, 1.0 - p)
     tolerance = _Tolerance(jnp.ones_like(lower) if is_discrete else resolution, gap, is_discrete)
 
@@ -72,15 +74,19 @@ def invert(cdf: Callable[[Array], Array], p, mean: Values, sd: Values, *, is_dis
         is_bracket = s.holds_lower & s.holds_upper
         moved = jax.tree.map(lambda new, old: jnp.where(is_bracket, new, old), _narrowed(s, at, f), _widened(s, at, f))
         go = tolerance.is_open(s)
-        return jax.tree.map(lambda old, new: jnp.where(go, new, old), s, moved)
+        s = jax.tree.map(lambda old, new: jnp.where(go, new, old), s, moved)
+        return s._replace(is_known=s.is_known & ~(go & jnp.isnan(f)))
 
     def is_unfinished(state):
         return jnp.any(tolerance.is_open(state[0])) & (state[1] < MAX_STEPS)
 
     end, _ = jax.lax.while_loop(is_unfinished, lambda state: (advance(state[0]), state[1] + 1), (start, 0))
+    is_found = end.is_known & ~tolerance.is_open(end)
     if is_discrete:
-        return jnp.maximum(end.x, end.opposite)
-    return jnp.where(jnp.abs(end.f) < jnp.abs(end.f_opposite), end.x, end.opposite)
+        found = jnp.maximum(end.x, end.opposite)
+    else:
+        found = jnp.where(jnp.abs(end.f) < jnp.abs(end.f_opposite), end.x, end.opposite)
+    return jnp.where(is_found, found, jnp.nan)
 
 
 class _Tolerance(NamedTuple):
@@ -106,7 +112,7 @@ class _Tolerance(NamedTuple):
             least = LEAST * jnp.minimum(self.absolute / RESOLUTION, 1.0) + rounding
             is_apart |= (jnp.abs(_width(s)) > least) & (jnp.abs(s.f_opposite - s.f) > self.gap)
             is_apart &= (s.f != 0) & (s.f_opposite != 0)
-        return ~(s.holds_lower & s.holds_upper) | is_apart
+        return s.is_known & (~(s.holds_lower & s.holds_upper) | is_apart)
 
 
 def _width(s: _State) -> Values:
@@ -127,6 +133,7 @@ def _widened(s: _State, at, f) -> _State:
         holds_lower=holds_lower,
         holds_upper=holds_upper,
         step=2.0 * s.step,
+        is_known=s.is_known,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from credo.algorithm import as_key
+from credo.arguments import check_at_least
 from credo.model.user_head import AnyHead, UserHead
 from credo.normals import normal
 from credo.posterior.kinds import Gaussian, Kind
@@ -23,7 +24,6 @@ from credo.predict.outcome import cdf
 from credo.predict.projection import MANY_OUTPUTS, Outlook, Projection, centre_of, outlook, row_outputs
 from credo.predict.stream import Law
 from credo.predict.undefined import drawn
-from credo.status import CredoError
 
 if TYPE_CHECKING:
     from credo.posterior.posterior import Posterior
@@ -64,8 +64,7 @@ class Quadrature:
     num_nodes: int = NUM_NODES
 
     def __post_init__(self):
-        if self.num_nodes < 8:
-            raise CredoError(f"Quadrature needs eight nodes at least; got num_nodes={self.num_nodes}.")
+        check_at_least("Quadrature(num_nodes=…)", self.num_nodes, 8)
 
     def law(self, posterior: "Posterior", table: Table, key):
         return _projected(posterior, table, key, "Quadrature", self.num_nodes)

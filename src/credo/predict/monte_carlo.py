@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from credo.algorithm import as_key, stream, streams
+from credo.arguments import check_at_least
 from credo.batches import in_batches
 from credo.compiling import sound
 from credo.convolutions import canonical
@@ -68,8 +69,8 @@ class MonteCarlo:
     num_draws: int | None = None
 
     def __post_init__(self):
-        if self.num_draws is not None and self.num_draws < 1:
-            raise CredoError(f"MonteCarlo needs at least one draw; got num_draws={self.num_draws}.")
+        if self.num_draws is not None:
+            check_at_least("MonteCarlo(num_draws=…)", self.num_draws, 1)
 
     def law(self, posterior: "Posterior", table: Table, key) -> tuple["MixtureLaw", Any]:
         positions, keys, log_weights = self._draws(posterior.kind, posterior.target.dim, key, bool(table.new_rows))

@@ -12,11 +12,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.core import Tracer
+from jax.scipy.special import erfc
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from credo.model import mended
-from credo.model.distributions import CENSORED, bare, unwrapped
+from credo.model.distributions import CENSORED, bare, contains, is_moved, unwrapped
 from credo.predict.incomplete import beta_share, gamma_shares
 
 FEW_COUNTS = 32
@@ -77,7 +78,7 @@ def log_prob(d: Any, y) -> jax.Array:
     terms = mended.log_prob(d, y)
     # a masked datum counts nothing, whatever stands in its place; of an interval numpyro's support is that of one end
     if not isinstance(d, dist.MaskedDistribution | dist.IntervalCensoredDistribution):
-        terms = jnp.where(d.support(y), terms, -jnp.inf)
+        terms = jnp.where(contains(d, y), terms, -jnp.inf)
     return jnp.reshape(terms, (terms.shape[0] if terms.ndim else 1, -1)).sum(axis=-1)
 
 
@@ -96,7 +97,7 @@ def cdf(d: Any, y) -> jax.Array:
         return cdf(d.base_dist, y)
     if d.event_shape:
         raise NotImplementedError
-    lower, upper = getattr(d.support, "lower_bound", None), getattr(d.support, "upper_bound", None)
+    lower, upper = (None, None) if is_moved(d) else _bounds(d.support)
     inside = y if lower is None else jnp.maximum(y, lower)
     inside = inside if upper is None else jnp.minimum(inside, upper)
     value = jnp.where(jnp.isinf(y), jnp.greater(y, 0), _cdf_inside(d, inside))
@@ -104,11 +105,43 @@ def cdf(d: Any, y) -> jax.Array:
     return value if upper is None else jnp.where(y >= upper, 1.0, value)
 
 
+def _bounds(support: Any) -> tuple[Any, Any]:
+    return getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+
+
 def _cdf_inside(d: Any, y) -> jax.Array:
     for family, function in _CDF.items():
         if isinstance(d, family):
             return function(d, y)
-    return d.cdf(y)
+    is_transformed = getattr(type(d), "cdf", None) is dist.TransformedDistribution.cdf
+    return _transformed(d, y) if is_transformed else d.cdf(y)
+
+
+def _transformed(d, y):
+    """Back through monotone transforms to the law within, which is asked outside of its support too."""
+    is_increasing: Any = True
+    for transform in reversed(d.transforms):
+        lower, upper = _bounds(transform.codomain)
+        y = y if lower is None else jnp.maximum(y, lower)
+        y = transform.inv(y if upper is None else jnp.minimum(y, upper))
+        is_increasing = jnp.equal(is_increasing, transform.sign > 0)
+    below = cdf(d.base_dist, y)
+    return jnp.where(is_increasing, below, 1.0 - below)
+
+
+def _levy(d, y):
+    away = y - d.loc
+    return jnp.where(away > 0, erfc(jnp.sqrt(0.5 * d.scale / jnp.where(away > 0, away, 1.0))), 0.0)
+
+
+def _mixture(d, y):
+    # each component outside of its own support too, which may be a part of the whole one
+    return jnp.sum(d.mixing_distribution.probs * cdf(d.component_distribution, jnp.asarray(y)[..., None]), axis=-1)
+
+
+def _general_mixture(d, y):
+    below = jnp.stack([cdf(each, y) for each in d.component_distributions], axis=-1)
+    return jnp.sum(d.mixing_distribution.probs * below, axis=-1)
 
 
 def _bernoulli(d, y):
@@ -242,6 +275,9 @@ _CDF: dict[type | tuple, Callable] = {
     dist.TwoSidedTruncatedDistribution: _two_sided_truncated,
     (dist.ExpandedDistribution, dist.MaskedDistribution): lambda d, y: cdf(d.base_dist, y),
     CENSORED: _censored,
+    dist.Levy: _levy,
+    dist.MixtureSameFamily: _mixture,
+    dist.MixtureGeneral: _general_mixture,
 }
 
 
@@ -280,7 +316,7 @@ class Outcome(NamedTuple):
             is_joint=not d.batch_shape,
             is_discrete=bool(d.is_discrete),
             num_classes=num_classes(d),
-            lower=_constant(getattr(d.support, "lower_bound", None)),
+            lower=None if is_moved(d) else _constant(_bounds(d.support)[0]),
             has_moments=_is_defined(lambda: moments(d)),
             is_circular=_is_circular(d),
             is_censored=isinstance(unwrapped(d), CENSORED),
