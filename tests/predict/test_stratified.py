@@ -133,9 +133,47 @@ def test_products_are_drawn_by_their_quantiles(name):
 def test_kinds_without_quantiles_and_very_many_numbers_are_drawn_independently(monkeypatch):
     generator = np.random.default_rng(0)
     flow = Flow((), Gaussian(np.zeros(3), Diagonal(np.ones(3))))
-    simplex = dist.Dirichlet(np.ones(3))
-    target = credo.Model({"a": simplex}, lambda params, x: dist.Categorical(params["a"])).given(y=np.zeros(3, int))
+    heavy = dist.Cauchy(np.zeros(3), 1.0)
+    target = credo.Model({"a": heavy}, lambda params, x: dist.Normal(params["a"], 1.0)).given(y=np.zeros(3))
     assert stratified_positions(flow, generator, 8, 3) is None
-    assert stratified_positions(Product({"a": simplex}, target.structure), generator, 8, 2) is None
+    assert stratified_positions(Product({"a": heavy}, target.structure), generator, 8, 3) is None
     monkeypatch.setattr(stratified, "MAX_NUMBERS", 23)
     assert stratified_positions(gaussian().kind, generator, 8, 3) is None
+
+
+MULTIVARIATE = {
+    "dirichlet": (
+        lambda: dist.Dirichlet(jnp.array([[2.0, 3.0, 5.0], [0.05, 0.1, 40.0]])),
+        lambda: np.stack([stats.dirichlet([2, 3, 5]).mean(), stats.dirichlet([0.05, 0.1, 40]).mean()]),
+    ),
+    "multivariate normal": (lambda: dist.MultivariateNormal(CENTRE, covariance_matrix=C), lambda: CENTRE),
+}
+
+
+@pytest.mark.parametrize("name", MULTIVARIATE)
+def test_vectors_are_drawn_evenly(name):
+    """Means of 256 draws, far nearer than those of independent ones, and second moments over many keys."""
+    make, mean = MULTIVARIATE[name]
+    with double():
+        d = make()
+        draws = np.array([stratified._draw(d, np.random.default_rng(key), 256) for key in range(40)])
+        independent, variance = np.asarray(d.sample(jax.random.key(0), (40_000,))), np.asarray(d.variance)
+    error = np.sqrt(np.mean((draws.mean(axis=1) - mean()) ** 2, axis=0))
+    np.testing.assert_array_less(error, 0.5 * np.sqrt(variance / 256))
+    flat, wanted = (each.reshape(-1, *d.event_shape) for each in (draws, independent))
+    if name == "dirichlet":
+        np.testing.assert_allclose(flat.sum(axis=-1), 1.0, rtol=1e-12)
+        assert (flat > 0).all()
+    covariance = np.cov(draws.reshape(-1, *draws.shape[2:]).reshape(40 * 256, -1).T)
+    np.testing.assert_allclose(covariance, np.cov(wanted.reshape(40_000, -1).T), atol=0.06 * np.abs(covariance).max())
+
+
+def test_shares_of_classes_are_predicted_nearly_exactly():
+    model = credo.Model(
+        {"p": dist.Dirichlet(jnp.ones(3))}, lambda params, x: dist.Categorical(params["p"][None].repeat(30, 0))
+    )
+    y = np.repeat([0, 1, 2], [5, 8, 17])
+    posterior = credo.fit(model.given(y=y), credo.Exact(), progress=False)
+    right = (1 + np.bincount(y)) / 33
+    for key in range(5):
+        np.testing.assert_allclose(posterior.predict(key=key).probs[0], right, atol=2e-3)

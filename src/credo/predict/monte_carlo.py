@@ -60,9 +60,9 @@ class MonteCarlo:
     ``num_draws``: None for 1,024 stored or independent draws (of chains, flows, mixtures) of up to 1,000 parameters,
     so that predictions add little to the error that the draws have themselves, and for 256 of anything else. Of more
     stored draws some are chosen at random; weighted ones are used with their weights, or, where there are more than
-    ``num_draws``, resampled systematically (Kitagawa 1996). A Gaussian, or a product of Normal, Beta and Gamma
-    distributions, is drawn from evenly (Latin hypercubes), each draw by its law exactly. The error of a mean is its
-    epistemic sd / √num_draws, and far less there where the mean is nearly linear in the parameters.
+    ``num_draws``, resampled systematically (Kitagawa 1996). A Gaussian, or a product of Normal, Beta, Gamma and
+    Dirichlet distributions, is drawn from evenly (Latin hypercubes), each draw by its law exactly. The error of a mean
+    is its epistemic sd / √num_draws, and far less there where the mean is nearly linear in the parameters.
     Unseen group levels are drawn from their conditional prior.
     """
 

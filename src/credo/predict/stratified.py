@@ -87,9 +87,21 @@ def _draw(d, generator: np.random.Generator, number: int) -> np.ndarray | None:
     return np.asarray(quantile(d, levels), np.float64)
 
 
+def _shares(d, v):
+    """Stick by stick (Sethuraman 1994): share k of what is left after the k−1 before it is Beta(α_k, Σ_{j>k} α_j)."""
+    own = np.asarray(d.concentration, np.float64)
+    after = np.cumsum(own[..., ::-1], axis=-1)[..., ::-1] - own
+    taken = betaincinv(own[..., :-1], after[..., :-1], v[..., :-1])
+    left = np.cumprod(1.0 - taken, axis=-1)
+    ends = np.ones((*left.shape[:-1], 1))
+    return np.maximum(np.concatenate([taken, ends], axis=-1) * np.concatenate([ends, left], axis=-1), TINY)
+
+
 QUANTILES = {  # in SciPy: exact in the tails, and nothing to compile
     dist.Normal: lambda d, v: d.loc + d.scale * ndtri(v),
     dist.Beta: lambda d, v: np.clip(betaincinv(d.concentration1, d.concentration0, v), TINY, ALMOST_ONE),
     dist.Gamma: lambda d, v: np.maximum(gammaincinv(d.concentration, v) / d.rate, TINY),
+    dist.Dirichlet: _shares,
+    dist.MultivariateNormal: lambda d, v: d.loc + np.einsum("...ij,...j->...i", d.scale_tril, ndtri(v)),
     dist.InverseGamma: lambda d, v: d.rate / np.maximum(gammaincinv(d.concentration, v), TINY),
 }
