@@ -84,6 +84,7 @@ def everything(operator, z):
     return {
         "matvec": jax.vmap(operator.matvec)(z),
         "transpose_matvec": jax.vmap(operator.transpose_matvec)(z),
+        "transpose_matvecs": operator.transpose_matvecs(z),
         "solve": jax.vmap(operator.solve)(z),
         "round trip": jax.vmap(lambda z: operator.solve(operator.matvec(z)))(z),
         "log_det": operator.log_det(),
@@ -106,6 +107,7 @@ def test_operator_is_a_square_root(name, traced):
     np.testing.assert_allclose(answer["dense"], covariance, atol=1e-10 * top)
     np.testing.assert_allclose(answer["diagonal"], np.diag(covariance), rtol=1e-8)
     np.testing.assert_allclose(answer["transpose_matvec"].T, S.T, atol=1e-12 * np.sqrt(top))
+    np.testing.assert_allclose(answer["transpose_matvecs"].T, S.T, atol=1e-12 * np.sqrt(top))
     np.testing.assert_allclose(answer["round trip"], np.eye(DIM), atol=1e-8)
     np.testing.assert_allclose(answer["solve"].T @ S, np.eye(DIM), atol=1e-8)
     np.testing.assert_allclose(answer["log_det"], 0.5 * np.linalg.slogdet(covariance)[1], atol=1e-8)

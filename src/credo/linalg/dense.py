@@ -53,7 +53,10 @@ class Dense(ScaleOperator):
         return jnp.matmul(self.lower, z)
 
     def transpose_matvec(self, v) -> Float[Array, " dim"]:
-        return jnp.matmul(v, self.lower)  # of many v as they lie, without a transposed product
+        return jnp.matmul(self.lower.T, v)
+
+    def transpose_matvecs(self, rows) -> Float[Array, "M dim"]:
+        return jnp.matmul(rows, self.lower)  # as they lie: in half the time of products with the transpose
 
     def solve(self, v) -> Float[Array, " dim"]:
         if self.inverse is not None:

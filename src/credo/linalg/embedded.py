@@ -60,6 +60,9 @@ class Embedded(ScaleOperator):
     def transpose_matvec(self, v) -> Float[Array, " dim"]:
         return self._spread(self.inner.transpose_matvec(jnp.asarray(v)[self.index]))
 
+    def transpose_matvecs(self, rows) -> Float[Array, "M rank"]:
+        return self.inner.transpose_matvecs(jnp.asarray(rows)[:, self.index])
+
     def solve(self, v) -> Float[Array, " dim"]:
         v = jnp.asarray(v)
         rounding = float(np.sqrt(jnp.finfo(v.dtype).eps))

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 
 import equinox as eqx
+import jax
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
@@ -38,6 +39,10 @@ class ScaleOperator(eqx.Module):
     @abstractmethod
     def transpose_matvec(self, v: Float[Stored, " dim"]) -> Float[Array, " dim"]:
         """Sᵀ v: its squared length is vᵀ Σ v, the variance along v."""
+
+    def transpose_matvecs(self, rows: Float[Array, "M dim"]) -> Float[Array, "M rank"]:
+        """Sᵀ v of each row v; of what does not vary no zeros."""
+        return jax.vmap(self.transpose_matvec)(rows)
 
     @abstractmethod
     def solve(self, v: Float[Stored, " dim"]) -> Float[Array, " dim"]:

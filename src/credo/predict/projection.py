@@ -245,7 +245,7 @@ def _outputs(
         def row_covariance(row):
             one = jax.tree.map(lambda leaf: leaf[None], row)
             jacobian = jax.jacrev(lambda u: outputs(u, one)[0, at])(centre)
-            root = jax.vmap(scale.transpose_matvec)(jacobian)[None]
+            root = scale.transpose_matvecs(jacobian)[None]
             return product(root, root)[0]
 
         return mean, by_layers.among_all(jax.vmap(row_covariance)(x), at, mean.shape[1])

@@ -273,6 +273,10 @@ def test_an_operator_of_some_coordinates():
         np.testing.assert_allclose(scale.dense(), expected)
         np.testing.assert_allclose(scale.diagonal(), np.diag(expected))
         np.testing.assert_allclose(np.square(scale.transpose_matvec(np.ones(6))).sum(), expected.sum())
+        rows = np.random.default_rng(0).normal(size=(4, 6))
+        np.testing.assert_allclose(
+            np.square(scale.transpose_matvecs(rows)).sum(axis=1), np.diag(rows @ expected @ rows.T)
+        )
         np.testing.assert_allclose(scale.matvec(scale.solve(v)), v, atol=1e-12)
         drawn = np.asarray(jax.vmap(Normal(np.zeros(6), scale).sample_u)(jax.random.split(jax.random.key(0), 4000)))
     np.testing.assert_allclose(np.cov(drawn.T), expected, atol=0.2 * expected.max())
