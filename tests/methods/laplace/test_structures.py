@@ -9,13 +9,12 @@ from sklearn.datasets import load_digits
 
 import credo
 from cases import first_of
-from credo.methods.laplace import curvature as curvatures
 from credo.methods.laplace import layered
 from credo.methods.laplace.curvature import EmpiricalFisher, GaussNewton, SampledFisher
 from credo.methods.optimise.newton import Optimum, Status
 from credo.methods.optimise.objective import in_unconstrained_space
 from credo.model.layers import find_layers
-from credo.nn import BayesianNetwork, Categorical, Gaussian, Isotropic
+from credo.nn import BayesianNetwork, Categorical, Gaussian, HeteroscedasticGaussian, Isotropic, StudentT
 from credo.precision import double
 from credo.predict import by_layers
 
@@ -35,7 +34,12 @@ def convolutional(p, x):
     return jax.nn.relu(image).reshape(len(x), -1) @ p["w"]
 
 
+def with_a_class_that_is_zero(p, x):
+    return jnp.concatenate([jnp.zeros((len(x), 1)), jnp.tanh(x @ p["a"] + p["b"]) @ p["c"]], axis=1)
+
+
 NETWORKS = {
+    "class that is zero": (with_a_class_that_is_zero, {"a": normal(3, 4), "b": normal(4), "c": normal(4, 2)}, (3,)),
     "dense": (dense, {"a": normal(3, 4), "b": normal(4), "scale": normal(4), "c": normal(3, 4), "d": normal(3)}, (3,)),
     "convolutional": (convolutional, {"k": normal(3, 3, 1, 2), "w": normal(18, 3)}, (3, 3, 1)),
 }
@@ -63,18 +67,53 @@ def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
         u = RANDOM.normal(size=target.dim)
         objective = in_unconstrained_space(target)
         found = {}
-        for few in (0, 10_000):
-            monkeypatch.setattr(curvatures, "FEW", few)
-            found[few] = [curvature.matrix(objective, target, at(u), 16, f) for f in (None, free)]
-            found[few] += [curvature.diagonal(objective, target, at(u), 16, f) for f in (None, free)]
+        for is_layered in (True, False):
+            if not is_layered:
+                monkeypatch.setattr(layered, "layers_or_none", lambda *_: None)
+            found[is_layered] = [curvature.matrix(objective, target, at(u), 16, f) for f in (None, free)]
+            found[is_layered] += [curvature.diagonal(objective, target, at(u), 16, f) for f in (None, free)]
         if isinstance(curvature, EmpiricalFisher):
             g = np.asarray(jax.jit(jax.jacrev(target.log_likelihood))(jnp.asarray(u)))
             expected = (g / target.weights[:, None]).T @ g + 2.0 * np.eye(target.dim)
-            np.testing.assert_allclose(found[0][0], expected, atol=1e-10)
-    for own, products in zip(found[0], found[10_000], strict=True):
+            np.testing.assert_allclose(found[True][0], expected, atol=1e-10)
+    for own, products in zip(found[True], found[False], strict=True):
         np.testing.assert_allclose(own, products, atol=1e-10)
-    np.testing.assert_allclose(found[0][2], np.diag(found[0][0]), atol=1e-10)
-    np.testing.assert_allclose(found[0][1], found[0][0][np.ix_(free, free)], atol=1e-10)
+    np.testing.assert_allclose(found[True][2], np.diag(found[True][0]), atol=1e-10)
+    np.testing.assert_allclose(found[True][1], found[True][0][np.ix_(free, free)], atol=1e-10)
+
+
+HEADS = {
+    "known": Gaussian(0.5),
+    "learned": Gaussian(dist.LogNormal(0.0, 1.0)),
+    "t": StudentT(df=4.0, scale=0.5),
+    "of each row": HeteroscedasticGaussian(),
+}
+
+
+@pytest.mark.parametrize("curvature", [GaussNewton(), EmpiricalFisher()], ids=["gauss_newton", "empirical"])
+@pytest.mark.parametrize("name", first_of(HEADS))
+def test_the_scale_of_the_noise_has_its_place(name, curvature, monkeypatch):
+    """Where weights do not change it no pass is made for it, of all coordinates or of the weights alone."""
+    params = {"a": normal(3, 4), "b": normal(4), "c": normal(4, 2 if name == "of each row" else 1)}
+
+    def apply(p, x):
+        found = jnp.tanh(x @ p["a"] + p["b"]) @ p["c"]
+        return found if name == "of each row" else found[:, 0]
+
+    network = BayesianNetwork(apply, params, head=HEADS[name], prior=Isotropic(2.0))
+    target = network.given(normal(7, 3), normal(7), weights=RANDOM.uniform(0.5, 2.0, 7)).flat()
+    weights = np.arange(target.dim - sum(each.size for each in params.values()), target.dim)
+    assert (weights[0] > 0) == (name == "learned")
+    with double():
+        u, objective = RANDOM.normal(size=target.dim), in_unconstrained_space(target)
+        found = {}
+        for is_layered in (True, False):
+            if not is_layered:
+                monkeypatch.setattr(layered, "layers_or_none", lambda *_: None)
+            found[is_layered] = [curvature.matrix(objective, target, at(u), 16, free) for free in (None, weights)]
+            found[is_layered] += [curvature.diagonal(objective, target, at(u), 16, free) for free in (None, weights)]
+    for own, products in zip(found[True], found[False], strict=True):
+        np.testing.assert_allclose(own, products, atol=1e-10)
 
 
 @pytest.mark.slow  # a program for each seed
