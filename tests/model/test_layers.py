@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from credo.linalg.diagonal import Diagonal
+from credo.linalg.kronecker import Block, Kronecker
 from credo.model.layers import find_layers, jacobian
 from credo.precision import double
-from credo.predict.by_layers import alone, covariances, joint
+from credo.predict.by_layers import alone, covariances, groups, joint
 
 RANDOM = np.random.default_rng(0)
 
@@ -113,6 +114,36 @@ def test_a_bias_has_the_derivatives_of_its_product(name, product):
     for i, other in enumerate(beside):
         np.testing.assert_array_equal(g[i][0], g[other][0])
     np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def rotation(size):
+    return np.linalg.qr(RANDOM.normal(size=(size, size)))[0]
+
+
+@pytest.mark.parametrize("product", [joint, alone])
+@pytest.mark.parametrize("name", BESIDE)
+def test_covariances_of_factors_and_of_outputs_that_stay(name, product):
+    """Each layer with factors of its own, a bias others than its product; outputs before and behind do not change."""
+
+    def outputs(u, x):
+        return jnp.concatenate([x[:1], BESIDE[name][0](u, x), jnp.ones(2)])
+
+    with double():
+        u, x = jnp.asarray(RANDOM.normal(size=14)), jnp.asarray(RANDOM.normal(size=(5, 3)))
+        layers = find_layers(outputs, u, x[0])
+        blocks = []
+        for index in groups(layers):
+            sd = RANDOM.uniform(0.5, 2, size=index.shape)
+            is_rest = index.size == layers.rest.size and len(blocks) == len(layers.layers)
+            factors = () if is_rest else tuple(map(rotation, index.shape))
+            blocks.append(Block(index, sd, *factors))
+        scale = Kronecker(tuple(blocks))
+        z, found = covariances(outputs, scale, None, u, x, product)
+        J = jax.vmap(lambda row: jax.jacrev(outputs)(u, row))(x)
+        root = jax.vmap(jax.vmap(scale.transpose_matvec))(J)
+        expected = product(root, root)
+    assert layers.reached.tolist() == list(range(1, z.shape[1] - 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-14)
 
 
 REACHED = {  # what a model's outputs are of u (14,) and a row (3,), the free coordinates, and which of them change

@@ -8,6 +8,7 @@ import pytest
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
+    ComposeTransform,
     ExpTransform,
     PowerTransform,
     SigmoidTransform,
@@ -19,7 +20,7 @@ import credo
 from credo.model.mended import mended
 from credo.precision import double
 from credo.predict.invert import invert
-from credo.predict.outcome import cdf, log_prob
+from credo.predict.outcome import Outcome, cdf, log_prob
 
 HALVES = dist.Categorical(jnp.full((3, 2), 0.5))
 ONES = jnp.ones(3)
@@ -59,6 +60,13 @@ LAWS = {  # the law, of three rows, and its distribution function by scipy
         moved(lambda: dist.Exponential(ONES), AffineTransform(0.0, jnp.array([1.0, -1.0, 2.0]))),
         lambda y: np.stack([stats.expon.cdf(y), stats.expon.sf(-y), stats.expon(scale=2).cdf(y)], -1),
     ),
+    "that is said to be positive": (
+        moved(
+            lambda: dist.Exponential(ONES),
+            AffineTransform(0.0, jnp.array([1.0, -1.0, 2.0]), domain=constraints.positive),
+        ),
+        lambda y: np.stack([stats.expon.cdf(y), stats.expon.sf(-y), stats.expon(scale=2).cdf(y)], -1),
+    ),
     "through two": (
         moved(lambda: dist.Normal(0 * ONES, 1.0), ExpTransform(), AffineTransform(-2.0, 3.0)),
         stats.lognorm(1, -2, 3).cdf,
@@ -66,6 +74,18 @@ LAWS = {  # the law, of three rows, and its distribution function by scipy
     "down through a sigmoid": (
         moved(lambda: dist.Normal(0 * ONES, 1.0), AffineTransform(-2.0, -3.0), SigmoidTransform()),
         lambda y: stats.norm.sf((np.log(np.clip(y, 0, 1) / (1 - np.clip(y, 0, 1))) + 2) / -3),
+    ),
+    "by one transform of several": (
+        moved(
+            lambda: dist.Normal(0 * ONES, 1.0),
+            ComposeTransform([ExpTransform(), AffineTransform(-2.0, 3.0, domain=constraints.positive)]),
+            AffineTransform(0.0, 2.0).inv,
+        ),
+        stats.lognorm(1, -1, 1.5).cdf,
+    ),
+    "turned twice": (
+        moved(lambda: dist.Gamma(2 * ONES, 1.0), AffineTransform(0.5, -2.0), AffineTransform(0.0, -1.0)),
+        stats.gamma(2, -0.5, 2).cdf,
     ),
     "through a power": (
         moved(lambda: dist.Gamma(2 * ONES, 1.0), PowerTransform(jnp.asarray(-1.0))),
@@ -173,6 +193,19 @@ def test_a_shift_that_is_not_known():
     np.testing.assert_allclose(law.cdf(low).mean(axis=0), 0.05, rtol=1e-6)
     np.testing.assert_allclose(law.cdf(high).mean(axis=0), 0.95, rtol=1e-6)
     assert credo.decide(predictive, credo.decisions.Absolute()).action[0] == pytest.approx(predictive.quantile(0.5)[0])
+
+
+def test_a_bound_that_numpyro_has_on_the_wrong_side_is_none():
+    """Of a scale that is known to be negative only as it runs; quantiles are cut at bounds."""
+    found = []
+
+    def look(scale):
+        turned = AffineTransform(0.0, -scale, domain=constraints.positive)
+        found.append(Outcome.of(dist.TransformedDistribution(dist.Exponential(ONES), turned)).lower)
+
+    jax.eval_shape(look, 1.0)
+    assert found == [None]
+    assert Outcome.of(dist.Exponential(ONES)).lower == 0.0
 
 
 def test_an_interval_of_components_with_two_supports():

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jax.scipy.special import erfc
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.discrete import ZeroInflatedProbs
+from numpyro.distributions.transforms import AffineTransform, ComposeTransform
 
 from credo.model import mended
 from credo.model.distributions import CENSORED, bare, contains, is_moved, unwrapped
@@ -120,8 +121,9 @@ def _cdf_inside(d: Any, y) -> jax.Array:
 def _transformed(d, y):
     """Back through monotone transforms to the law within, which is asked outside of its support too."""
     is_increasing: Any = True
-    for transform in reversed(d.transforms):
-        lower, upper = _bounds(transform.codomain)
+    for transform in reversed(_one_by_one(d.transforms)):
+        is_affine = AffineTransform in (type(transform), type(transform.inv))  # onto all numbers, whatever it is told
+        lower, upper = (None, None) if is_affine else _bounds(transform.codomain)
         y = y if lower is None else jnp.maximum(y, lower)
         y = transform.inv(y if upper is None else jnp.minimum(y, upper))
         is_increasing = jnp.equal(is_increasing, transform.sign > 0)
@@ -132,6 +134,11 @@ def _transformed(d, y):
 def _levy(d, y):
     away = y - d.loc
     return jnp.where(away > 0, erfc(jnp.sqrt(0.5 * d.scale / jnp.where(away > 0, away, 1.0))), 0.0)
+
+
+def _one_by_one(transforms) -> list:
+    parts = (_one_by_one(each.parts) if isinstance(each, ComposeTransform) else [each] for each in transforms)
+    return [each for some in parts for each in some]
 
 
 def _mixture(d, y):

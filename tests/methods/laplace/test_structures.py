@@ -83,6 +83,7 @@ def test_matrices_by_layers_are_those_by_products(name, curvature, monkeypatch):
 
 
 HEADS = {
+    "of two columns": Gaussian(0.5),
     "known": Gaussian(0.5),
     "learned": Gaussian(dist.LogNormal(0.0, 1.0)),
     "t": StudentT(df=4.0, scale=0.5),
@@ -94,14 +95,16 @@ HEADS = {
 @pytest.mark.parametrize("name", first_of(HEADS))
 def test_the_scale_of_the_noise_has_its_place(name, curvature, monkeypatch):
     """Where weights do not change it no pass is made for it, of all coordinates or of the weights alone."""
-    params = {"a": normal(3, 4), "b": normal(4), "c": normal(4, 2 if name == "of each row" else 1)}
+    has_two = name in ("of two columns", "of each row")
+    params = {"a": normal(3, 4), "b": normal(4), "c": normal(4, 2 if has_two else 1)}
 
     def apply(p, x):
         found = jnp.tanh(x @ p["a"] + p["b"]) @ p["c"]
-        return found if name == "of each row" else found[:, 0]
+        return found if has_two else found[:, 0]
 
     network = BayesianNetwork(apply, params, head=HEADS[name], prior=Isotropic(2.0))
-    target = network.given(normal(7, 3), normal(7), weights=RANDOM.uniform(0.5, 2.0, 7)).flat()
+    y = normal(7, 2) if name == "of two columns" else normal(7)
+    target = network.given(normal(7, 3), y, weights=RANDOM.uniform(0.5, 2.0, 7)).flat()
     weights = np.arange(target.dim - sum(each.size for each in params.values()), target.dim)
     assert (weights[0] > 0) == (name == "learned")
     with double():
