@@ -20,7 +20,7 @@ import credo
 from credo.model.mended import mended
 from credo.precision import double
 from credo.predict.invert import invert
-from credo.predict.outcome import Outcome, cdf, log_prob
+from credo.predict.outcome import cdf, log_prob
 
 HALVES = dist.Categorical(jnp.full((3, 2), 0.5))
 ONES = jnp.ones(3)
@@ -193,19 +193,6 @@ def test_a_shift_that_is_not_known():
     np.testing.assert_allclose(law.cdf(low).mean(axis=0), 0.05, rtol=1e-6)
     np.testing.assert_allclose(law.cdf(high).mean(axis=0), 0.95, rtol=1e-6)
     assert credo.decide(predictive, credo.decisions.Absolute()).action[0] == pytest.approx(predictive.quantile(0.5)[0])
-
-
-def test_a_bound_that_numpyro_has_on_the_wrong_side_is_none():
-    """Of a scale that is known to be negative only as it runs; quantiles are cut at bounds."""
-    found = []
-
-    def look(scale):
-        turned = AffineTransform(0.0, -scale, domain=constraints.positive)
-        found.append(Outcome.of(dist.TransformedDistribution(dist.Exponential(ONES), turned)).lower)
-
-    jax.eval_shape(look, 1.0)
-    assert found == [None]
-    assert Outcome.of(dist.Exponential(ONES)).lower == 0.0
 
 
 def test_an_interval_of_components_with_two_supports():

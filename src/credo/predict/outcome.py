@@ -323,7 +323,7 @@ class Outcome(NamedTuple):
             is_joint=not d.batch_shape,
             is_discrete=bool(d.is_discrete),
             num_classes=num_classes(d),
-            lower=None if is_moved(d) else _constant(_bounds(d.support)[0]),
+            lower=_constant(_bounds(d.support)[0]),
             has_moments=_is_defined(lambda: moments(d)),
             is_circular=_is_circular(d),
             is_censored=isinstance(unwrapped(d), CENSORED),
