@@ -195,6 +195,23 @@ def test_a_shift_that_is_not_known():
     assert credo.decide(predictive, credo.decisions.Absolute()).action[0] == pytest.approx(predictive.quantile(0.5)[0])
 
 
+class WithoutNumbers(dist.Normal):
+    """A law whose distribution function is no number above two."""
+
+    def cdf(self, value):
+        return jnp.where(value > 2.0, jnp.nan, super().cdf(value))
+
+
+def test_samples_stand_in_for_a_distribution_function_that_is_none():
+    posterior, draws = fitted(
+        {"m": dist.Normal(0.0, 1.0)}, lambda p, x: WithoutNumbers(p["m"] + 0 * x, 1.0), RNG.normal(0.4, 1.0, size=80)
+    )
+    found = posterior.predict(X[:2]).quantile([0.5, 0.99])
+    expected = stats.norm(draws["m"].mean(), np.sqrt(1 + draws["m"].var())).ppf([0.5, 0.99])
+    np.testing.assert_allclose(found[0], expected[0], atol=0.05)
+    np.testing.assert_allclose(found[1], expected[1], atol=0.25)
+
+
 def test_an_interval_of_components_with_two_supports():
     def likelihood(p, x):
         rates, zeros = jnp.exp(p["m"] + 0 * x), 0 * x
