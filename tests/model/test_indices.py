@@ -55,6 +55,10 @@ WAYS = {
     "a parameter": (of_rows(lambda p, x: p["a"][x["g"]]), r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
     "a product": (of_rows(lambda p, x: (p["scale"] * p["a"])[x["g"]]), r"x\['g'\] indexes 'a' at 5"),
     "numbers cast": (of_rows(lambda p, x: p["a"][(x["g"] / 1.0).astype(int)]), r"x\['g'\] indexes 'a' at 5"),
+    "one of two that are stacked": (
+        of_rows(lambda p, x: p["a"][jnp.stack([0 * x["g"], x["g"]])[1]]),
+        r"x\['g'\] indexes 'a' at 5",
+    ),
     "a row at a time": (of_rows(lambda p, x: jax.vmap(lambda i: p["a"][i])(x["g"])), r"x\['g'\] indexes 'a' at 5"),
     "a jitted one": (of_rows(lambda p, x: jax.jit(lambda a, i: a[i])(p["a"], x["g"])), r"x\['g'\] indexes 'a' at 5"),
     "a scan": (of_rows(by_steps), r"x\['g'\] indexes 'a' at 5 \(in row 1\)"),
