@@ -5,6 +5,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
+from numpyro.distributions.transforms import AffineTransform
 
 import credo
 from credo.diagnose.edges import edge_sentence
@@ -56,3 +57,16 @@ def test_few_divergences_are_not_looked_at():
     is_divergent[0, 0] = True
     assert edge_sentence(TARGET.flat(), positions, is_divergent) is None
     assert edge_sentence(TARGET.flat(), positions, ~is_divergent) is not None
+
+
+def test_outcomes_below_a_shift_lie_outside_of_the_support():
+    """numpyro's density there is NaN, which was told as a root or log of a negative number."""
+
+    def likelihood(p, x):
+        law = dist.LogNormal(p["m"] * jnp.ones(len(x)), 0.5)
+        return dist.TransformedDistribution(law, AffineTransform(p["shift"], 1.0))
+
+    y = np.array([0.5, 2.0, -1.0, 1.5])
+    model = credo.Model({"m": dist.Normal(0.0, 1.0), "shift": dist.Uniform(0.0, 0.4)}, likelihood)
+    with pytest.raises(credo.CredoError, match=r"is -inf in 1 of 4 rows.*y = -1, outside the likelihood's support"):
+        credo.fit(model.given(np.zeros(4), y), credo.NUTS(), progress=False)

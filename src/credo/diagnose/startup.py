@@ -15,7 +15,7 @@ from numpyro.distributions.constraints import is_dependent
 
 from credo.compiling import sound
 from credo.model.data import column_name
-from credo.model.distributions import contains, transform_to, unwrapped
+from credo.model.distributions import contains, is_moved, transform_to, unwrapped
 from credo.model.mended import log_prob
 from credo.model.structure import Structure, scalar_names
 from credo.model.target import Target
@@ -148,9 +148,10 @@ def _parts(target: Target, u):
             else {"y": (outcome, target.y)}
         )
         for name, (distribution, y) in pairs.items():
-            inside = distribution.support(y)
+            inside, density = contains(distribution, y), log_prob(distribution, y)
+            density = jnp.where(inside, density, -jnp.inf) if is_moved(distribution) else density
             outcomes[name] = {
-                "y": y, "log_prob": log_prob(distribution, y), "inside": inside, "at_end": _at_end(distribution, y),
+                "y": y, "log_prob": density, "inside": inside, "at_end": _at_end(distribution, y),
                 "arguments": _arguments(distribution),
             }  # fmt: skip
         terms = target.log_likelihood(u)
