@@ -297,7 +297,8 @@ class Outcome(NamedTuple):
     is_joint: bool
     is_discrete: bool
     num_classes: int | None
-    lower: float | None  # the support's lower bound, where it is a constant
+    lower: float | None  # the support's bounds, where they are constants
+    upper: float | None
     has_moments: bool
     has_cdf: bool
     is_circular: bool  # an angle
@@ -324,6 +325,7 @@ class Outcome(NamedTuple):
             is_discrete=bool(d.is_discrete),
             num_classes=num_classes(d),
             lower=_constant(_bounds(d.support)[0]),
+            upper=_constant(_bounds(d.support)[1]),
             has_moments=_is_defined(lambda: moments(d)),
             is_circular=_is_circular(d),
             is_censored=isinstance(unwrapped(d), CENSORED),

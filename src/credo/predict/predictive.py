@@ -343,6 +343,7 @@ class Predictive:
             if is_hole(value).any():  # numpyro's distribution function is no number somewhere
                 value = np.where(is_hole(value), self._sampled_quantile(part, outcome, level), value)
         value = value if outcome.lower is None else np.maximum(value, outcome.lower)  # the search knows no support
+        value = value if outcome.upper is None else np.minimum(value, outcome.upper)
         return value.astype(np.int64) if outcome.is_discrete else value
 
     def _location(self, part: str | None, outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
