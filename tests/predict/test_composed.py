@@ -251,5 +251,6 @@ def test_quantiles_lie_in_the_support():
     """The one of a share is the first number above one without the bound."""
     model = credo.Model({"m": dist.Normal(0.0, 0.01)}, lambda p, x: dist.Beta(0.2 + 0 * x * p["m"], 0.3))
     y = RNG.beta(0.2, 0.3, size=80).clip(1e-12, 1 - 1e-12)
-    found = credo.fit(model.given(X, y), credo.Laplace(), progress=False).predict(X[:2]).quantile([1e-6, 1 - 1e-5, 1 - 1e-6, 1 - 1e-7, 1 - 1e-9])
+    q = credo.fit(model.given(X, y), credo.Laplace(), progress=False)
+    found = q.predict(X[:2]).quantile([1e-6, 1 - 1e-5, 1 - 1e-6, 1 - 1e-7, 1 - 1e-9])
     assert ((found >= 0) & (found <= 1)).all()
