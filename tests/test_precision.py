@@ -33,23 +33,26 @@ def test_products_on_an_accelerator(monkeypatch, enabled):
 
 
 STRICT = {
-    "debug_nans": jax.debug_nans(True),
-    "debug_infs": jax.debug_infs(True),
-    "dtype_promotion": jax.numpy_dtype_promotion("strict"),
-    "rank_promotion": jax.numpy_rank_promotion("raise"),
+    "debug_nans": lambda: jax.debug_nans(True),
+    "debug_infs": lambda: jax.debug_infs(True),
+    "dtype_promotion": lambda: jax.numpy_dtype_promotion("strict"),
+    "rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
+    "transfer_guard": lambda: jax.transfer_guard("disallow"),
+    "disable_jit": jax.disable_jit,
 }
 
 
 @pytest.mark.parametrize("strict", STRICT.values(), ids=list(STRICT))
 @pytest.mark.parametrize("method", [credo.NUTS(num_warmup=20, num_draws=20), credo.ADVI()], ids=["NUTS", "ADVI"])
 def test_settings_that_are_strict_with_the_users_programs(strict, method):
-    """They stop neither a NaN that marks what is missing nor a library's own promotion of types."""
+    """They stop neither a NaN that marks what is missing nor a library's own promotion of types; transfers that the
+    user forbids, and programs run one operation at a time, are those of programs of his own."""
     x = np.linspace(-1.0, 1.0, 12)[:, None]
     model = credo.Model({"w": dist.Normal()}, lambda params, x: dist.Bernoulli(logits=params["w"] * x[:, 0]))
     target = model.given(x, np.arange(12) % 2)
     expected = credo.fit(target, method, key=jax.random.key(0))
-    with strict:
-        posterior = credo.fit(target, method, key=jax.random.key(0))
+    with strict():
+        posterior = credo.fit(target, method, key=0)
         mean = posterior.predict(x).mean
     np.testing.assert_array_equal(posterior.mean()["w"], expected.mean()["w"])
     np.testing.assert_array_equal(mean, expected.predict(x).mean)

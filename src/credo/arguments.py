@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from credo.precision import as_usual
 from credo.status import CredoError
 
 THREEFRY = "threefry2x32"  # what keys are unless another kind is asked for
@@ -27,11 +28,15 @@ def as_key(key):
         if not -(2**63) <= key < 2**64:
             raise CredoError(f"key={key} does not fit into 64 bits, the rest of which would be ignored: give less.")
         halves = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
-        data: Any = np.array(halves, np.uint32)
-        return jax.random.wrap_key_data(data, impl=THREEFRY)
+        return _wrapped(np.array(halves, np.uint32), THREEFRY)
     if isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1 and key.size in RAW:
-        return jax.random.wrap_key_data(jnp.asarray(key), impl=RAW[key.size])
+        return _wrapped(key, RAW[key.size])
     raise CredoError(f"key is an int or a JAX key such as jax.random.key(0); got {key!r}.")
+
+
+def _wrapped(data: Any, impl: str):
+    with as_usual():
+        return jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
 
 
 def as_path(path, of: str) -> Path:

@@ -26,7 +26,7 @@ def double(enabled: bool = True) -> Iterator[None]:
     made of a NumPy array by the array's identity, also for programs of the other precision.)
     """
     try:
-        with jax.enable_x64(enabled), _as_usual(), _full_products():
+        with jax.enable_x64(enabled), as_usual(), _full_products():
             yield
     except (TypeError, ValueError) as error:
         text = str(error)
@@ -42,12 +42,13 @@ def double(enabled: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def _as_usual() -> Iterator[None]:
+def as_usual() -> Iterator[None]:
     """A NaN marks what is not there, or has a sentence of Credo's: it stops no program. Types and ranks are promoted,
-    however strict the user is in programs of his own.
+    NumPy's arrays go to the device and back, and programs are compiled, however the user has JAX look at his own.
     """
     types, ranks = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
-    with jax.debug_nans(False), jax.debug_infs(False), types, ranks:
+    transfers, compiled = jax.transfer_guard("allow"), jax.disable_jit(False)
+    with jax.debug_nans(False), jax.debug_infs(False), types, ranks, transfers, compiled:
         yield
 
 
