@@ -8,7 +8,7 @@ import pytest
 import credo
 from credo.linalg.diagonal import Diagonal
 from credo.methods.mcmc import chains, proposals
-from credo.methods.mcmc.unmet import far_shift, unmet
+from credo.methods.particles.unmet import far_shift, unmet
 from credo.posterior.kinds import Gaussian, Mixture
 from credo.posterior.posterior import Posterior
 from credo.posterior.product import Product

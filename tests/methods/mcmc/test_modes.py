@@ -9,8 +9,8 @@ import scipy.stats
 from numpyro.distributions import constraints
 
 import credo
-from credo.methods.mcmc import modes
-from credo.methods.mcmc.straightened import straightened
+from credo.methods.particles import modes
+from credo.methods.particles.straightened import straightened
 from credo.posterior.kinds import Gaussian
 from credo.precision import double
 
@@ -100,7 +100,7 @@ def test_chains_that_all_end_at_one_wall_of_a_curved_ridge_do_not_pass(key):
 
 
 def test_chains_of_the_whole_of_a_curved_ridge_pass():
-    posterior = credo.fit(BANANA, credo.RandomWalkMetropolis(), key=1, progress=False)
+    posterior = credo.fit(BANANA, credo.RandomWalkMetropolis(num_draws=20_000), key=1, progress=False)
     np.testing.assert_allclose(posterior.sd()["y"], np.sqrt(1 + 2 * 0.03**2 * 10**4), rtol=0.05)
     assert posterior.verdict.status == "pass"
     assert posterior.verdict.figures["unmet_shift"] < 0.03

@@ -681,3 +681,13 @@ def test_automatic_steps_are_shorter_for_a_cold_posterior():
         for T in (1.0, 0.01)
     )
     assert cold < 0.1 * warm
+
+
+@pytest.mark.parametrize("method", [credo.SGLD(), credo.SGHMC(), credo.SGNHT()], ids=["SGLD", "SGHMC", "SGNHT"])
+def test_chains_that_all_begin_at_one_of_two_modes_do_not_pass(method):
+    """They agree with each other, and the posterior of m is that of −m: its mean is 0, its sd 2."""
+    model = credo.Model({"m": dist.Normal(0.0, 5.0)}, lambda params, x: dist.Normal(params["m"] ** 2, 1.0))
+    posterior = credo.fit(model.given(y=np.array([4.0, 4.5, 3.9])), method, key=3, progress=False)
+    assert posterior.sd()["m"] < 0.2
+    assert posterior.verdict.figures["max_r_hat"] < 1.01
+    assert posterior.verdict.status != "pass"

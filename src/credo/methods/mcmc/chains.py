@@ -22,7 +22,6 @@ from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.start import begins_with_widths, draws_of, gradients_away, knows_widths, start_chains
 from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
@@ -39,6 +38,7 @@ from credo.methods.mcmc.warmup import (
     watched,
 )
 from credo.methods.particles.copies import symmetry_sentence
+from credo.methods.particles.modes import missed
 from credo.model.structure import Structure
 from credo.posterior.kinds import Draws
 from credo.posterior.marginals import AT_ONCE, report_positions

@@ -15,11 +15,11 @@ from credo.methods.mcmc.conditional import Block
 from credo.methods.mcmc.conjugate import Conjugate, conjugating
 from credo.methods.mcmc.enumerated import Enumerated, enumerating
 from credo.methods.mcmc.gibbs import State, gibbs
-from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.summed import SummedOut
 from credo.methods.mcmc.sweeps import check_moves, facts_of_blocks, figures_of_sweeps, warmup
 from credo.methods.particles.elsewhere import PLACE
+from credo.methods.particles.modes import missed
 from credo.notes import note, notes
 from credo.posterior.posterior import Posterior
 from credo.run import run

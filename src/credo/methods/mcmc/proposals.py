@@ -25,9 +25,9 @@ from credo.methods.mcmc.nuts import State as WithGradient
 from credo.methods.mcmc.random_walk import State, random_walk
 from credo.methods.mcmc.slice import slice_sampling
 from credo.methods.mcmc.start import MAX_TRIES
-from credo.methods.mcmc.unmet import unmet
 from credo.methods.mcmc.warmup import STEADY
 from credo.methods.particles.importance import kind_with_density
+from credo.methods.particles.unmet import unmet
 from credo.posterior.kinds import Draws
 from credo.posterior.posterior import Posterior
 from credo.status import CredoError, Verdict, is_number

@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from credo.methods.mcmc.enumerated import Enumerating
-from credo.methods.mcmc.modes import MOST_DIMENSIONS, PATIENCE
 from credo.methods.optimise.newton import maximise
 from credo.methods.optimise.objective import chunk_size, has_gradient
 from credo.methods.optimise.subproblem import Dense
+from credo.methods.particles.modes import MOST_DIMENSIONS, PATIENCE
 from credo.model.target import Target
 
 MOST_COORDINATES = 8

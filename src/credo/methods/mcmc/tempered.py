@@ -25,11 +25,11 @@ from credo.methods.mcmc.ladder import (
     stack,
 )
 from credo.methods.mcmc.metric import AutomaticMetric, MetricEstimator
-from credo.methods.mcmc.modes import missed
 from credo.methods.mcmc.parallel_tempering import Replicas
 from credo.methods.mcmc.start import start_chains
 from credo.methods.mcmc.warmup import Adaptive, restart, windows
 from credo.methods.particles.importance import has_evidence, kind_with_density
+from credo.methods.particles.modes import missed
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian
 from credo.posterior.posterior import Posterior

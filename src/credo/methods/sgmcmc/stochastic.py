@@ -19,6 +19,7 @@ from credo.diagnose.function_space import observed, weights_of
 from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import judge
 from credo.methods.optimise.objective import members, positions_given
+from credo.methods.particles.modes import missed
 from credo.methods.sgmcmc.dynamics import Dynamics
 from credo.methods.sgmcmc.gradient import Anchor, stochastic_gradient
 from credo.methods.sgmcmc.preconditioner import CurvatureScale, Preconditioner
@@ -269,6 +270,8 @@ class StochasticGradient:
         sentences += self.doubts(tuning)
         num_updates = self.chains * chain.num_steps * (num_draws + self.num_warmup)
         is_exact = self.temperature == 1 and self.heuristic is None
+        if is_exact and log_weights is None and weights_of(target) is None:  # chains begin together, and agree
+            figures |= missed(target, positions, figures, has_gradient=True)
         return Posterior(
             Draws(positions, log_weights),
             target,

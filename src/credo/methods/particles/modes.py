@@ -15,11 +15,11 @@ from jaxtyping import Float
 from credo.diagnose.verdict import all_pass, judge
 from credo.linalg.dense import Dense
 from credo.methods.from_prior import SAME
-from credo.methods.mcmc.straightened import straightened
-from credo.methods.mcmc.unmet import far_shift
 from credo.methods.optimise.objective import is_differentiable
 from credo.methods.particles.elsewhere import Climber
 from credo.methods.particles.left_out import left_out
+from credo.methods.particles.straightened import straightened
+from credo.methods.particles.unmet import far_shift
 from credo.model.target import Target
 from credo.posterior.kinds import Gaussian, Kind
 
