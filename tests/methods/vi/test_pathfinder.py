@@ -261,3 +261,14 @@ def test_wide_draws_are_weighed_against_the_scales_they_were_made_with(every):
     mixture = (1 - 1 / every) * stats.norm.pdf(z) + np.mean([stats.norm(0, s).pdf(z) for s in WIDE], axis=0) / every
     is_seen = mixture > 0
     np.testing.assert_allclose(found[is_seen], np.log(mixture[is_seen]), atol=1e-9)
+
+
+def test_paths_that_all_end_at_one_of_two_modes_do_not_pass():
+    """0.3 of the posterior is 8 away in each of five coordinates: the mean is 2.4."""
+    places = dist.Normal(jnp.stack([jnp.zeros(5), jnp.full(5, 8.0)]), jnp.ones((2, 5)))
+    prior = dist.MixtureSameFamily(dist.Categorical(jnp.array([0.7, 0.3])), dist.Independent(places, 1))
+    model = credo.Model({"m": prior}, lambda params, x: dist.Normal(x * params["m"][0], 1.0))
+    posterior = credo.fit(model.given(np.zeros(3), np.zeros(3)), credo.Pathfinder(num_paths=8), key=1, progress=False)
+    assert posterior.mean()["m"].max() < 0.1
+    assert posterior.verdict.figures["mode_share"] == pytest.approx(0.3, abs=0.05)
+    assert posterior.verdict.status == "failed"

@@ -24,12 +24,14 @@ from credo.algorithm import Options, stream
 from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
+from credo.linalg.dense import Dense
 from credo.memory import Need, require_count
 from credo.methods.optimise.objective import (
     NUM_STARTS,
     WIDE_SPREAD,
     generator,
     has_gradient,
+    is_differentiable,
     positions_given,
     random_position,
     starting_position,
@@ -37,6 +39,7 @@ from credo.methods.optimise.objective import (
 from credo.methods.particles.correction import gradients
 from credo.methods.particles.elsewhere import LARGEST, Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_density, log_evidence
+from credo.methods.particles.left_out import left_out
 from credo.methods.particles.weighed import answer
 from credo.methods.particles.weighing import Drawn
 from credo.methods.vi.families.full_rank import FullRank
@@ -258,16 +261,33 @@ class Pathfinder:
                 f"The log density is finite at none of {len(found.u)} draws of the paths' Gaussians: start nearer to "
                 "the posterior (start=), or use NUTS()."
             )
+        unseen = _left_out(target, found, deadline)
         sentences = (*cut, *found.sentences)
         info["num_densities"] += len(found.u)
         info["num_gradients"] += found.num_gradients
         return Posterior(
             Draws(found.u[None], found.log_weights[None]),
             target,
-            verdict=judge(found.figures, sentences, at_best="doubtful" if sentences else "pass"),
+            verdict=judge(found.figures | unseen, sentences, at_best="doubtful" if sentences else "pass"),
             info=info,
             log_evidence=log_evidence(found.raw, found.k_hat) if has_evidence(target) else None,
         )
+
+
+def _left_out(target: Target, found, deadline: float) -> dict[str, float]:
+    """Figures of what lies where no path came: nothing, where the moments of the draws are those of no Gaussian."""
+    weights = np.exp(found.log_weights - logsumexp(found.log_weights))
+    middle = weights @ found.u
+    away = (found.u - middle) * np.sqrt(weights)[:, None]
+    try:
+        lower = np.linalg.cholesky(away.T @ away)
+    except np.linalg.LinAlgError:
+        return {}
+    kind = Gaussian(middle.astype(found.u.dtype), Dense(lower.astype(found.u.dtype)))
+    climber = Climber.of(target) if is_differentiable(target) else None
+    log_z = float(logsumexp(found.raw) - np.log(len(found.raw)))
+    weighed = {"log_weights": found.log_weights, "climber": climber, "log_z": log_z}
+    return left_out(kind, target, found.u, found.figures, deadline, **weighed)
 
 
 @by_shapes
