@@ -381,3 +381,9 @@ def test_particles_do_not_stay_where_the_density_is_zero():
     model = Model({"end": dist.HalfNormal(5.0)}, lambda p, x: dist.Uniform(-p["end"] * jnp.ones(3), p["end"]))
     with pytest.raises(CredoError, match="stand where the density is zero.*move the support"):
         credo.fit(model.given(y=np.array([-0.5, 1.0, 2.0])), credo.SVGD(num_steps=50), progress=False)
+
+
+def test_a_likelihood_of_one_argument():
+    model = credo.Model({"p": dist.Beta(1.0, 1.0)}, lambda params: dist.Bernoulli(params["p"]))
+    with pytest.raises(credo.CredoError, match=r"one argument and is called with two.*write it as lambda params, x"):
+        model.given(y=np.array([0, 1]))

@@ -174,6 +174,11 @@ def _explanation(what: str, error: Exception, structure: Structure, data) -> str
             f"{what} takes a parameter by name out of an array: its arguments are the parameters first, a dict, and "
             f"then the data, as in likelihood(params, x). {seen}"
         )
+    if what == "The likelihood" and "takes 1 positional argument but 2 were given" in reason:
+        return (
+            "The likelihood takes one argument and is called with two, the parameters and the inputs, which are None "
+            "where there are none: write it as lambda params, x: …"
+        )
     if isinstance(data, Mapping) and data and "dict" in reason:
         return (
             f"{what} cannot be evaluated at these data: {reason}. A DataFrame reaches it as a dict of columns, as a "
