@@ -339,6 +339,7 @@ def _identity(target: Target, method: Method, key, precision: str | None, start,
         **({} if layout is None else {"layout": layout}),
         "precision": precision,
         "start": None if start is None or isinstance(start, Posterior) else np.asarray(start).tolist(),
+        **({"is_told": True} if start is not None else {}),
         **({"knows_widths": True} if knows_widths(start) else {}),
     }
 

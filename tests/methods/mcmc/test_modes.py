@@ -82,6 +82,27 @@ def test_a_wide_part_that_no_chain_has_met_does_not_pass(share):
     assert (posterior.verdict.figures["unmet_shift"] > 0.095) == (share > 0.0)
 
 
+@pytest.mark.parametrize("method", [credo.NUTS(), credo.Gibbs({("m", "rest"): credo.HMC()})], ids=["NUTS", "Gibbs"])
+def test_chains_that_are_told_to_begin_together_do_not_pass_at_one_of_two_modes(method, tmp_path):
+    """In twelve dimensions more than chains that begin apart are looked after; of a run that goes on, too."""
+
+    def log_density(params):
+        """m = −3 and m = 2, with 1.3 of the mass there."""
+        modes = dist.Normal(jnp.array([-3.0, 2.0]), jnp.array([0.2, 0.25]))
+        own = jax.nn.logsumexp(modes.log_prob(params["m"]) + jnp.log(jnp.array([1.0, 1.3])))
+        return own - 0.5 * jnp.sum(params["rest"] ** 2)
+
+    support = {"m": constraints.real, "rest": constraints.real}
+    target = credo.Model.from_log_density(log_density, support, {"rest": (12,)}).given()
+    start = {"m": 2.0, "rest": np.zeros(12)}
+    posterior = credo.fit(target, method, key=1, start=start, progress=False, checkpoint=tmp_path / "run")
+    np.testing.assert_allclose(posterior.mean()["m"], 2.0, atol=0.1)
+    assert posterior.verdict.figures["max_r_hat"] < 1.01
+    np.testing.assert_allclose(posterior.verdict.figures["mode_share"], 1 / 2.3, atol=0.05)
+    assert posterior.verdict.status == "failed"
+    assert credo.resume(tmp_path / "run", target, progress=False).verdict == posterior.verdict
+
+
 def banana(params):
     """x ~ N(0, 10), y | x ~ N(3 − 0.03 x², 1): E y = 0, sd y = 4.36 (Haario, Saksman & Tamminen 1999)."""
     return -0.005 * params["x"] ** 2 - 0.5 * (params["y"] + 0.03 * params["x"] ** 2 - 3.0) ** 2

@@ -691,3 +691,31 @@ def test_chains_that_all_begin_at_one_of_two_modes_do_not_pass(method):
     assert posterior.sd()["m"] < 0.2
     assert posterior.verdict.figures["max_r_hat"] < 1.01
     assert posterior.verdict.status != "pass"
+
+
+@pytest.mark.parametrize("schedule", [Constant(), Decaying()], ids=["evenly", "weighted"])
+def test_chains_that_all_begin_at_one_of_two_modes_do_not_pass_in_more_dimensions(schedule):
+    """One of them holds about half of the posterior, and neither is the other's mirror image."""
+    prior = {"m": dist.Normal(0.0, 5.0), "rest": dist.Normal(0.0, 1.0).expand([12])}
+    model = credo.Model(prior, lambda params, x: dist.Normal(params["m"] ** 2 + params["m"], 1.0))
+    method = credo.SGLD(schedule=schedule, num_draws=4_000)
+    posterior = credo.fit(model.given(y=np.array([4.0, 4.5, 3.9])), method, key=3, progress=False)
+    assert isinstance(posterior.kind, Draws)
+    assert (posterior.kind.log_weights is None) == (schedule == Constant())
+    assert posterior.sd()["m"] < 0.3
+    assert posterior.verdict.figures["max_r_hat"] < 1.01
+    assert posterior.verdict.figures["mode_share"] > 0.3
+    assert posterior.verdict.status == "failed"
+
+
+@pytest.mark.parametrize("method", [credo.SGLD(), credo.SGHMC(), credo.SGNHT()], ids=["SGLD", "SGHMC", "SGNHT"])
+def test_a_wide_part_that_no_chain_has_met_does_not_pass(method):
+    """The sd is 9, and all chains say that it is 1."""
+    parts = dist.Normal(0.0, np.array([1.0, 40.0]))
+    law = dist.MixtureSameFamily(dist.Categorical(np.array([0.95, 0.05])), parts)
+    target = credo.Model({"x": law}, lambda params, x: dist.Normal(params["x"], 1e4)).given(y=np.zeros(2))
+    posterior = credo.fit(target, method, key=1, progress=False)
+    assert posterior.sd()["x"] < 1.2
+    assert posterior.verdict.figures["max_r_hat"] < 1.01
+    assert posterior.verdict.figures["unmet_shift"] > 0.5
+    assert posterior.verdict.status == "failed"

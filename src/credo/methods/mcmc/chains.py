@@ -22,7 +22,14 @@ from credo.diagnose.sd_error import sd_figures
 from credo.diagnose.verdict import RULES, judge
 from credo.methods.mcmc.enough import limits, sampling_phase
 from credo.methods.mcmc.metric import MetricEstimator
-from credo.methods.mcmc.start import begins_with_widths, draws_of, gradients_away, knows_widths, start_chains
+from credo.methods.mcmc.start import (
+    begins_as_told,
+    begins_with_widths,
+    draws_of,
+    gradients_away,
+    knows_widths,
+    start_chains,
+)
 from credo.methods.mcmc.stays import Stays, lost
 from credo.methods.mcmc.warmup import (
     FIRST_STEP,
@@ -135,7 +142,7 @@ def sample(method, recipe: Recipe, target, *, key, start: Any, options: Options)
         identity={"dtype": str(dtype)},
         meanwhile=prepare_report if dtype == jnp.float64 and num_numbers <= AT_ONCE else None,
     )
-    return as_posterior(done, target, method)
+    return as_posterior(done, target, method, begin_together=begins_as_told(start, options))
 
 
 def _earlier_step(start) -> float:
@@ -168,8 +175,13 @@ def _cast(tree, dtype):
     return jax.tree.map(lambda a: a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a, tree)
 
 
-def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = None) -> Posterior:
-    """The draws with their verdict, on the figures ``found`` where these are not ``figures``."""
+def as_posterior(
+    done: Run, target, method, found: Mapping[str, float] | None = None, *, begin_together: bool = False
+) -> Posterior:
+    """The draws with their verdict, on the figures ``found`` where these are not ``figures``.
+
+    ``begin_together``: the chains may all have begun at one place.
+    """
     begun = time.perf_counter()
     sampling, warmup = done.info["sampling"], done.info.get("warmup")
     positions: Any = done.records["position"]
@@ -191,7 +203,8 @@ def as_posterior(done: Run, target, method, found: Mapping[str, float] | None = 
             found["num_lost_chains"] = int(np.sum(lost(stays, positions, sampling.energy)))
         sentences = [*sentences, said] if said else sentences
         if done.is_complete:
-            found |= missed(target, positions, found, has_gradient=hasattr(sampling, "is_divergent"))
+            has_gradient = hasattr(sampling, "is_divergent")
+            found |= missed(target, positions, found, has_gradient=has_gradient, begin_together=begin_together)
     is_divergent = getattr(sampling, "is_divergent", None)
     if is_divergent is not None and "num_divergences" in found:
         count = geometry.persistent_divergences(positions, is_divergent, target.structure)

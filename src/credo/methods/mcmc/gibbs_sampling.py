@@ -15,7 +15,7 @@ from credo.methods.mcmc.conditional import Block
 from credo.methods.mcmc.conjugate import Conjugate, conjugating
 from credo.methods.mcmc.enumerated import Enumerated, enumerating
 from credo.methods.mcmc.gibbs import State, gibbs
-from credo.methods.mcmc.start import start_chains
+from credo.methods.mcmc.start import begins_as_told, start_chains
 from credo.methods.mcmc.summed import SummedOut
 from credo.methods.mcmc.sweeps import check_moves, facts_of_blocks, figures_of_sweeps, warmup
 from credo.methods.particles.elsewhere import PLACE
@@ -109,7 +109,7 @@ class Gibbs:
         check_moves(program, done.info["sampling"])
         found = figures_of_sweeps(done, target, program, self, bound)
         if done.is_complete:
-            found |= _missed(target, done.records["position"], found, bound)
+            found |= _missed(target, done.records["position"], found, bound, begins_as_told(start, options))
         posterior = as_posterior(done, target, self, found)
         posterior.info["blocks"] = facts_of_blocks(program, done)
         return posterior
@@ -148,13 +148,13 @@ class _Place:
         return State(position, target.log_density(position), (), jnp.zeros(position.shape, bool))
 
 
-def _missed(target, positions, found: dict[str, float], bound) -> dict[str, float]:
+def _missed(target, positions, found: dict[str, float], bound, begin_together: bool) -> dict[str, float]:
     """As of other chains; where there are labels, on the density without them."""
     summed = SummedOut.of(target, bound) if target.structure.discrete_names else None
     if summed is None:
-        return missed(target, positions, found)
+        return missed(target, positions, found, begin_together=begin_together)
     with notes() as noted:
-        figures = missed(summed, positions[..., summed.free.index()], found)
+        figures = missed(summed, positions[..., summed.free.index()], found, begin_together=begin_together)
     if PLACE in noted:
         note(PLACE, summed.likeliest(noted[PLACE]))
     return figures

@@ -151,9 +151,16 @@ def knows_widths(start) -> bool:
 
 def begins_with_widths(start, options: Options) -> bool:
     """``knows_widths`` of where the run begins; where it is continued, of where it began."""
-    if options.resume and options.identity is not None:
-        return bool(options.identity.get("knows_widths", False))
-    return knows_widths(start)
+    return _remembered("knows_widths", knows_widths(start), options)
+
+
+def begins_as_told(start, options: Options) -> bool:
+    """Whether the caller says where the run begins, or began: at one place, maybe, for all chains."""
+    return _remembered("is_told", start is not None, options)
+
+
+def _remembered(name: str, found: bool, options: Options) -> bool:
+    return bool(options.identity.get(name, False)) if options.resume and options.identity is not None else found
 
 
 def draws_of(start, key) -> np.ndarray | None:

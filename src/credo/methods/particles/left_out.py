@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Float
 
 from credo.diagnose.verdict import all_pass, judge
+from credo.linalg.dense import Dense
 from credo.methods.particles.copies import NUM_DRAWS, copy_weight
 from credo.methods.particles.elsewhere import Climber, shares_elsewhere
 from credo.model.target import Target
-from credo.posterior.kinds import Kind
+from credo.posterior.kinds import Gaussian, Kind
 
 LARGEST = 1_000  # dimensions
 
@@ -37,15 +38,26 @@ def left_out(
     if target.model.weights_name is not None or target.dim > LARGEST or judge(figures).status == "failed":
         return found
     if all_pass(figures) and time.monotonic() <= deadline:
-        found["copy_weight"] = copy_weight(kind, target, _evenly(u, log_weights))
+        found["copy_weight"] = copy_weight(
+            kind, target, u if log_weights is None else evenly(u, log_weights, NUM_DRAWS)
+        )
     if climber is not None and all_pass(found) and time.monotonic() <= deadline:
         found |= shares_elsewhere(climber, kind, target, u, deadline, log_z)
     return found
 
 
-def _evenly(u, log_weights) -> Float[np.ndarray, "S dim"]:
-    """Draws of the posterior: a few of those of the approximation, evenly by their weights."""
-    if log_weights is None:
-        return u
+def evenly(u, log_weights, num_draws: int) -> Float[np.ndarray, "draw dim"]:
+    """Draws of the posterior, from those of an approximation or of weighted chains, at even steps of their weights."""
     share = np.cumsum(np.exp(log_weights - np.max(log_weights)))
-    return u[np.searchsorted(share, (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS * share[-1])]
+    return u[np.searchsorted(share, (np.arange(num_draws) + 0.5) / num_draws * share[-1])]
+
+
+def of_moments(u: Float[np.ndarray, "S dim"], log_weights: Float[np.ndarray, " S"] | None = None) -> Gaussian | None:
+    """The Gaussian with the mean and the covariance of draws; None where they lie in a plane."""
+    weights = None if log_weights is None else np.exp(log_weights - np.max(log_weights))
+    covariance = np.atleast_2d(np.cov(u, rowvar=False, aweights=weights, ddof=0, dtype=np.float64))
+    try:
+        lower = np.linalg.cholesky(covariance).astype(u.dtype)
+    except np.linalg.LinAlgError:
+        return None
+    return Gaussian(np.average(u, axis=0, weights=weights).astype(u.dtype), Dense(lower))

@@ -270,8 +270,9 @@ class StochasticGradient:
         sentences += self.doubts(tuning)
         num_updates = self.chains * chain.num_steps * (num_draws + self.num_warmup)
         is_exact = self.temperature == 1 and self.heuristic is None
-        if is_exact and log_weights is None and weights_of(target) is None:  # chains begin together, and agree
-            figures |= missed(target, positions, figures, has_gradient=True)
+        if is_exact and weights_of(target) is None:
+            together = {"has_gradient": True, "begin_together": True}
+            figures |= missed(target, positions, figures, log_weights=log_weights, **together)
         return Posterior(
             Draws(positions, log_weights),
             target,

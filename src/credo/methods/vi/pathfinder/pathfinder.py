@@ -24,7 +24,6 @@ from credo.algorithm import Options, stream
 from credo.compiling import brief
 from credo.diagnose.startup import explain
 from credo.diagnose.verdict import judge
-from credo.linalg.dense import Dense
 from credo.memory import Need, require_count
 from credo.methods.optimise.objective import (
     NUM_STARTS,
@@ -39,7 +38,7 @@ from credo.methods.optimise.objective import (
 from credo.methods.particles.correction import gradients
 from credo.methods.particles.elsewhere import LARGEST, Climber
 from credo.methods.particles.importance import evaluations_at_once, has_evidence, log_density, log_evidence
-from credo.methods.particles.left_out import left_out
+from credo.methods.particles.left_out import left_out, of_moments
 from credo.methods.particles.weighed import answer
 from credo.methods.particles.weighing import Drawn
 from credo.methods.vi.families.full_rank import FullRank
@@ -276,14 +275,9 @@ class Pathfinder:
 
 def _left_out(target: Target, found, deadline: float) -> dict[str, float]:
     """Figures of what lies where no path came: nothing, where the moments of the draws are those of no Gaussian."""
-    weights = np.exp(found.log_weights - logsumexp(found.log_weights))
-    middle = weights @ found.u
-    away = (found.u - middle) * np.sqrt(weights)[:, None]
-    try:
-        lower = np.linalg.cholesky(away.T @ away)
-    except np.linalg.LinAlgError:
+    kind = of_moments(found.u, found.log_weights)
+    if kind is None:
         return {}
-    kind = Gaussian(middle.astype(found.u.dtype), Dense(lower.astype(found.u.dtype)))
     climber = Climber.of(target) if is_differentiable(target) else None
     log_z = float(logsumexp(found.raw) - np.log(len(found.raw)))
     weighed = {"log_weights": found.log_weights, "climber": climber, "log_z": log_z}
