@@ -146,6 +146,25 @@ def test_what_only_draws_that_reach_far_meet_is_no_pass(slab, status):
     assert judge(weighing.correct(reach=reach).figures).status == status
 
 
+@pytest.mark.parametrize(("num_far", "status"), [(1, "pass"), (3, "pass"), (100, "failed")])
+def test_a_few_draws_far_out_leave_the_word_to_draws_that_reach_there(num_far, status):
+    """Weights of e^8 and more, at what hardly has a share of the mass; a hundred of them are a share."""
+
+    def draw(i: int):
+        rng = np.random.default_rng((4, i))
+        far = np.where(np.arange(ROUND) < num_far, 8.0 + np.arange(ROUND), 0.0)
+        return rng.normal(size=(ROUND, 2)), far + 0.01 * rng.normal(size=ROUND)
+
+    def reach(i: int):
+        z = np.random.default_rng((5, i)).normal(size=(ROUND, 2))
+        return Drawn(z, np.zeros(ROUND), np.zeros(ROUND))
+
+    weighing = Weighing(np.zeros(2), np.eye(2))
+    weighing.draw = draw
+    assert judge(weighing.correct(reach=reach).figures).status == status
+    assert judge(weighing.correct().figures).status != "pass"
+
+
 def test_what_is_compared_is_what_the_user_sees():
     """log scale ~ N(0, 1) in truth and N(0, 0.94²) in q: sds of the logs differ by 6 %, of the scales by far more."""
     model = credo.Model({"scale": dist.LogNormal(0.0, 1.0)}, None)

@@ -45,7 +45,7 @@ FEW_ROUNDS = 4  # so many more draws are dearer than a program for gradients
 DRAWS_A_DIMENSION = 8  # before the slope of the gradient can be inverted
 LARGEST = 1_000  # dimensions: the inverse takes as long as thousands of densities
 FEW = 4  # dimensions of a flow, whose tails are as light as its base's while its draws fit everywhere else
-WORTH = 0.5  # of the draws: where weights with a heavy tail are worth so much, a few draws far out have the say
+FAR, WORTH = 3, 0.5  # where all weights but 3 are worth half of the draws, these few have the say, which lie far out
 STEEP_ROUNDS = 8  # with gradients: what they leave open then is close to the bound
 
 Draws = tuple[Float[np.ndarray, "S dim"], Float[np.ndarray, " S"]]
@@ -124,7 +124,7 @@ def _by_weights(
         rounds, num_draws = [(u, log_weights)], len(u)
         smoothed = smooth(log_weights)
         is_heavy = smoothed.k_hat > RULES["pareto_k"].passes
-        if can_reach and is_heavy and effective_sample_size(log_weights) >= WORTH * num_draws:
+        if can_reach and is_heavy and effective_sample_size(np.sort(log_weights)[:-FAR]) >= WORTH * num_draws:
             return Corrected({"pareto_k": smoothed.k_hat}, num_draws, 0, has_far_tail=True)
         has_shape = can_reach and not np.isnan(smoothed.k_hat)  # in single precision weights near one are of few values
         k_hat = smoothed.k_hat if has_shape else float(judged_shape(log_weights, smoothed.k_hat))
