@@ -68,7 +68,7 @@ def outcome_sentence(y) -> str | None:
         if is_real and len(leaf) > 1 and np.all(leaf == leaf[0]):
             return (
                 f"All {len(leaf):,} outcomes are {leaf[0]:g}: the smaller a noise that is unknown, the likelier they "
-                "are, without end. Fix the noise, or give it a prior that keeps away from zero."
+                "are, without end. If this model has one, fix it, or give it a prior that keeps away from zero."
             )
     return None
 
