@@ -98,6 +98,32 @@ def test_torchs_order_and_groups():
     same(jax.grad(lambda x, k: loss(x, k, **depthwise), (0, 1)), x, RNG.normal(size=(4, 1, 3, 3)))
 
 
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize(("num_in", "num_out"), [(1, 1), (2, 3)])
+def test_many_narrow_groups(name, num_in, num_out):
+    """Depthwise convolutions, their derivatives, and those of several kernels, beside one image or their own."""
+    x, k = RNG.normal(size=(11, 5, 7, 12 * num_in)), RNG.normal(size=(3, 3, 2, num_in, 12 * num_out))
+    settings = CASES[name] | {"feature_group_count": 12}
+    same(lambda x, k: convolve(x, k, **settings), x, k[0])
+    same(jax.grad(lambda x, k: loss(x, k, **settings), (0, 1)), x, k[0])
+    gradient = jax.grad(lambda k, x: loss(x, k, **settings))
+    same(jax.vmap(gradient, (0, None)), k, x)
+    same(jax.vmap(gradient), k, np.stack([x, 2 * x, 3 * x]))
+    same(jax.vmap(gradient, (None, 0)), k[0], x[:, None])
+
+    def program():
+        with double():
+            return str(jax.make_jaxpr(canonical(jax.grad(lambda k: loss(x, k, **settings))))(k[0]))
+
+    assert "conv_general_dilated" not in program()
+
+
+def test_long_windows_of_narrow_groups():
+    x, k = RNG.normal(size=(3, 200, 9)), RNG.normal(size=(150, 1, 9))
+    line = {"window_strides": (1,), "padding": "SAME", "dimension_numbers": ("NHC", "HIO", "NHC")}
+    same(jax.grad(lambda x, k: loss(x, k, **line, feature_group_count=9), (0, 1)), x, k)
+
+
 def test_sequences_and_volumes():
     line = {"window_strides": (1,), "padding": "SAME", "dimension_numbers": ("NCH", "OIH", "NCH")}
     same(jax.grad(lambda x, k: loss(x, k, **line), (0, 1)), RNG.normal(size=(5, 3, 9)), RNG.normal(size=(4, 3, 3)))

@@ -13,9 +13,9 @@ ROOT = Path(credo.__file__).parent
 
 # From the ground up; a module may import its own layer and those above it in this list. The longest prefix decides.
 LAYERS = (
-    ("_version", "status", "precision", "timing", "tree", "equations", "sharing", "convolutions", "storage", "memory",
-     "ordered", "normals", "traced", "batches", "lapack", "compiling", "lowered", "collector", "cores", "noise",
-     "arguments", "notes"),
+    ("_version", "status", "precision", "timing", "tree", "equations", "sharing", "places", "depthwise", "convolutions",
+     "storage", "memory", "ordered", "normals", "traced", "batches", "lapack", "compiling", "lowered", "collector",
+     "cores", "noise", "arguments", "notes"),
     ("linalg",),
     ("checkpoint",),
     ("model",),

@@ -16,13 +16,16 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
+from credo.depthwise import by_features, by_rows
 from credo.equations import CALLS, bind, equations, evaluate, renewed
+from credo.places import cut, fitting, padded, scaled
 from credo.sharing import shared
 
 UNROLLED = 8  # groups, above which a loop runs through them
 PLACES = 32  # of a window, or of an answer, that products of matrices go through
 MOST = 2**23  # numbers of x as products of matrices see them
-WORTH_IT = 8  # pairs of channels in a group; a depthwise convolution has one, and stays
+WORTH_IT = 8  # pairs of channels in a group, one at a time
+NARROW, WRITTEN_OUT = 8, 128  # pairs of channels in one of many groups, and places of a window, by products of numbers
 
 
 def canonical(function: Callable, is_outermost: bool = False) -> Callable:
@@ -105,13 +108,28 @@ def _convolution(x, kernel, *, dimension_numbers, feature_group_count: int, batc
                 return found
         return lax.conv_general_dilated(x, kernel, dimension_numbers=own, feature_group_count=num_groups, **params)
 
-    if batch_group_count > 1:  # of rows: groups of the outputs see one each
-        found = _in_groups(convolve, x, 0, kernel, batch_group_count)
-    elif feature_group_count > 1 and math.prod(kernel.shape[-2:]) // feature_group_count >= WORTH_IT:
-        found = _in_groups(convolve, x, last, kernel, feature_group_count)
+    num_groups = feature_group_count * batch_group_count  # one of them is 1
+    found = _by_numbers(x, kernel, num_groups, batch_group_count > 1, **params)
+    if found is not None:
+        pass
+    elif batch_group_count > 1:  # of rows: groups of the outputs see one each
+        found = _in_groups(convolve, x, 0, kernel, num_groups)
+    elif num_groups > 1 and math.prod(kernel.shape[-2:]) >= WORTH_IT * num_groups:
+        found = _in_groups(convolve, x, last, kernel, num_groups)
     else:
-        found = convolve(x, kernel, feature_group_count)
+        found = convolve(x, kernel, num_groups)
     return lax.transpose(found, [back.index(axis) for axis in range(last + 1)])
+
+
+def _by_numbers(x, kernel, num_groups: int, is_of_rows: bool, **params):
+    """The same of many narrow groups (depthwise.py); None of others."""
+    own = kernel.shape[-1] // num_groups * (len(x) // num_groups if is_of_rows else kernel.shape[-2])
+    is_long = not is_of_rows and math.prod(kernel.shape[:-2]) > WRITTEN_OUT
+    if num_groups <= UNROLLED or own > NARROW or is_long or x.dtype not in (jnp.float32, jnp.float64):
+        return None
+    x = padded(x, params["padding"], params["lhs_dilation"])
+    by = by_rows if is_of_rows else by_features
+    return by(x, kernel, num_groups, params["window_strides"], params["rhs_dilation"])
 
 
 def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilation, **_):
@@ -120,26 +138,17 @@ def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilati
     XLA's fast routine knows no double precision. ``None`` where there are many places of both, or too much to hold.
     """
     (num_rows, *_, num_in), (*window, _, num_out) = x.shape, kernel.shape
-    spread = [(low, high, step - 1) for (low, high), step in zip(padding, lhs_dilation, strict=True)]
-    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
-    reach = [(size - 1) * step + 1 for size, step in zip(window, rhs_dilation, strict=True)]
-    sizes = zip(x.shape[1:-1], reach, window_strides, strict=True)
-    answer = [max((size - across) // step + 1, 0) for size, across, step in sizes]
+    x = padded(x, padding, lhs_dilation)
+    answer = fitting(x.shape[1:-1], window, window_strides, rhs_dilation)
     if num_rows * math.prod(answer) * math.prod(window) * num_in > MOST:
         return None
-
-    def cut(start, sizes, steps):
-        """x from ``start``, so many places of each axis."""
-        ends = [first + (size - 1) * step + 1 for first, size, step in zip(start, sizes, steps, strict=True)]
-        return lax.slice(x, (0, *start, 0), (num_rows, *ends, num_in), (1, *steps, 1))
-
     if math.prod(window) <= PLACES and math.prod(answer):
-        starts = [[i * step for i, step in zip(at, rhs_dilation, strict=True)] for at in np.ndindex(*window)]
-        seen = jnp.concatenate([cut(start, answer, window_strides) for start in starts], axis=-1)
+        starts = [scaled(at, rhs_dilation) for at in np.ndindex(*window)]
+        seen = jnp.concatenate([cut(x, start, answer, window_strides) for start in starts], axis=-1)
         return seen @ kernel.reshape(-1, num_out)
     if 0 < math.prod(answer) <= PLACES:
-        starts = [[i * step for i, step in zip(at, window_strides, strict=True)] for at in np.ndindex(*answer)]
-        seen = jnp.stack([cut(start, window, rhs_dilation).reshape(num_rows, -1) for start in starts], axis=1)
+        starts = [scaled(at, window_strides) for at in np.ndindex(*answer)]
+        seen = jnp.stack([cut(x, start, window, rhs_dilation).reshape(num_rows, -1) for start in starts], axis=1)
         return (seen @ kernel.reshape(-1, num_out)).reshape(num_rows, *answer, num_out)
     return None
 

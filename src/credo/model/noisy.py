@@ -54,7 +54,8 @@ def sites_of(layers: Layers, by: str = "channel") -> tuple[Site, ...]:
         groups = layer.index
         if by == "channel" and _is_convolution(equations[0]):
             _, weight = _dimensions(equations[0])
-            groups = groups.reshape(equations[0].invars[1].aval.shape[weight[1]], -1)
+            num_channels = equations[0].invars[1].aval.shape[weight[1]]
+            groups = np.swapaxes(groups.reshape(-1, num_channels, groups.shape[1]), 0, 1).reshape(num_channels, -1)
         found.append(Site(layer, groups, equations))
     return tuple(sorted(found, key=lambda site: min(use.path for use in site.layer.uses)))
 
@@ -94,7 +95,7 @@ def _masked(use: Use, mask) -> Hook:
             other, axes = 0, (_dimensions(eqn)[0][1],)
         else:  # each input of the window by itself: on the weights
             _, weight = _dimensions(eqn)
-            other, axes = 1, (weight[1], *weight[2:])
+            other, axes = 1, (*weight[2:], weight[1])
         given[other] = given[other] * _placed(mask, given[other].shape, axes).astype(given[other].dtype)
         return bind(eqn, given)
 

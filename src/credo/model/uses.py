@@ -17,6 +17,7 @@ from jax.extend import core as jex
 from jax.lax import GatherScatterMode
 
 from credo.model.program import Path, called, parts_of_scan
+from credo.places import cut, fitting, padded, scaled
 
 CONSTANT = -1  # in a view
 MOST_OF_STACK = 64  # layers of a stack that is scanned
@@ -276,18 +277,14 @@ def _of_convolution(eqn, index: np.ndarray, path: Path):
         return None
     lhs, rhs, out = p["dimension_numbers"]
     num_out, window = shape[rhs[0]], [shape[axis] for axis in rhs[2:]]
-    matrix = np.transpose(index, (rhs[1], *rhs[2:], rhs[0])).reshape(-1, num_out)
+    matrix = np.transpose(index, (*rhs[2:], rhs[1], rhs[0])).reshape(-1, num_out)
+    strides, steps = p["window_strides"], p["rhs_dilation"]
 
     def take(image):
-        patches = jax.lax.conv_general_dilated_patches(
-            jnp.transpose(image, lhs),
-            window,
-            p["window_strides"],
-            p["padding"],
-            lhs_dilation=p["lhs_dilation"],
-            rhs_dilation=p["rhs_dilation"],
-        )
-        return jnp.moveaxis(patches, 1, -1).reshape(-1, matrix.shape[0])
+        image = padded(jnp.transpose(image, (lhs[0], *lhs[2:], lhs[1])), p["padding"], p["lhs_dilation"])
+        answer = fitting(image.shape[1:-1], window, strides, steps)
+        seen = [cut(image, scaled(at, steps), answer, strides) for at in np.ndindex(*window)]
+        return jnp.concatenate(seen, axis=-1).reshape(-1, matrix.shape[0])
 
     def give(g):
         return jnp.moveaxis(jnp.transpose(g, out), 1, -1).reshape(-1, num_out)
