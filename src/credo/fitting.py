@@ -30,7 +30,7 @@ from credo.diagnose.scales import (
 )
 from credo.journal import read_identity, request_kept
 from credo.linalg.blas import threads_for
-from credo.lowered import let_go
+from credo.lowered import let_go, make_room
 from credo.memory import limited
 from credo.methods.mcmc.start import knows_widths
 from credo.methods.particles.elsewhere import PLACE
@@ -214,6 +214,8 @@ def _fit(target: Target, method: Method, key, start, precision: str | None, opti
             posterior = method.fit(target, key=key, start=start, options=options)
         posterior.kind = _in_precision(to_numpy(posterior.kind), np.float64 if is_double else np.float32)
         place = _elsewhere(posterior, noted)
+    if seconds["compile"]:
+        make_room()
     posterior.info = info_of(posterior.info, seconds) | place
     posterior.verdict = _with_remarks(posterior, target)
     posterior.target = posterior.target.released()

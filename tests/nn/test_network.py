@@ -68,6 +68,28 @@ def test_the_density_is_prior_times_likelihood():
     assert found == pytest.approx(prior + stats.norm(by_hand(params)[:, 0], 0.5).logpdf(Y).sum(), rel=1e-12)
 
 
+@pytest.mark.parametrize("head", [Categorical(), lambda z: dist.Categorical(logits=z)], ids=["head", "function"])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_outputs_of_less_precision_lose_none_after_them(head, dtype):
+    """As of a module with a dtype of its own: over many rows sums in half precision are off by whole nats."""
+
+    def apply(params, x):
+        return ((x @ params["in"]["w"] + params["in"]["b"]) @ params["out"]["w"]).astype(dtype)
+
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(3_000, 2)), random.integers(0, 3, 3_000)
+    target = BayesianNetwork(apply, weights(3), head=head).given(x, y)
+    with double():
+        position = target.unconstrain(target.model.start)
+        z = np.asarray(apply(jax.tree.map(jnp.asarray, weights(3, np.float64)), x), np.float64)
+        expected = np.sum(z[np.arange(3_000), y] - np.log(np.sum(np.exp(z), axis=1)))
+        found = target.log_density(position) - target.log_prior(position)
+        np.testing.assert_allclose(found, expected, atol=1e-3 if dtype == jnp.float32 else 0.3)
+        assert found.dtype == jnp.float64
+    for method in (credo.MAP(num_steps=20), credo.Laplace(num_steps=20), credo.SGLD(num_draws=5, num_warmup=5)):
+        assert np.all(np.isfinite(credo.fit(target, method, progress=False).predict(x[:3]).probs))
+
+
 def test_unknown_noise_and_precision_are_parameters():
     model = network(Gaussian(dist.HalfNormal(2.0)), prior=Isotropic(dist.Gamma(2.0, 3.0)))
     params = weights(dtype=np.float64)

@@ -36,7 +36,20 @@ class Outcome(eqx.Module):
     own: tuple[str, ...] = eqx.field(static=True)
 
     def __call__(self, params, x) -> Distribution:
-        return self.head.outcome(self.apply(params[WEIGHTS], x), {name: params[name] for name in self.own})
+        z = _as_precise(self.apply(params[WEIGHTS], x), params[WEIGHTS])
+        return self.head.outcome(z, {name: params[name] for name in self.own})
+
+
+def _as_precise(outputs, weights):
+    """Outputs of a network that computes in less than the precision of its weights, as a module's dtype= says: the head
+    and sums over rows need all of it."""
+    dtype = jnp.result_type(*jax.tree.leaves(weights))
+
+    def widened(z):
+        is_less = jnp.issubdtype(z.dtype, jnp.floating) and jnp.finfo(z.dtype).bits < jnp.finfo(dtype).bits
+        return z.astype(dtype) if is_less else z
+
+    return jax.tree.map(widened, outputs)
 
 
 class BayesianNetwork(Model):
