@@ -2,7 +2,8 @@
 
 Hidden units that trade places, and signs that flip together, leave every prediction as it was: chains in two such modes
 agree on all that a network says and on none of its weights. R-hat and effective sizes are therefore those of the
-predicted mean (of classes: the probabilities) at some rows of the data, and of the parameters beside the weights.
+predicted mean (of classes: the probabilities) at some rows of the data and half way between them, where there may be no
+data, and of the parameters beside the weights.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ from credo.storage import AT_ONCE, release, row_blocks
 NUM_ROWS = 20  # of the data, evenly spaced
 MOST_NUMBERS = 2**24  # predictions in memory: 128 MB
 SENTENCE = (
-    "R-hat and effective sizes are those of the predictions at {rows} rows of the data, and of the parameters beside "
-    "the weights: single weights trade places between modes that predict the same."
+    "R-hat and effective sizes are those of the predictions at {rows} rows of the data and between them, and of the "
+    "parameters beside the weights: single weights trade places between modes that predict the same."
 )
 
 
@@ -33,7 +34,7 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     chains, draws, _ = positions.shape
     size = len(jax.tree.leaves(target.x)[0])
     index = np.unique(np.linspace(0, size - 1, min(NUM_ROWS, size)).astype(int))
-    rows, places = jax.tree.map(lambda leaf: np.asarray(leaf)[index], target.x), None
+    rows, places = jax.tree.map(lambda leaf: _with_places_between(np.asarray(leaf)[index]), target.x), None
     first = positions[0, :1]
     try:
         shape = jax.eval_shape(_predicted, target, first, rows, places).shape
@@ -46,6 +47,12 @@ def observed(target: Target, positions: np.ndarray) -> tuple[np.ndarray, str | N
     if not np.all(np.isfinite(predicted)):  # a law without a mean
         return positions, None
     return np.concatenate([predicted, positions[..., ~is_weight]], axis=-1), SENTENCE.format(rows=len(index))
+
+
+def _with_places_between(rows: np.ndarray) -> np.ndarray:
+    """``rows``, and the middle between each and the next; of whole numbers the next again."""
+    between = 0.5 * (rows[1:] + rows[:-1]) if rows.dtype.kind == "f" else rows[1:]
+    return np.concatenate([rows, between.astype(rows.dtype)])
 
 
 def _in_blocks(function, positions: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ class _Reader:
         elif isinstance(node, list | tuple):
             for each in node:
                 self.part(each)
-        elif callable(node) and not is_distribution(node):
+        elif callable(node) and not is_distribution(node) and not _holds_arrays(node):
             self.value(node)
 
     def value(self, value) -> None:
@@ -172,6 +172,12 @@ class _Reader:
             for each in sorted(attributes):
                 if hasattr(value, each):
                     self._global(getattr(value, each), attributes - {each})
+
+
+def _holds_arrays(node) -> bool:
+    """Whether it is a tree of arrays and of nothing else, as flax's variables are, which can be called too."""
+    leaves = [] if isinstance(node, functools.partial) else jax.tree.leaves(node)
+    return bool(leaves) and all(leaf is not node and isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
 
 
 def _of_class(base: type) -> dict[str, Any]:
