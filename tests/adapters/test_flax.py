@@ -165,3 +165,13 @@ def test_a_recurrence_that_begins_in_its_own_precision(make):
     model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
     posterior = credo.fit(model.given(SEQUENCES, np.arange(6) % 2), credo.Laplace(num_steps=0), key=0, progress=False)
     assert np.all(np.isfinite(posterior.predict(SEQUENCES).probs))
+
+
+def test_a_state_of_nnx_serves_as_weights():
+    """Its variables can be called, and are no functions of the model's."""
+    nnx = pytest.importorskip("flax.nnx")
+    definition, state = nnx.split(nnx.Linear(3, 1, rngs=nnx.Rngs(0)))
+    model = BayesianNetwork(lambda params, x: nnx.merge(definition, params)(x), state, head=credo.nn.Gaussian(0.2))
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    posterior = credo.fit(model.given(x, x[:, 0]), credo.Laplace(), progress=False)
+    np.testing.assert_allclose(posterior.predict(x).mean, x[:, 0], atol=0.2)

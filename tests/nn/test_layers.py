@@ -67,6 +67,9 @@ def test_moments_are_those_of_drawn_weights(layer, shape):
         by_weights = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), num)))
         by_outputs = np.asarray(jax.jit(jax.vmap(lambda key: layer(x, key)))(jax.random.split(jax.random.key(1), num)))
         mean, variance = map(np.asarray, layer.moments(x))
+    by_row = [np.cov(drawn[:, 0].reshape(num, -1), rowvar=False) for drawn in (by_weights, by_outputs)]
+    sd = np.sqrt(np.diag(by_row[0]))  # outputs at several places of a row share weights
+    assert np.all(np.abs(by_row[1] - by_row[0]) < 6 * np.outer(sd, sd) * np.sqrt(4 / num))
     for drawn in (by_weights, by_outputs):
         assert drawn.shape[1:] == mean.shape
         # five standard errors; the outputs are normal
@@ -452,3 +455,15 @@ def test_pruning_leaves_layers_that_are_points():
     pruned = credo.nn.prune(posterior, 50.0)
     assert pruned.info["sparsity"]["all"] == 0
     np.testing.assert_allclose(pruned.predict(x).mean, posterior.predict(x).mean, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [VBConv(2, 1, window=(1,), has_bias=False), VBLinear(2, 1, has_bias=False)])
+def test_sds_of_weights_at_several_places_are_those_of_the_optimum(layer):
+    """Of a sum over six places: that of a linear model of sums, whose mean-field optimum is in closed form."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(120, 6, 2)) + 0.5
+    y = x.sum(axis=1) @ [0.3, -0.4] + 0.5 * random.normal(size=120)
+    network = VBNetwork([layer, lambda h: h[..., 0].sum(axis=1)], head=Gaussian(0.5))
+    posterior = credo.fit(network.given(x, y), credo.VariationalLayers(num_steps=4_000), progress=False)
+    optimum = 1 / np.sqrt(1 + np.sum(x.sum(axis=1) ** 2, axis=0) / 0.5**2)
+    np.testing.assert_allclose(np.ravel(posterior.sd()["weights"]["layer0"]["w"]), optimum, rtol=0.1)

@@ -2,8 +2,9 @@
 
 With inputs a, the sum Σ_i a_i w_ij + b_j is normal, with mean Σ_i a_i μ_ij + m_j and variance Σ_i a_i² σ_ij² + v_j
 (Kingma, Salimans & Welling 2015, eq. 6): its draw, one for each row and output, has the law that drawn weights would
-give it, and gradients of far less variance. In a convolution the outputs of one row share weights: each has the right
-law, and their correlation is left out.
+give it, and gradients of far less variance. Where a row applies them at several places, as a convolution does, its
+outputs share weights: these are then drawn for each row, by one draw for all and signs of each row's own (flipout, Wen
+et al. 2018).
 """
 
 import math
@@ -56,6 +57,8 @@ class VBLayer(eqx.Module):
         """Outputs (M, …, out) at inputs (M, …, in), drawn row by row; their means where ``key`` is None."""
         if key is None:
             return self._mean(x)
+        if jnp.ndim(x) > 2:
+            return self._mean(x) + self._flipped(x, key)
         mean, variance = self.moments(x)
         least = jnp.finfo(variance.dtype).tiny  # of a row of zeros without a bias, where √ has no derivative
         return mean + jnp.sqrt(jnp.maximum(variance, least)) * jax.random.normal(key, mean.shape, mean.dtype)
@@ -104,6 +107,18 @@ class VBLayer(eqx.Module):
             return layer.mean, layer.log_sd
 
         return eqx.tree_at(where, self, (mean, log_sd), is_leaf=lambda node: node is None)
+
+    def _flipped(self, x, key) -> Float[Array, "M ... out"]:
+        """What a draw of weights adds to their means: σ ε s tᵀ, of one ε for all rows, and signs s and t for each."""
+        keys, dtype = jax.random.split(key, 4), self.log_sd["w"].dtype
+        x = jnp.asarray(x, dtype)
+        a_row = len(x), *[1] * (x.ndim - 2)
+        w = jnp.exp(self.log_sd["w"]) * jax.random.normal(keys[0], self.log_sd["w"].shape, dtype)
+        added = self.product(x * jax.random.rademacher(keys[1], (*a_row, x.shape[-1]), dtype), w)
+        added = added * jax.random.rademacher(keys[2], (*a_row, added.shape[-1]), dtype)
+        if "b" in self.log_sd:
+            added = added + jnp.exp(self.log_sd["b"]) * jax.random.normal(keys[3], (*a_row, added.shape[-1]), dtype)
+        return added
 
     def _mean(self, x):
         mean = self.product(x, self.mean["w"])
