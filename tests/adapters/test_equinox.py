@@ -168,3 +168,19 @@ def test_what_goes_from_row_to_row_is_refused_though_the_first_is_left_alone():
 def test_rows_of_another_rank_than_a_convolution_has():
     with pytest.raises(credo.CredoError, match="cannot be applied to rows"):
         from_equinox(eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0)), np.ones((5, 3)))
+
+
+def test_rows_that_are_cast_to_the_module_s_own_precision():
+    """As images of bytes are, before a convolution, which takes weights of the same alone."""
+
+    class Images(eqx.Module):
+        layer: eqx.nn.Conv2d
+
+        def __call__(self, x):
+            return self.layer(jnp.moveaxis(x.astype(jnp.float32) / 255.0, -1, 0)).mean((1, 2))
+
+    x = np.random.default_rng(0).integers(0, 255, size=(12, 6, 6, 1)).astype(np.uint8)
+    network = from_equinox(Images(eqx.nn.Conv2d(1, 3, 3, key=jax.random.key(0))), x)
+    model = credo.nn.BayesianNetwork(network.apply, network.params, head=credo.nn.Categorical())
+    posterior = credo.fit(model.given(x, np.arange(12) % 3), credo.Laplace(num_steps=5), progress=False)
+    assert np.all(np.isfinite(posterior.predict(x).probs))

@@ -652,6 +652,17 @@ def test_what_numpy_draws_within_a_network_is_told():
 
 
 @pytest.mark.slow
+def test_rows_that_are_cast_to_another_precision_than_the_weights():
+    def apply(params, x):
+        image = x.astype(jnp.float32)
+        settings = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        return jax.lax.conv_general_dilated(image, params["w"], (1, 1), "SAME", **settings).mean((1, 2))
+
+    model = BayesianNetwork(apply, {"w": np.ones((3, 3, 1, 2), np.float32)}, head=Categorical())
+    with pytest.raises(credo.CredoError, match=r"x\.astype\(params"):
+        model.given(np.zeros((4, 5, 5, 1), np.uint8), np.arange(4) % 2)
+
+
 def test_a_graph_whose_rows_are_known_together_alone():
     """Methods that take all rows at once fit it; the others say why they do not."""
     random = np.random.default_rng(3)

@@ -6,7 +6,16 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from credo.adapters.leaves import JaxNetwork, Leaves, first_line, in_precision, is_float, not_a
+from credo.adapters.leaves import (
+    JaxNetwork,
+    Leaves,
+    dtype_of,
+    first_line,
+    in_own_precision,
+    in_precision,
+    is_float,
+    not_a,
+)
 from credo.adapters.network import Network, as_rows, listed, told
 from credo.model.visit import leaf_name
 from credo.status import CredoError
@@ -34,13 +43,18 @@ def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | N
 
     def run(params, x):
         here = eqx.combine(leaves.with_weights(params), static)
+        if call is not None:
+            return call(here, x)
+        if state is None:
+            return jax.vmap(here)(x)
+        own = jax.tree.map(lambda leaf: in_precision(leaf, dtype_of(params)), state)
+        return jax.vmap(lambda row: here(row, own)[0], axis_name="batch")(x)
+
+    plain = in_own_precision(run, dtype)
+
+    def spoken(params, x):
         try:
-            if call is not None:
-                return call(here, x)
-            if state is None:
-                return jax.vmap(here)(x)
-            own = jax.tree.map(lambda leaf: in_precision(leaf, jax.tree.leaves(params)[0].dtype), state)
-            return jax.vmap(lambda row: here(row, own)[0], axis_name="batch")(x)
+            return plain(params, x)
         except (TypeError, ValueError) as error:
             raise CredoError(
                 f"The module cannot be applied to rows ({first_line(error)}): it is called with one row, and with "
@@ -48,7 +62,7 @@ def from_equinox(module, x: Any = None, *, state: Any = None, call: Callable | N
             ) from error
 
     params = leaves.params()
-    apply = JaxNetwork(run, params, dtype)
+    apply = JaxNetwork(spoken, params, dtype)
     if x is not None:
         apply.check(as_rows(x))
     return told(apply, params, _notes(module, leaves))

@@ -5,7 +5,16 @@ from typing import Any
 
 import jax
 
-from credo.adapters.leaves import JaxNetwork, Leaves, first_line, in_precision, is_float, not_a
+from credo.adapters.leaves import (
+    JaxNetwork,
+    Leaves,
+    dtype_of,
+    first_line,
+    in_own_precision,
+    in_precision,
+    is_float,
+    not_a,
+)
 from credo.adapters.network import Network, as_rows, library, listed, told
 from credo.status import CredoError
 
@@ -40,7 +49,7 @@ def from_flax(module, x: Any = None, *, variables: Any = None, call: Callable | 
         raise not_a("from_flax takes a flax module, of nnx or of linen", module)
     dtype = leaves.dtype("with param_dtype=jnp.float32 say")
     params = leaves.params()
-    apply = JaxNetwork(_speaking(run, dtype), params, dtype)
+    apply = JaxNetwork(_speaking(in_own_precision(run, dtype)), params, dtype)
     if x is not None:
         apply.check(as_rows(x))
     return told(apply, params, notes)
@@ -70,7 +79,7 @@ def _of_nnx(nnx, module, call: Callable | None):
     leaves, others = Leaves.of(params, is_float, ".value"), Leaves.of(rest, lambda leaf: False)
 
     def run(params, x):
-        dtype = _dtype(params)
+        dtype = dtype_of(params)
         constants = jax.tree.unflatten(others.structure, [in_precision(leaf, dtype) for leaf in others.values])
         here = nnx.merge(graph, leaves.with_weights(params), constants)
         return here(x) if call is None else call(here, x)
@@ -99,7 +108,7 @@ def _of_linen(module, variables, call: Callable | None):
     others = Leaves.of(variables, lambda leaf: False)
 
     def run(params, x):
-        dtype = _dtype(params)
+        dtype = dtype_of(params)
         constants = jax.tree.unflatten(others.structure, [in_precision(leaf, dtype) for leaf in others.values])
         return module.apply({**constants, "params": leaves.with_weights(params)}, x, method=call)
 
@@ -107,24 +116,13 @@ def _of_linen(module, variables, call: Callable | None):
     return run, leaves, [*notes, *_whole(leaves)]
 
 
-def _speaking(run: Callable, dtype: str) -> Callable:
-    """``run``, with a sentence where flax refuses: unfrozen statistics, dropout without a key, missing arguments.
-
-    A recurrence makes its first state in the precision ``dtype`` of the module; at weights of another one the module is
-    run in its own.
-    """
+def _speaking(run: Callable) -> Callable:
+    """``run``, with a sentence where flax refuses: unfrozen statistics, dropout without a key, missing arguments."""
     errors = library("flax.errors", "flax")
 
     def spoken(params, x):
         try:
-            try:
-                return run(params, x)
-            except TypeError:
-                given = _dtype(params)
-                if given == dtype:
-                    raise
-                own, rows = (jax.tree.map(lambda leaf: _cast(leaf, dtype), tree) for tree in (params, x))
-                return jax.tree.map(lambda leaf: _cast(leaf, given), run(own, rows))
+            return run(params, x)
         except (errors.FlaxError, TypeError) as error:
             raise CredoError(
                 f"The module cannot be applied as in evaluation ({first_line(error)}): unfrozen statistics of batch "
@@ -134,14 +132,6 @@ def _speaking(run: Callable, dtype: str) -> Callable:
     return spoken
 
 
-def _cast(leaf, dtype):
-    return leaf.astype(dtype) if is_float(leaf) else leaf
-
-
 def _whole(leaves: Leaves) -> list[str]:
     count = sum(name is None for name in leaves.names)
     return [f"Parameters of whole numbers ({count}) are constants."] if count else []
-
-
-def _dtype(params):
-    return jax.numpy.asarray(jax.tree.leaves(params)[0]).dtype

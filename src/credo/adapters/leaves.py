@@ -95,3 +95,31 @@ def not_a(what: str, found: Any) -> CredoError:
 
 def _narrow(leaf, dtype: str):
     return np.asarray(leaf, dtype) if is_float(leaf) else leaf
+
+
+def in_own_precision(run: Callable, dtype: str) -> Callable:
+    """``run(params, x)``; where it refuses weights of another precision than ``dtype``, its module's, run in that one.
+
+    A recurrence makes its first state in the precision of the module, and rows may be cast to it.
+    """
+
+    def ran(params, x):
+        try:
+            return run(params, x)
+        except TypeError:
+            given = dtype_of(params)
+            if given == dtype:
+                raise
+            own, rows = (jax.tree.map(lambda leaf: _cast(leaf, dtype), tree) for tree in (params, x))
+            return jax.tree.map(lambda leaf: _cast(leaf, given), run(own, rows))
+
+    return ran
+
+
+def dtype_of(params):
+    """Of the weights."""
+    return jnp.asarray(jax.tree.leaves(params)[0]).dtype
+
+
+def _cast(leaf: Any, dtype) -> Any:
+    return leaf.astype(dtype) if is_float(leaf) else leaf

@@ -139,6 +139,11 @@ class BayesianNetwork(Model):
             remedy = "Give x in the shape that it was made for, rows first."
             if isinstance(error, jax.errors.JAXTypeError):  # something of Python or NumPy saw a value that is traced
                 remedy = "It must be written with jax.numpy: NumPy's functions, float() and `if` take no traced arrays."
+            elif "same dtypes" in reason:
+                remedy = (
+                    "Fits compute in double precision: write what casts x with the weights' own, as in "
+                    "x.astype(params['w'].dtype)."
+                )
             elif "string indexing" in reason:
                 remedy = "It is called as apply(params, x): are its arguments the other way round?"
             elif isinstance(x, dict):
