@@ -108,11 +108,12 @@ def _convolution(x, kernel, *, dimension_numbers, feature_group_count: int, batc
                 return found
         return lax.conv_general_dilated(x, kernel, dimension_numbers=own, feature_group_count=num_groups, **params)
 
-    num_groups = feature_group_count * batch_group_count  # one of them is 1
-    found = _by_numbers(x, kernel, num_groups, batch_group_count > 1, **params)
-    if found is not None:
-        pass
-    elif batch_group_count > 1:  # of rows: groups of the outputs see one each
+    num_groups, is_of_rows = feature_group_count * batch_group_count, batch_group_count > 1  # one of the counts is 1
+    if _is_narrow(x, kernel, num_groups, is_of_rows):
+        x = padded(x, params["padding"], params["lhs_dilation"])
+        by = by_rows if is_of_rows else by_features
+        found = by(x, kernel, num_groups, params["window_strides"], params["rhs_dilation"])
+    elif is_of_rows:  # groups of the outputs see one each
         found = _in_groups(convolve, x, 0, kernel, num_groups)
     elif num_groups > 1 and math.prod(kernel.shape[-2:]) >= WORTH_IT * num_groups:
         found = _in_groups(convolve, x, last, kernel, num_groups)
@@ -121,15 +122,11 @@ def _convolution(x, kernel, *, dimension_numbers, feature_group_count: int, batc
     return lax.transpose(found, [back.index(axis) for axis in range(last + 1)])
 
 
-def _by_numbers(x, kernel, num_groups: int, is_of_rows: bool, **params):
-    """The same of many narrow groups (depthwise.py); None of others."""
+def _is_narrow(x, kernel, num_groups: int, is_of_rows: bool) -> bool:
+    """Whether there are many groups, of so few channels that products of numbers are quicker (depthwise.py)."""
     own = kernel.shape[-1] // num_groups * (len(x) // num_groups if is_of_rows else kernel.shape[-2])
     is_long = not is_of_rows and math.prod(kernel.shape[:-2]) > WRITTEN_OUT
-    if num_groups <= UNROLLED or own > NARROW or is_long or x.dtype not in (jnp.float32, jnp.float64):
-        return None
-    x = padded(x, params["padding"], params["lhs_dilation"])
-    by = by_rows if is_of_rows else by_features
-    return by(x, kernel, num_groups, params["window_strides"], params["rhs_dilation"])
+    return num_groups > UNROLLED and own <= NARROW and not is_long and x.dtype in (jnp.float32, jnp.float64)
 
 
 def _by_products(x, kernel, *, window_strides, padding, lhs_dilation, rhs_dilation, **_):

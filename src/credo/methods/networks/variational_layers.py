@@ -1,4 +1,4 @@
-"""Mean-field variational inference of a network of VB layers (nn/layers.py), by local reparameterisation.
+"""Mean-field variational inference of a network of VB layers, by what each draws of its outputs (nn/layers.py).
 
     minimise  KL(q ‖ p) − (N/M) Σ_{i in batch} log p(y_i | z_i),   z_i drawn layer by layer at x_i
 

@@ -271,8 +271,9 @@ class StochasticGradient:
         num_updates = self.chains * chain.num_steps * (num_draws + self.num_warmup)
         is_exact = self.temperature == 1 and self.heuristic is None
         if is_exact and weights_of(target) is None:
-            together = {"has_gradient": True, "begin_together": True}
-            figures |= missed(target, positions, figures, log_weights=log_weights, **together)
+            figures |= missed(
+                target, positions, figures, log_weights=log_weights, has_gradient=True, begin_together=True
+            )
         return Posterior(
             Draws(positions, log_weights),
             target,
